@@ -1,0 +1,7 @@
+"""Training arguments: small groups, each validated beside its definition, put together in `training.py`."""
+
+from .aliases import Alias
+from .seq2seq import Seq2SeqTrainingArguments
+from .training import TrainingArguments
+
+__all__ = ["Alias", "Seq2SeqTrainingArguments", "TrainingArguments"]

@@ -1,0 +1,249 @@
+"""Other spellings of an argument: accepted by the constructor, in dicts and on the command line, and as attributes.
+
+A spelling that is only another name is written beside the argument (`aliases=` of `arg`). Those that also translate
+the value are listed here. None, "" and [] given to another spelling say nothing, so that dumped defaults do no harm.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+from ..errors import ArgumentError, RefusedError, UnknownArgumentError
+from . import values
+from .answers import REFUSED_NAMES
+from .fields import declared
+from .sharding import as_fsdp, as_sharded_ddp, from_fsdp, from_sharded_ddp
+
+UNSET: Any = type("Unset", (), {"__repr__": lambda self: "unset", "__bool__": lambda self: False})()
+
+
+@dataclass(frozen=True)
+class Alias:
+    """Another spelling of `target`. write: (value, what the target holds) -> what it shall hold; read: the way back."""
+
+    name: str
+    target: str
+    type: Any
+    help: str
+    choices: list[Any] | None = None
+    write: Callable[[Any, Any], Any] = lambda value, current: value
+    read: Callable[[Any], Any] = lambda current: current
+    merges: bool = False  # it adds to the target's value instead of replacing it
+    default: Any = None
+
+
+def flag(name: str, target: str, on: Any, off: Any, help: str) -> Alias:
+    """A bool that stands for one value of the target; False takes that value away and says nothing otherwise."""
+
+    def write(value: Any, current: Any) -> Any:
+        if values.to_bool(name, value):
+            return on
+        return off if current == on else current
+
+    return Alias(name, target, bool, help, write=write, read=lambda current: current == on, default=False)
+
+
+def word(name: str, target: str, item: str, joined: bool, help: str) -> Alias:
+    """A bool that puts one word into the target's list (joined: into its text)."""
+
+    def write(value: Any, current: Any) -> Any:
+        words = [each for each in values.to_words(target, current or []) if each != item]
+        words += [item] if values.to_bool(name, value) else []
+        return " ".join(words) if joined else words
+
+    def read(current: Any) -> bool:
+        return item in values.to_words(target, current or [])
+
+    return Alias(name, target, bool, help, write=write, read=read, merges=True, default=False)
+
+
+def key(name: str, target: str, item: str, kind: Any, default: Any, help: str) -> Alias:
+    """One key of the target's dict."""
+
+    def write(value: Any, current: Any) -> dict[str, Any]:
+        return {**(current or {}), item: values.CONVERTERS[kind](name, value)}
+
+    def read(current: Any) -> Any:
+        return (current or {}).get(item, default)
+
+    return Alias(name, target, kind, help, write=write, read=read, merges=True, default=default)
+
+
+def _organization(value: Any, current: Any) -> str:
+    """The repository's owner; an id that ends in "/" gets output_dir's name later."""
+    return f"{value}/{(current or '').split('/')[-1]}"
+
+
+TRANSLATED = (
+    Alias("device", "device_spec", str | None, "", read=lambda current: current),  # its attribute is in facts.py
+    flag("use_cpu", "device_spec", "cpu", None, 'True: device="cpu".'),
+    flag("no_cuda", "device_spec", "cpu", None, 'True: device="cpu".'),
+    flag("use_mps_device", "device_spec", "mps", None, 'True: device="mps".'),
+    flag("adafactor", "optim", "adafactor", "adamw_torch", 'True: optim="adafactor".'),
+    flag(
+        "group_by_length",
+        "train_sampling_strategy",
+        "group_by_length",
+        "random",
+        'True: train_sampling_strategy="group_by_length".',
+    ),
+    word("include_inputs_for_metrics", "include_for_metrics", "inputs", False, "True: inputs in include_for_metrics."),
+    word("tpu_metrics_debug", "debug", "tpu_metrics_debug", True, "True: tpu_metrics_debug in debug."),
+    Alias(
+        "fsdp",
+        "sharding",
+        str,
+        "full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; plus offload, auto_wrap.",
+        write=from_fsdp,
+        read=as_fsdp,
+        default="",
+    ),
+    Alias(
+        "sharded_ddp",
+        "sharding",
+        str,
+        "simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; plus offload, auto_wrap.",
+        write=from_sharded_ddp,
+        read=as_sharded_ddp,
+        default="",
+    ),
+    key("fsdp_min_num_params", "fsdp_config", "min_num_params", int, 0, "fsdp_config's min_num_params."),
+    key(
+        "fsdp_transformer_layer_cls_to_wrap",
+        "fsdp_config",
+        "transformer_layer_cls_to_wrap",
+        str,
+        None,
+        "fsdp_config's transformer_layer_cls_to_wrap.",
+    ),
+    Alias(
+        "push_to_hub_organization",
+        "hub_model_id",
+        str,
+        "The owner in hub_model_id.",
+        write=_organization,
+        read=lambda current: current.split("/")[0] if current and "/" in current else None,
+        merges=True,
+    ),
+)
+
+
+def collect(cls: type, translated: tuple[Alias, ...] = TRANSLATED) -> dict[str, Alias]:
+    """Every other spelling that the arguments of this class have."""
+    known = declared(cls)
+    found = {}
+    for target, (hint, rules) in known.items():
+        for name in rules["aliases"]:
+            found[name] = Alias(
+                name, target, hint, f"The same as {target}.", rules["choices"], default=rules["default"]
+            )
+    for alias in translated:
+        if alias.target in known:
+            rules = known[alias.target][1]
+            found[alias.name] = Alias(**{**vars(alias), "help": alias.help or rules["help"]})
+    return found
+
+
+def attribute(alias: Alias) -> property:
+    """The spelling as an attribute that reads and sets its target."""
+
+    def get(self: Any) -> Any:
+        return alias.read(getattr(self, alias.target))
+
+    def set_(self: Any, value: Any) -> None:
+        setattr(self, alias.target, alias.write(value, getattr(self, alias.target)))
+
+    return property(get, set_, doc=alias.help)
+
+
+def unknown(cls: Any, name: str, known: list[str]) -> UnknownArgumentError:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if name in cls.__elsewhere__:
+        hint = f"it belongs to {cls.__elsewhere__[name]}"
+    else:
+        hint = f"did you mean '{near[0]}'?" if near else "docs/arguments.md lists all of them"
+    return UnknownArgumentError(f"{cls.__name__} has no argument '{name}'; {hint}" + ("" if hint[-1] == "?" else "."))
+
+
+def _conflict(first: str, first_value: Any, second: str, second_value: Any) -> ArgumentError:
+    return ArgumentError(
+        f"{first}={values.show(first, first_value)} and {second}={values.show(second, second_value)} are two "
+        "spellings of one argument with different values; expected one of them. Leave the other out."
+    )
+
+
+@cache
+def _parameters(cls: Any) -> tuple[frozenset[str], bool]:
+    """The names that __init__ takes, which a subclass may have written itself; and whether it takes any name."""
+    parameters = inspect.signature(cls.__init__).parameters
+    return frozenset(parameters), any(item.kind is item.VAR_KEYWORD for item in parameters.values())
+
+
+def resolve(cls: Any, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """What was given under the stored names, and stored name -> the spelling that the user chose; or an error."""
+    stored = {item.name for item in fields(cls) if item.init}
+    aliases = {name: alias for name, alias in cls.__aliases__.items() if name not in stored}
+    accepts, open_ended = _parameters(cls)
+    for name in given:
+        if name in REFUSED_NAMES:
+            raise RefusedError(f"{name} cannot be set: {REFUSED_NAMES[name]}.")
+        if name not in stored and name not in aliases and name not in accepts and not open_ended:
+            raise unknown(cls, name, [*stored, *aliases])
+
+    result = {name: value for name, value in given.items() if name not in aliases}
+    said = {name: name for name, value in result.items() if value is not None}
+    used = [aliases[name] for name, value in given.items() if name in aliases and value not in (None, "", [], ())]
+    if used and stored <= given.keys():
+        # dataclasses.replace() repeats every stored value beside its changes: there the other spelling is the change.
+        said = {}
+    # Those that add come last, and a False after what it may contradict.
+    for alias in sorted(used, key=lambda alias: (alias.merges, given[alias.name] is False)):
+        _apply(cls, alias, given, result, said)
+    return result, said
+
+
+def _apply(cls: Any, alias: Alias, given: dict[str, Any], result: dict[str, Any], said: dict[str, str]) -> None:
+    """Write one spelling into the result, unless it contradicts what `said` the target's value first."""
+    value, target = given[alias.name], alias.target
+    hint, rules = declared(cls)[target]
+    current = result.get(target, UNSET)
+    if current is not UNSET and current is not None:
+        current = values.convert(said.get(target, target), current, hint, rules)
+    written = alias.write(value, current)
+    if written is UNSET:
+        return
+    written = values.convert(alias.name, written, hint, rules)
+    if target in said:
+        before = alias.read(current)
+        differs = before not in (alias.default, alias.read(written)) if alias.merges else written != current
+        if differs:
+            raise _conflict(said[target], given[said[target]], alias.name, value)
+    result[target] = written
+    said.setdefault(target, alias.name)
+
+
+class ArgumentsMeta(type):
+    """Construction that understands every spelling, also for the dataclasses that users derive."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) > 1:
+            raise ArgumentError(
+                f"{cls.__name__} takes output_dir as its only positional argument, but got {len(args)}; pass the "
+                "others by name, since their order differs between versions."
+            )
+        if args and "output_dir" in kwargs:
+            raise ArgumentError(f"output_dir is given twice: {args[0]!r} and {kwargs['output_dir']!r}; give it once.")
+        result, said = resolve(cls, kwargs)
+        made = super().__call__(*args, **result)
+        made.__dict__["_said"] = {target: name for target, name in said.items() if name != target}
+        if "_filled" not in made.__dict__:
+            made.validate()  # a subclass whose __post_init__ does not call ours
+        return made
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=list(signature.parameters.values())[1:])

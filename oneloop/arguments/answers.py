@@ -1,0 +1,240 @@
+"""Which argument a backend, a device or this release refuses: data, read by `check` and by docs/arguments.md.
+
+Whatever is not listed works (a stored argument) or maps (another spelling). An entry names the argument, the values
+it refuses, why, and what to use instead. NOT_YET is the list that later releases empty.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import MissingPackageError, RefusedError
+from ..processes import world
+from .packages import NOT_DRIVEN, OPTIMIZERS, WRITERS, installed
+from .processes import ACCELERATOR
+from .values import show
+
+RELEASED = ("torch",)
+COMING = ("paddle", "mindspore")
+REFUSED_NAMES = {"_n_gpu": "the number of devices is read off the machine; choose one with device"}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One thing that an argument cannot do.
+
+    shown: the refused values, for the page. when: whether these arguments ask for it. devices: where it is refused
+    (empty: everywhere). module, package: refused while this is not installed, and, unless `driven`, also when it is,
+    because nothing in this release would use it.
+    """
+
+    argument: str
+    shown: str
+    when: Callable[[Any], bool]
+    why: str
+    instead: str
+    backends: tuple[str, ...] = ("torch",)
+    devices: tuple[str, ...] = ()
+    module: str = ""
+    package: str = ""
+    driven: bool = False
+
+    def applies(self, args: Any, backend: str, device: str) -> bool:
+        here = backend in self.backends and (not self.devices or device in self.devices)
+        return here and self.when(args) and not (self.driven and self.module and installed(self.module))
+
+    @property
+    def missing(self) -> bool:
+        return bool(self.module) and not installed(self.module)
+
+    def explain(self, args: Any, backend: str, device: str) -> str:
+        # The user's own spelling; args.device itself would be resolved, and fail, before this can be explained.
+        stored = "device_spec" if self.argument == "device" else self.argument
+        name = args.__dict__.get("_said", {}).get(stored, self.argument)
+        value = show(name, getattr(args, stored if name == "device" else name))
+        start = f"{name}={value} cannot be used on {backend} with the device {device}: "
+        if self.missing:
+            return start + f"it needs the package {self.package}, which is not installed. Instead: {self.instead}."
+        if self.module:
+            return (
+                start + f"{self.package} is installed, but this release does not use it yet. Instead: {self.instead}."
+            )
+        return start + f"{self.why}. Instead: {self.instead}."
+
+
+def _optimizer(name: str) -> Refusal:
+    module, package = OPTIMIZERS[name]
+    plain = "sgd" if name.endswith("sgd") else "adafactor" if "adafactor" in name else "adamw_torch"
+    return Refusal(
+        "optim", name, lambda args: args.optim == name, f"needs {package}", f'optim="{plain}"',
+        module=module, package=package, driven=not name.startswith(NOT_DRIVEN),
+    )  # fmt: skip
+
+
+def _writer(name: str) -> Refusal:
+    writer = WRITERS[name]
+    return Refusal(
+        "report_to",
+        name,
+        lambda args: name in args.report_to,
+        f"needs {writer.package}",
+        f'pip install {writer.package}, or report_to="none"',
+        module=writer.module,
+        package=writer.package,
+        driven=True,
+    )
+
+
+def _accelerator_key(key: str) -> Refusal:
+    honoured, instead = ACCELERATOR[key]
+    return Refusal(
+        "accelerator_config",
+        key,
+        lambda args: (args.accelerator_config or {}).get(key) not in (None, *honoured),
+        f"its key {key} is not honoured",
+        instead,
+    )
+
+
+def _trackio(name: str) -> Refusal:
+    # "trackio" is what 4.57 writes into a dump when nothing was chosen.
+    return Refusal(
+        name,
+        "any",
+        lambda args: getattr(args, name) not in (None, False, "trackio"),
+        "trackio is not in this release yet",
+        "leave it out",
+    )
+
+
+# What this machine or framework cannot do.
+LASTING: tuple[Refusal, ...] = (
+    Refusal(
+        "use_ipex", "True", lambda args: args.use_ipex, "needs intel-extension-for-pytorch",
+        "leave it out; PyTorch itself has the CPU kernels", module="intel_extension_for_pytorch",
+        package="intel-extension-for-pytorch",
+    ),
+    Refusal(
+        "half_precision_backend", "apex", lambda args: args.half_precision_backend == "apex", "needs apex",
+        'half_precision_backend="auto"', module="apex", package="apex (from its source repository)",
+    ),
+    Refusal(
+        "tf32", "True", lambda args: args.tf32 is True, "TF32 is a number format of NVIDIA GPUs from Ampere on",
+        "leave tf32 out, or use bf16=True", devices=("cpu", "mps", "xpu", "npu"),
+    ),
+    Refusal(
+        "device", "mps", lambda args: (args.device_spec or "").startswith("mps"), "there is no Apple GPU here",
+        'device="cpu"', devices=("cpu", "cuda", "xpu", "npu"),
+    ),
+    Refusal("tpu_num_cores", "any", lambda args: args.tpu_num_cores is not None, "TPUs (XLA) are not driven", "a GPU"),
+    Refusal(
+        "debug", "tpu_metrics_debug", lambda args: "tpu_metrics_debug" in args.debug, "TPUs (XLA) are not driven",
+        'debug="underflow_overflow"',
+    ),
+    Refusal(
+        "sharding", "offload", lambda args: "offload" in args.sharding,
+        "offload moves state from an accelerator to the host, and a CPU has nowhere to move it", "leave offload out",
+        devices=("cpu",),
+    ),
+    *(
+        Refusal(
+            name, shown, when, "needs liger-kernel", "leave it out", module="liger_kernel", package="liger-kernel"
+        )
+        for name, shown, when in (
+            ("use_liger_kernel", "True", lambda args: args.use_liger_kernel),
+            ("liger_kernel_config", "any", lambda args: bool(args.liger_kernel_config)),
+        )
+    ),
+    Refusal(
+        "deepspeed", "any", lambda args: bool(args.deepspeed), "needs deepspeed", "leave it out",
+        module="deepspeed", package="deepspeed",
+    ),
+    Refusal(
+        "save_safetensors", "False", lambda args: not args.save_safetensors,
+        "weights are never written as pickles, which can run code when they are read", "leave it out",
+    ),
+    Refusal(
+        "mp_parameters", "any", lambda args: bool(args.mp_parameters), "SageMaker's model parallelism is not driven",
+        "leave it out",
+    ),
+    Refusal(
+        "use_legacy_prediction_loop", "True", lambda args: args.use_legacy_prediction_loop,
+        "there is one evaluation loop, with the same results", "leave it out",
+    ),
+    *(_accelerator_key(key) for key in ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler",
+                                        "gradient_accumulation_kwargs", "use_configured_state")),
+    *(_optimizer(name) for name in OPTIMIZERS),
+    *(_writer(name) for name, writer in WRITERS.items() if writer.released),
+)  # fmt: skip
+
+_LATER = "it is not in this release yet"
+
+# What a later release brings: take the entry out here when it does.
+NOT_YET: tuple[Refusal, ...] = (
+    Refusal("push_to_hub", "True", lambda args: args.push_to_hub, _LATER, "push output_dir with huggingface_hub"),
+    Refusal(
+        "report_to", ", ".join(name for name, writer in WRITERS.items() if not writer.released),
+        lambda args: any(not WRITERS[name].released for name in args.report_to), _LATER,
+        'report_to="tensorboard" or "visualdl", or the service\'s own callback in callbacks=',
+    ),
+    Refusal("sharding", "any", lambda args: bool(args.sharding), _LATER, "one process, with smaller batches"),
+    Refusal("sharding_degree", "any", lambda args: args.sharding_degree != -1, _LATER, "leave it out"),
+    Refusal("fsdp_config", "any", lambda args: any((args.fsdp_config or {}).values()), _LATER, "leave it out"),
+    Refusal("parallelism_config", "any", lambda args: args.parallelism_config is not None, _LATER, "one process"),
+    Refusal("enable_jit_checkpoint", "True", lambda args: args.enable_jit_checkpoint, _LATER, "save_interval_minutes"),
+    Refusal("ray_scope", "other than last", lambda args: args.ray_scope != "last", _LATER, 'ray_scope="last"'),
+    Refusal(
+        "train_sampling_strategy", "batch_rebalance",
+        lambda args: args.train_sampling_strategy == "batch_rebalance", _LATER, '"group_by_length"',
+    ),
+    Refusal("project", "any", lambda args: args.project != "huggingface", _LATER, "run_name"),
+    *(_trackio(name) for name in ("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")),
+)  # fmt: skip
+
+REFUSALS = LASTING + NOT_YET
+
+# Arguments that mean something only with another one, whose answer is theirs.
+COMPANIONS = {
+    **dict.fromkeys(
+        ("hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_always_push", "hub_revision"),
+        "push_to_hub",
+    ),
+    "optim_target_modules": "optim",
+}
+# Arguments that several processes or machines need, and that leave one process nothing to do.
+IDLE = (
+    "average_tokens_across_devices", "ddp_backend", "ddp_broadcast_buffers", "ddp_bucket_cap_mb",
+    "ddp_find_unused_parameters", "ddp_static_graph", "ddp_timeout", "eval_use_gather_object", "local_rank",
+    "log_level_replica", "log_on_each_node", "save_on_each_node",
+)  # fmt: skip
+
+
+def check(args: Any, backend: str, device: str) -> None:
+    """Raise one error that lists everything these arguments ask for and cannot have."""
+    size = world().size
+    refused = [refusal for refusal in REFUSALS if refusal.applies(args, backend, device)]
+    reasons = list(dict.fromkeys(refusal.explain(args, backend, device) for refusal in refused))
+    if size > 1:
+        reasons.append(f"{size} processes were launched, but {_LATER}. Instead: start one process.")
+    if not reasons:
+        return
+    missing = bool(refused) and all(refusal.missing for refusal in refused) and size == 1
+    raise (MissingPackageError if missing else RefusedError)("\n".join(reasons))
+
+
+def refused_by(argument: str, backend: str) -> list[Refusal]:
+    return [refusal for refusal in REFUSALS if refusal.argument == argument and backend in refusal.backends]
+
+
+def answer(argument: str, backend: str) -> str:
+    """works, works in part, idle (nothing to do for one process), refuses or later."""
+    if backend in COMING:
+        return "later"
+    argument = COMPANIONS.get(argument, argument)
+    refusals = refused_by(argument, backend)
+    if not refusals:
+        return "idle" if argument in IDLE else "works"
+    whole = [refusal for refusal in refusals if refusal.shown in ("any", "True") and not refusal.devices]
+    if whole:
+        return "later" if all(refusal in NOT_YET for refusal in whole) else "refuses"
+    return "works in part"

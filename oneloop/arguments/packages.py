@@ -1,0 +1,102 @@
+"""Packages that an argument can ask for, and whether they are here. Nothing is imported to find out."""
+
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+
+def installed(module: str) -> bool:
+    """Whether the module can be imported. A folder of that name in the working directory is not a package."""
+    if module in sys.modules:
+        return sys.modules[module] is not None
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A destination of logs: the module that serves it, the package to install, what it asks for."""
+
+    module: str
+    package: str
+    account: bool = True  # it sends data away, or asks for an account: used only when named
+    released: bool = False  # this release of oneloop writes to it
+
+    @property
+    def installed(self) -> bool:
+        return installed(self.module)
+
+
+WRITERS = {
+    "tensorboard": Writer("tensorboard", "tensorboard", account=False, released=True),
+    "visualdl": Writer("visualdl", "visualdl", account=False, released=True),
+    "wandb": Writer("wandb", "wandb"),
+    "mlflow": Writer("mlflow", "mlflow"),
+    "comet_ml": Writer("comet_ml", "comet-ml"),
+    "clearml": Writer("clearml", "clearml"),
+    "neptune": Writer("neptune", "neptune"),
+    "azure_ml": Writer("azureml", "azureml-mlflow"),
+    "swanlab": Writer("swanlab", "swanlab"),
+    "trackio": Writer("trackio", "trackio"),
+    "codecarbon": Writer("codecarbon", "codecarbon"),
+    "dagshub": Writer("dagshub", "dagshub"),
+    "flyte": Writer("flytekit", "flytekit"),
+    "dvclive": Writer("dvclive", "dvclive"),
+    "kubeflow": Writer("kubeflow", "kubeflow"),
+}
+
+
+def usual_writers(accounts: bool) -> list[str]:
+    """The writers that can be used here and now; without those that ask for an account unless `accounts`."""
+    return [
+        name
+        for name, writer in WRITERS.items()
+        if writer.released and (accounts or not writer.account) and writer.installed
+    ]
+
+
+# optim -> (module, package to install). NOT_DRIVEN: the torch backend has no use for the package even when it is here:
+# GaLore and APOLLO need their parameter groups by module, LOMO its own backward pass, XLA its own step.
+NOT_DRIVEN = ("galore_", "apollo_", "lomo", "adalomo", "adamw_torch_xla")
+_BITSANDBYTES = ("bitsandbytes", "bitsandbytes")
+_GALORE = ("galore_torch", "galore-torch")
+OPTIMIZERS = {
+    "adamw_apex_fused": ("apex", "apex (from its source repository)"),
+    "adamw_torch_xla": ("torch_xla", "torch-xla"),
+    "adamw_torch_npu_fused": ("torch_npu", "torch-npu"),
+    "adamw_torch_4bit": ("torchao", "torchao"),
+    "adamw_torch_8bit": ("torchao", "torchao"),
+    "ademamix": _BITSANDBYTES,
+    "adamw_bnb_8bit": _BITSANDBYTES,
+    "adamw_8bit": _BITSANDBYTES,
+    "ademamix_8bit": _BITSANDBYTES,
+    "lion_8bit": _BITSANDBYTES,
+    "lion_32bit": _BITSANDBYTES,
+    "paged_adamw_32bit": _BITSANDBYTES,
+    "paged_adamw_8bit": _BITSANDBYTES,
+    "paged_ademamix_32bit": _BITSANDBYTES,
+    "paged_ademamix_8bit": _BITSANDBYTES,
+    "paged_lion_32bit": _BITSANDBYTES,
+    "paged_lion_8bit": _BITSANDBYTES,
+    "rmsprop_bnb": _BITSANDBYTES,
+    "rmsprop_bnb_8bit": _BITSANDBYTES,
+    "rmsprop_bnb_32bit": _BITSANDBYTES,
+    "galore_adamw": _GALORE,
+    "galore_adamw_8bit": _GALORE,
+    "galore_adafactor": _GALORE,
+    "galore_adamw_layerwise": _GALORE,
+    "galore_adamw_8bit_layerwise": _GALORE,
+    "galore_adafactor_layerwise": _GALORE,
+    "lomo": ("lomo_optim", "lomo-optim"),
+    "adalomo": ("lomo_optim", "lomo-optim"),
+    "grokadamw": ("grokadamw", "grokadamw"),
+    "schedule_free_radam": ("schedulefree", "schedulefree"),
+    "schedule_free_adamw": ("schedulefree", "schedulefree"),
+    "schedule_free_sgd": ("schedulefree", "schedulefree"),
+    "apollo_adamw": ("apollo_torch", "apollo-torch"),
+    "apollo_adamw_layerwise": ("apollo_torch", "apollo-torch"),
+    "stable_adamw": ("optimi", "torch-optimi"),
+}

@@ -1,0 +1,155 @@
+"""docs/arguments.md, written from the arguments themselves: `python -m oneloop.arguments.page [--check]`."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import Seq2SeqTrainingArguments
+from .aliases import Alias
+from .answers import COMING, NOT_YET, RELEASED, Refusal, answer, refused_by
+from .fields import declared
+from .groups import GROUPS
+
+PAGE = Path(__file__).parents[2] / "docs" / "arguments.md"
+BACKENDS = RELEASED + COMING
+ANSWERS = {
+    "works": "works",
+    "works in part": "works, with [exceptions](#refused)",
+    "idle": "for several processes",
+    "refuses": "[refuses](#refused)",
+    "later": "later",
+}
+
+OPENING = """\
+# Arguments
+
+<!-- Written by `python -m oneloop.arguments.page`; change the declarations in oneloop/arguments/, not this file. -->
+
+Every argument of `TrainingArguments`, in Python (`TrainingArguments("output", learning_rate=1e-4)`) and on the
+command line (`--learning_rate 1e-4`). Nothing is ignored in silence. To each argument there is one of three answers:
+
+- **works**: it changes what happens.
+- **maps**: it is another spelling, and sets the argument in whose row it stands. It can be read and set under both
+  names, for ever and without a warning. Two spellings with different values are an error.
+- **refuses**: this framework, this machine or this release cannot do it. There is an error when the arguments meet
+  the model, which says why and what to use instead.
+
+"later" is a refusal that a later release lifts; the whole columns of paddle and mindspore are such. "for several
+processes" is accepted, and leaves a single process nothing to do. An unknown name is an error that suggests the
+nearest one, and a value of the wrong type or out of range is an error that shows what is allowed. Numbers and dicts
+may be given as text (`"1e-4"`, `'{"min_lr": 1e-6}'`), lists as `"a,b"`.
+
+"""
+
+CLOSING = """\
+## Other spellings that translate the value
+
+| spelling | sets | how |
+|---|---|---|
+{translated}
+
+Spellings that are only another name stand in the tables above, under "other spellings".
+
+## Refused
+
+What torch refuses, and what to use instead. "needs" names a package: the argument works once it is installed, except
+where the row says that this release does not use it.
+
+| argument | value | why | instead |
+|---|---|---|---|
+{refused}
+
+Several processes (`torchrun` and its like) are refused as a whole in this release.
+`_n_gpu` cannot be given: it is read off the machine, and one process uses one device.
+"""
+
+
+def _code(value: Any) -> str:
+    return f"`{value}`" if value != "" else '`""`'
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _default(rules: Any) -> str:
+    if rules["shown"] is not None:
+        return _cell(str(rules["shown"]))
+    value = rules["default"]
+    return _code(value() if callable(value) else value)
+
+
+def _choices(rules: Any, name: str) -> str:
+    if not rules["choices"] or name == "include_for_metrics":
+        return ""
+    refused = {refusal.shown for refusal in refused_by(name, "torch")}
+    free = [_code(choice) for choice in rules["choices"] if choice not in refused]
+    more = "; for the others see [Refused](#refused)" if len(free) < len(rules["choices"]) else ""
+    return f" One of {', '.join(free)}{more}."
+
+
+def _row(name: str, rules: Any, aliases: dict[str, Alias]) -> str:
+    shown = rules["public"] or name
+    others = [alias.name for alias in aliases.values() if alias.target == name and alias.name != shown]
+    answers = " | ".join(ANSWERS[answer(shown, backend)] for backend in BACKENDS)
+    what = _cell(rules["help"]) + _choices(rules, name)
+    return f"| `{shown}` | {', '.join(map(_code, others))} | {_default(rules)} | {what} | {answers} |"
+
+
+def _why(refusal: Refusal) -> str:
+    where = f" (on {', '.join(refusal.devices)})" if refusal.devices else ""
+    unused = "; not used by this release" if refusal.module and not refusal.driven else ""
+    return "later" if refusal in NOT_YET else _cell(refusal.why) + unused + where
+
+
+def render() -> str:
+    """The page as text."""
+    known, aliases = declared(Seq2SeqTrainingArguments), Seq2SeqTrainingArguments.__aliases__
+    sections: dict[str, list[str]] = {}
+    for name, (_, rules) in sorted(known.items(), key=lambda item: _order(item[1][1]["group"])):
+        sections.setdefault(rules["group"], []).append(_row(name, rules, aliases))
+    parts = [OPENING]
+    for heading, rows in sections.items():
+        parts.append(f"## {heading}\n\n")
+        if heading == "Sequence to sequence":
+            parts.append("These belong to `Seq2SeqTrainingArguments`, which has all the others too.\n\n")
+        parts.append(f"| argument | other spellings | default | what it does | {' | '.join(BACKENDS)} |\n")
+        parts.append("|---" * (4 + len(BACKENDS)) + "|\n" + "\n".join(rows) + "\n\n")
+    translated = [
+        f"| `{alias.name}` | `{known[alias.target][1]['public'] or alias.target}` | {_cell(alias.help)} |"
+        for alias in aliases.values()
+        if not alias.help.startswith("The same as") and alias.name != "device"
+    ]
+    shown = [rules["public"] or name for name, (_, rules) in known.items()]
+    parts.append(CLOSING.format(translated="\n".join(translated), refused="\n".join(_refused(shown))))
+    return "".join(parts)
+
+
+def _refused(names: list[str]) -> list[str]:
+    """A row for each reason to refuse, with all the values that it concerns."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for name in names:
+        for refusal in refused_by(name, "torch"):
+            rows.setdefault((name, _why(refusal), _cell(refusal.instead)), []).append(refusal.shown)
+    return [f"| `{name}` | {', '.join(values)} | {why} | {instead} |" for (name, why, instead), values in rows.items()]
+
+
+def _order(group: str) -> int:
+    headings = [next(iter(declared(each).values()))[1]["group"] for each in GROUPS]
+    return headings.index(group) if group in headings else len(headings)
+
+
+def main(words: list[str]) -> int:
+    text = render()
+    if "--check" in words:
+        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
+            print("docs/arguments.md is out of date: run python -m oneloop.arguments.page", file=sys.stderr)
+            return 1
+        return 0
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"wrote docs/{PAGE.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

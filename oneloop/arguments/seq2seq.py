@@ -1,0 +1,56 @@
+"""Arguments of Seq2SeqTrainer: evaluation by generation."""
+
+import os
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ..errors import ArgumentError
+from . import values
+from .fields import declare
+from .training import TrainingArguments
+
+arg = declare("Sequence to sequence")
+
+
+def to_generation_config(name: str, value: Any) -> Any:
+    """A name or path, or the object itself."""
+    if isinstance(value, str | os.PathLike):
+        return values.to_text(name, value)
+    if isinstance(value, type | bool | int | float):
+        raise values.wrong(name, value, "a model's name or path, or a GenerationConfig object")
+    return value
+
+
+@dataclass(repr=False)
+class Seq2SeqTrainingArguments(TrainingArguments):
+    """TrainingArguments, and how to generate while evaluating."""
+
+    sortish_sampler: bool = arg(False, "Training data sorted by length within shuffled chunks.")
+    predict_with_generate: bool = arg(False, "Evaluate and predict with generate(), for metrics such as BLEU.")
+    generation_max_length: int | None = arg(
+        None, "With predict_with_generate: the longest output.", low=1, shown="the model's"
+    )
+    generation_num_beams: int | None = arg(
+        None, "With predict_with_generate: beams of the search.", low=1, shown="the model's"
+    )
+    generation_config: object | None = arg(
+        None,
+        "With predict_with_generate: a GenerationConfig, or a model's name or path to load it from.",
+        convert=to_generation_config,
+        shown="the model's",
+    )
+
+    def check_together(self) -> None:
+        super().check_together()
+        if self.sortish_sampler and self.train_sampling_strategy != "random":
+            raise ArgumentError(
+                f"sortish_sampler=True and train_sampling_strategy='{self.train_sampling_strategy}' are two orders of "
+                "the same data; expected one. Leave the other out."
+            )
+
+
+TrainingArguments.__elsewhere__ = {
+    item.name: "Seq2SeqTrainingArguments"
+    for item in fields(Seq2SeqTrainingArguments)
+    if item.metadata.get("group") == "Sequence to sequence"
+}

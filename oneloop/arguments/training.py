@@ -1,0 +1,99 @@
+"""TrainingArguments: the groups put together, their common defaults, and how they are written down."""
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, ClassVar
+
+from . import values
+from .aliases import Alias, ArgumentsMeta, attribute, collect
+from .fields import declared
+from .run import progress_is_visible
+from .setters import Setters
+
+
+@dataclass(repr=False)
+class TrainingArguments(Setters, metaclass=ArgumentsMeta):
+    """Everything that decides how a run goes; docs/arguments.md explains each argument.
+
+    Arguments are given by name, in any spelling of transformers 4.25 to 5.22 or PaddleNLP, and can be changed by
+    assignment. Derive a dataclass from this one to add your own.
+    """
+
+    __aliases__: ClassVar[dict[str, Alias]] = {}
+    __elsewhere__: ClassVar[dict[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def check_together(self) -> None:
+        super().check_together()
+        self.fill("disable_tqdm", not progress_is_visible() or self.get_process_log_level() > logging.WARNING)
+
+    # -- written down -------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every argument under its stored name as plain data; a token is replaced by its name in angle brackets."""
+        known = declared(type(self))
+        plain = {}
+        for item in fields(self):
+            if not item.init:
+                continue
+            value = getattr(self, item.name)
+            name = (known[item.name][1]["public"] if item.name in known else None) or item.name
+            plain[name] = f"<{name.upper()}>" if values.is_secret(name) and value is not None else _plain(value)
+        return plain
+
+    def to_json_string(self) -> str:
+        return json.dumps(self.to_dict(), indent=2, default=str)
+
+    def to_sanitized_dict(self) -> dict[str, Any]:
+        """For writers that take hyperparameters as numbers and text."""
+        flat = {
+            **self.to_dict(),
+            "train_batch_size": self.train_batch_size,
+            "eval_batch_size": self.eval_batch_size,
+        }
+        return {name: value if type(value) in (bool, int, float, str) else str(value) for name, value in flat.items()}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> "TrainingArguments":
+        """From what `to_dict` wrote, or from any dict of arguments in any spelling."""
+        return cls(**given)
+
+    def __str__(self) -> str:
+        lines = "".join(f"    {name}={value!r},\n" for name, value in self.to_dict().items())
+        return f"{type(self).__name__}(\n{lines})"
+
+    __repr__ = __str__
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {
+            key: f"<{key.upper()}>" if isinstance(key, str) and values.is_secret(key) else _plain(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "to_dict") and not isinstance(value, type):
+        return value.to_dict()
+    return value
+
+
+def complete(cls: type[TrainingArguments]) -> None:
+    """Give the class its other spellings, as a table and as attributes."""
+    cls.__aliases__ = collect(cls)
+    for alias in cls.__aliases__.values():
+        if alias.name != "device":  # facts.py has its attribute: it reads as the framework's own device
+            setattr(cls, alias.name, attribute(alias))
+
+
+complete(TrainingArguments)

@@ -1,0 +1,192 @@
+"""From what a user gave (Python, JSON, YAML, a command line) to the value that is stored, or an error in words.
+
+Conversions are made where nothing can be lost: "1e-4" is a float, 1e3 an int, "a,b" a list. True is never a number.
+"""
+
+import json
+import math
+import os
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum
+from numbers import Integral, Real
+from typing import Any
+
+from ..errors import ArgumentError
+
+TRUE = ("true", "yes", "on", "1", "y", "t")
+FALSE = ("false", "no", "off", "0", "n", "f")
+MASK = re.compile(r"<[A-Z0-9_]+_TOKEN>")
+
+
+def is_secret(name: str) -> bool:
+    return name.endswith("_token")
+
+
+def show(name: str, value: Any) -> str:
+    """The value as an error message may print it: no token, and nothing longer than a line."""
+    plain = value.value if isinstance(value, Enum) else value
+    text = f"<{name.upper()}>" if is_secret(name) else repr(plain)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def wrong(name: str, value: Any, expected: str) -> ArgumentError:
+    return ArgumentError(f"{name}={show(name, value)} is not possible; expected {expected}.")
+
+
+def to_bool(name: str, value: Any) -> bool:
+    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
+        return bool(value)
+    if isinstance(value, str) and value.strip().lower() in TRUE + FALSE:
+        return value.strip().lower() in TRUE
+    if isinstance(value, Integral) and value in (0, 1):
+        return value == 1
+    raise wrong(name, value, "True or False")
+
+
+def to_number(name: str, value: Any, expected: str = "a number") -> int | float:
+    """An int stays an int and a float a float; strings are read as numbers."""
+    if isinstance(value, str):
+        try:
+            value = int(value)
+        except ValueError:
+            try:
+                value = float(value)
+            except ValueError:
+                raise wrong(name, value, expected) from None
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+        raise wrong(name, value, expected)
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def to_int(name: str, value: Any) -> int:
+    number = to_number(name, value, "a whole number")
+    if number != number // 1 or math.isinf(number):
+        raise wrong(name, value, "a whole number")
+    return int(number)
+
+
+def to_float(name: str, value: Any) -> float:
+    return float(to_number(name, value))
+
+
+def to_text(name: str, value: Any) -> str:
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, str):
+        return value
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
+    raise wrong(name, value, "text")
+
+
+def to_words(name: str, value: Any) -> list[str]:
+    """A list of words; also from "a,b", "a b" or a JSON list."""
+    if isinstance(value, str):
+        if value.lstrip().startswith("["):
+            value = _json(name, value, "a list")
+        else:
+            value = [word for word in re.split(r"[\s,]+", value) if word]
+    if not isinstance(value, list | tuple | set | frozenset):
+        raise wrong(name, value, "a list of words")
+    return [to_text(name, word) for word in value]
+
+
+def to_mapping(name: str, value: Any) -> dict[str, Any]:
+    """A dict; also from JSON text."""
+    expected = "a dict, or JSON text such as '{\"key\": 1}'"
+    read = _json(name, value, expected) if isinstance(value, str) else value
+    if not isinstance(read, Mapping):
+        raise wrong(name, value, expected)
+    return dict(read)
+
+
+def to_config(name: str, value: Any) -> dict[str, Any]:
+    """A dict; also from JSON text, from the path of a JSON file, or from an object with `to_dict`."""
+    if hasattr(value, "to_dict") and not isinstance(value, type):
+        value = value.to_dict()
+    if isinstance(value, os.PathLike) or (isinstance(value, str) and not value.lstrip().startswith("{")):
+        path = os.path.expanduser(os.fspath(value))
+        if not os.path.isfile(path):
+            raise wrong(name, value, "a dict, JSON text, or the path of a JSON file that exists")
+        with open(path, encoding="utf-8") as file:
+            value = file.read()
+    return to_mapping(name, value)
+
+
+def to_steps(name: str, value: Any) -> int | float:
+    """A whole number of steps, or a ratio of all steps when it lies between 0 and 1."""
+    expected = "a whole number of steps, or a ratio of all steps between 0 and 1"
+    number = to_number(name, value, expected)
+    if number < 0 or math.isinf(number) or (number >= 1 and number != int(number)):
+        raise wrong(name, value, expected)
+    return number if 0 < number < 1 else int(number)
+
+
+def _json(name: str, text: str, expected: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ArgumentError(f"{name}={show(name, text)} is not valid JSON ({error}); expected {expected}.") from None
+
+
+def to_member(name: str, value: Any, choices: type[Enum] | tuple[Any, ...]) -> Any:
+    """One of a closed list. YAML reads a bare `no` as False, so False stands for "no" where that is a choice."""
+    allowed = [member.value for member in choices] if isinstance(choices, type) else list(choices)
+    plain = value.value if isinstance(value, Enum) else value
+    if plain is False and "no" in allowed:
+        plain = "no"
+    if isinstance(plain, bool) or plain not in allowed:
+        raise wrong(name, value, "one of " + ", ".join(repr(choice) for choice in allowed))
+    return choices(plain) if isinstance(choices, type) else plain
+
+
+CONVERTERS: dict[Any, Callable[[str, Any], Any]] = {
+    bool: to_bool,
+    int: to_int,
+    float: to_float,
+    str: to_text,
+    list: to_words,
+    dict: to_mapping,
+}
+
+
+def convert(name: str, value: Any, hint: Any, rules: Mapping[str, Any]) -> Any:
+    """The value to store for an argument of this type; `rules` is the metadata that `arg` wrote."""
+    members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value is None:
+        if type(None) in members:
+            return None
+        if rules["none"]:
+            return rules["default"]() if callable(rules["default"]) else rules["default"]
+        raise wrong(name, value, "a value (it cannot be None)")
+    if rules["enum"] is not None:
+        return to_member(name, value, rules["enum"])
+    if rules["convert"] is not None:
+        value = rules["convert"](name, value)
+    else:
+        kind = next(member for member in members if member is not type(None))
+        value = CONVERTERS[typing.get_origin(kind) or kind](name, value)
+    if rules["choices"] is not None and not isinstance(value, list):
+        value = to_member(name, value, tuple(rules["choices"]))
+    elif rules["choices"] is not None:
+        value = [to_member(name, word, tuple(rules["choices"])) for word in value]
+    _check_range(name, value, rules)
+    return value
+
+
+def _check_range(name: str, value: Any, rules: Mapping[str, Any]) -> None:
+    low, high, below = rules["low"], rules["high"], rules["below"]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    limits = [f"at least {low}"] if low is not None else []
+    limits += [f"at most {high}"] if high is not None else []
+    limits += [f"less than {below}"] if below is not None else []
+    outside = (low is not None and value < low) or (high is not None and value > high)
+    outside = outside or (below is not None and value >= below) or value in rules["never"]
+    if outside or (rules["finite"] and math.isinf(value)):
+        never = "".join(f", not {number}" for number in rules["never"])
+        kind = "a whole number" if isinstance(value, int) else "a finite number" if rules["finite"] else "a number"
+        raise wrong(name, value, " ".join([kind, " and ".join(limits)]).strip() + never)

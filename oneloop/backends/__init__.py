@@ -1,0 +1,72 @@
+"""One folder per framework, with the same files and the same function names in each.
+
+Nothing outside this package imports torch, paddle or mindspore. A backend is found from the type of the model;
+before there is a model, from the launcher's variables and from what is already imported.
+"""
+
+import importlib
+import sys
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from ..errors import ModelError, RefusedError
+from ..processes import world
+
+NAMES = ("torch", "paddle", "mindspore")
+MODEL_CLASSES = {"torch": "torch.nn.Module", "paddle": "paddle.nn.Layer", "mindspore": "mindspore.nn.Cell"}
+
+
+def load(name: str) -> ModuleType:
+    """The backend package of that name."""
+    if name not in NAMES:
+        raise RefusedError(f"there is no backend {name!r}; oneloop has {', '.join(NAMES)}")
+    if find_spec(f"{__name__}.{name}") is None:
+        raise RefusedError(f"the {name} backend is not part of this release of oneloop yet; torch is")
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def name_of(model: Any) -> str | None:
+    """The framework that an object's class comes from, read off its base classes without importing anything."""
+    for base in type(model).__mro__:
+        qualified = f"{base.__module__}.{base.__qualname__}"
+        if qualified == "torch.nn.modules.module.Module":
+            return "torch"
+        if base.__qualname__ == "Layer" and base.__module__.startswith("paddle."):
+            return "paddle"
+        if base.__qualname__ == "Cell" and base.__module__.startswith("mindspore."):
+            return "mindspore"
+    return None
+
+
+def of_model(model: Any) -> ModuleType:
+    """The backend that trains this model, or an error that says what a model can be."""
+    name = name_of(model)
+    if name is None:
+        raise ModelError(
+            f"the model is a {type(model).__module__}.{type(model).__qualname__}; expected an instance of "
+            f"{', '.join(MODEL_CLASSES.values())}. Pass the model object itself"
+            + (" (you passed a class: call it first)." if isinstance(model, type) else ".")
+        )
+    return load(name)
+
+
+def guess() -> str | None:
+    """The backend that arguments should assume before a model is seen; None when nothing tells."""
+    launcher = world().launcher
+    if launcher:
+        return launcher
+    imported = [name for name in NAMES if name in sys.modules]
+    if imported:
+        return imported[0]
+    installed = [name for name in NAMES if find_spec(name) is not None]
+    return installed[0] if installed else None
+
+
+def of_optimizer(optimizer: Any) -> ModuleType:
+    """The backend of an optimizer, from the module that its class comes from."""
+    for base in type(optimizer).__mro__:
+        name = base.__module__.split(".")[0]
+        if name in NAMES:
+            return load(name)
+    return load(guess() or "torch")

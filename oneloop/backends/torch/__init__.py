@@ -1,0 +1,19 @@
+"""PyTorch. The same files and names stand in the folders of the other frameworks."""
+
+from . import debugging, devices, engine, loaders, memory, models, optimizers, randomness, tensors, weights
+
+NAME = "torch"
+
+__all__ = [
+    "NAME",
+    "debugging",
+    "devices",
+    "engine",
+    "loaders",
+    "memory",
+    "models",
+    "optimizers",
+    "randomness",
+    "tensors",
+    "weights",
+]

@@ -1,0 +1,209 @@
+"""Gradients of one micro-batch at a time, and the update that follows."""
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...errors import ModelError
+
+SMALLEST_LOSS_SCALE = 1.0
+
+
+class Engine:
+    """Holds the gradients between micro-batches, the loss scaler and the flag that says whether they are finite.
+
+    On a CPU the flag is read at once, which costs nothing. On an accelerator it masks the update on the device and is
+    read one step later, so the host never waits for it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        *,
+        half: str | None = None,
+        loss_scale: float = 32768.0,
+        max_grad_norm: float = 1.0,
+        nonfinite: str = "stop",
+    ) -> None:
+        self.model = model
+        self.device = device
+        self.dtype = {None: None, "fp16": torch.float16, "bf16": torch.bfloat16}[half]
+        self.scaler = torch.amp.GradScaler(device.type, init_scale=loss_scale) if half == "fp16" else None
+        self.max_grad_norm = max_grad_norm
+        self.nonfinite = nonfinite
+        self.late = device.type != "cpu"
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.norm: torch.Tensor | float | None = None
+        self.skipped = 0  # updates that a loss-scale overflow or nonfinite="skip" left out
+        self._bad: torch.Tensor | bool = False
+        self._loss: torch.Tensor | None = None
+        self._pending: tuple[int, torch.Tensor, Any] | None = None
+        self._scaled = False  # whether the gradients held came through the scaler: an override may call loss.backward()
+
+    # -- gradients
+
+    def autocast(self, cache_enabled: bool | None = True) -> contextlib.AbstractContextManager:
+        """The context that the forward pass runs in."""
+        if self.dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype, cache_enabled=cache_enabled)
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Add the gradients of a loss to those held."""
+        if self.scaler is not None:
+            loss, self._scaled = self.scaler.scale(loss), True
+        loss.backward(**kwargs)
+
+    def loss_and_gradients(self, compute: Callable[[], torch.Tensor], divisor: Any = None) -> torch.Tensor:
+        """The primitive of the loop: run compute, add the gradients of its loss, divided by divisor, to those held."""
+        if self.dtype is None:
+            loss = compute()
+        else:
+            with self.autocast():
+                loss = compute()
+        if divisor is not None:
+            loss = loss / divisor
+        self.backward(loss)
+        return loss.detach()
+
+    def clear(self) -> None:
+        """Forget the gradients held."""
+        for p in self.parameters:
+            p.grad = None
+
+    def has_gradients(self) -> bool:
+        return any(p.grad is not None for p in self.parameters)
+
+    # -- update
+
+    def prepare_update(self, optimizer: Any, loss: torch.Tensor | None) -> None:
+        """Unscale and clip the gradients, and find out whether they and the loss are finite."""
+        self._loss = loss
+        if self._scaled:
+            self.scaler.unscale_(optimizer)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        self.norm, self._bad = None, False
+        if not gradients:
+            raise ModelError(
+                "there are no gradients to update the model with: no trainable parameter took part in the loss. Look "
+                "for detached tensors, a frozen model, or a training_step that does not call backward."
+            )
+        if self.max_grad_norm <= 0 and self.nonfinite == "ignore":
+            return
+        if gradients[0].is_sparse or any(g.is_sparse for g in gradients):
+            norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm or math.inf, foreach=False)
+            clipped = True
+        else:
+            norms = torch._foreach_norm(gradients)
+            norm = torch.linalg.vector_norm(norms[0] if len(norms) == 1 else torch.stack(norms))
+            clipped = self.max_grad_norm <= 0
+        if self.late:
+            self._flag_on_device(norm, loss, gradients, clipped)
+            return
+        value = self.norm = norm.item()
+        if not math.isfinite(value) or (loss is not None and not math.isfinite(loss)):
+            self._bad = True
+        elif not clipped and value + 1e-6 > self.max_grad_norm:
+            # The arithmetic of torch.nn.utils.clip_grad_norm_; below the limit it would multiply by exactly one.
+            torch._foreach_mul_(gradients, torch.clamp(self.max_grad_norm / (norm + 1e-6), max=1.0))
+
+    def _flag_on_device(self, norm: torch.Tensor, loss: Any, gradients: list[torch.Tensor], clipped: bool) -> None:
+        self.norm = norm
+        if self.nonfinite != "ignore":
+            self._bad = ~torch.isfinite(norm if loss is None else norm + loss)
+        if not clipped:
+            torch._foreach_mul_(gradients, torch.clamp(self.max_grad_norm / (norm + 1e-6), max=1.0))
+
+    def apply_update(self, optimizer: Any, step: int) -> int | None:
+        """Step the optimizer unless something is not finite; the number of a step that was not, once it is known."""
+        if self._scaled:
+            return self._apply_scaled(optimizer, step)
+        if self.nonfinite == "ignore" or self._bad is False:
+            optimizer.step()
+            return None
+        if self._bad is True:
+            self.skipped += 1
+            return step
+        return self._apply_masked(optimizer, step)
+
+    def _apply_scaled(self, optimizer: Any, step: int) -> int | None:
+        assert self.scaler is not None
+        self._scaled = False
+        scale = self.scaler.get_scale()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        if self.scaler.get_scale() < scale:
+            # An overflow is how the scaler finds its scale; it means trouble only when no smaller scale is left, or
+            # when the loss, which is not scaled, is not finite itself.
+            self.skipped += 1
+            if scale <= SMALLEST_LOSS_SCALE or (self._loss is not None and not math.isfinite(self._loss)):
+                return step
+        return None
+
+    def _apply_masked(self, optimizer: Any, step: int) -> int | None:
+        """Fused kernels leave everything as it is where found_inf is set; other optimizers need the flag on the host."""
+        known = self.read_pending()
+        assert isinstance(self._bad, torch.Tensor)
+        if not getattr(optimizer, "_step_supports_amp_scaling", False):
+            if bool(self._bad):
+                self.skipped += 1
+                return step
+            optimizer.step()
+            return known
+        optimizer.grad_scale, optimizer.found_inf = None, self._bad.float().reshape(())
+        try:
+            optimizer.step()
+        finally:
+            del optimizer.grad_scale, optimizer.found_inf
+        host = self._bad.to("cpu", non_blocking=True)
+        event = None
+        if self.device.type == "cuda":
+            event = torch.cuda.Event()
+            event.record()
+        self._pending = (step, host, event)
+        return known
+
+    def read_pending(self) -> int | None:
+        """The flag of the last step on the device, if one is still unread: the step's number when it was set."""
+        if self._pending is None:
+            return None
+        (step, flag, event), self._pending = self._pending, None
+        if event is not None:
+            event.synchronize()
+        if bool(flag):
+            self.skipped += 1
+            return step
+        return None
+
+    # -- what logs and checkpoints ask for
+
+    def grad_norm(self) -> float | None:
+        """Norm of the last update's gradients before clipping; reads the device."""
+        return None if self.norm is None else float(self.norm)
+
+    def loss_scale(self) -> float | None:
+        return None if self.scaler is None else self.scaler.get_scale()
+
+    def state(self) -> dict[str, Any]:
+        """Plain data: what a resumed run needs besides weights and optimizer."""
+        return {"skipped": self.skipped, "scaler": None if self.scaler is None else self.scaler.state_dict()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.skipped = int(state.get("skipped", 0))
+        if self.scaler is not None and state.get("scaler"):
+            self.scaler.load_state_dict(state["scaler"])
+
+
+def no_gradients() -> contextlib.AbstractContextManager:
+    """Evaluation: nothing in here is differentiated."""
+    return torch.no_grad()
+
+
+def clip_norm(parameters: Any, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+    """Clip gradients in place; the norm that they had."""
+    return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)

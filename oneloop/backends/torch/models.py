@@ -1,0 +1,214 @@
+"""What the core asks of a model."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...errors import ModelError, RefusedError
+
+_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module under torch.compile and data-parallel wrappers."""
+    while True:
+        inner = getattr(model, "_orig_mod", None) or (
+            model.module if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)) else None
+        )
+        if inner is None:
+            return model
+        model = inner
+
+
+def is_adapter(model: nn.Module) -> bool:
+    """A PEFT model: it trains and saves its adapter alone."""
+    return any(base.__name__ == "PeftModel" and base.__module__.startswith("peft.") for base in type(model).__mro__)
+
+
+def base_of(model: nn.Module) -> nn.Module:
+    """The user's model under wrappers and adapters: the one whose forward names the inputs."""
+    model = unwrap(model)
+    return model.get_base_model() if is_adapter(model) else model
+
+
+def config_of(model: nn.Module) -> Any:
+    """The model's configuration object, or None."""
+    return getattr(unwrap(model), "config", None)
+
+
+def forward_parameters(model: nn.Module) -> list[str] | None:
+    """Names that forward accepts; None when it takes anything (only *args or **kwargs)."""
+    parameters = inspect.signature(base_of(model).forward).parameters.values()
+    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return names or None
+
+
+def label_names(model: nn.Module) -> list[str]:
+    """What the model calls its labels."""
+    names = forward_parameters(model) or []
+    if "start_positions" in names and "end_positions" in names:
+        return ["start_positions", "end_positions"]
+    return [name for name in names if "label" in name] or ["labels"]
+
+
+def shifts_labels(model: nn.Module) -> bool:
+    """Whether the model's loss compares position i with label i+1, as causal language models do.
+
+    A model of your own says so with a class attribute `shifts_labels = True`.
+    """
+    base = base_of(model)
+    declared = getattr(base, "shifts_labels", None)
+    if declared is not None:
+        return bool(declared)
+    name = type(base).__name__
+    return name.endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def train_mode(model: nn.Module) -> None:
+    if not model.training:
+        model.train()
+
+
+def eval_mode(model: nn.Module) -> None:
+    if model.training:
+        model.eval()
+
+
+def invoke(model: Callable, inputs: Any) -> Any:
+    """Call the model with a batch: names for a mapping, positions for a tuple."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, (list, tuple)):
+        return model(*inputs)
+    return model(inputs)
+
+
+def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Trainable parameters, each once."""
+    return [(name, p) for name, p in unwrap(model).named_parameters() if p.requires_grad]
+
+
+def num_parameters(model: nn.Module, trainable: bool = False) -> int:
+    return sum(p.numel() for p in model.parameters() if p.requires_grad or not trainable)
+
+
+def num_matrix_parameters(model: nn.Module) -> int:
+    """Parameters that take part in matrix products: embeddings are look-ups and do no arithmetic."""
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    return sum(p.numel() for p in model.parameters() if id(p) not in embeddings)
+
+
+def decay_names(model: nn.Module) -> list[str]:
+    """Parameters that weight decay applies to: all but biases and the weights of norms."""
+    names = []
+    for prefix, module in unwrap(model).named_modules():
+        if isinstance(module, _NORMS) or "norm" in type(module).__name__.lower():
+            continue
+        for name, _ in module.named_parameters(recurse=False):
+            if "bias" not in name:
+                names.append(f"{prefix}.{name}" if prefix else name)
+    return names
+
+
+def recompute(model: nn.Module, options: dict[str, Any] | None) -> None:
+    """Throw activations away in the forward pass and compute them again in the backward pass.
+
+    Models that can do it themselves are told to; in any other one, each element of a ModuleList or Sequential is a
+    block of its own.
+    """
+    options = {"use_reentrant": False, **(options or {})}
+    base = unwrap(model)
+    if hasattr(base, "gradient_checkpointing_enable"):
+        base.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+        if options["use_reentrant"] and hasattr(base, "enable_input_require_grads"):
+            base.enable_input_require_grads()
+        return
+    if hasattr(base, "enable_recompute"):
+        base.enable_recompute = True
+        return
+    blocks = _blocks(base)
+    if not blocks:
+        raise RefusedError(
+            "gradient_checkpointing (recompute) needs a model that is built from blocks: an nn.ModuleList or "
+            "nn.Sequential whose elements have weights, or a method gradient_checkpointing_enable. "
+            f"{type(base).__name__} has none of them: put its layers into an nn.ModuleList, or leave the argument out."
+        )
+    for block in blocks:
+        if not hasattr(block, "_recomputed_forward"):
+            block._recomputed_forward = block.forward
+            block.forward = functools.partial(_recomputed, block, options)
+
+
+def _recomputed(block: nn.Module, options: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    if not (block.training and torch.is_grad_enabled()):
+        return block._recomputed_forward(*args, **kwargs)
+    return torch.utils.checkpoint.checkpoint(block._recomputed_forward, *args, **options, **kwargs)
+
+
+def _blocks(module: nn.Module) -> list[nn.Module]:
+    """Outermost elements of module lists that hold weights."""
+    found: list[nn.Module] = []
+    if isinstance(module, (nn.ModuleList, nn.Sequential)):
+        return [child for child in module if next(child.parameters(), None) is not None]
+    for child in module.children():
+        found.extend(_blocks(child))
+    return found
+
+
+def add_embedding_noise(model: nn.Module, alpha: float) -> Callable[[], None]:
+    """NEFTune: uniform noise on the embeddings while training. The value returned takes it off."""
+    base = base_of(model)
+    embeddings = base.get_input_embeddings() if hasattr(base, "get_input_embeddings") else None
+    embeddings = embeddings or next((m for m in base.modules() if isinstance(m, nn.Embedding)), None)
+    if embeddings is None:
+        raise ModelError(
+            f"neftune_noise_alpha adds noise to embeddings, but {type(base).__name__} has no nn.Embedding. Leave it out."
+        )
+
+    def noise(layer: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        if not layer.training:
+            return output
+        span = alpha / (output.shape[-2] * output.shape[-1]) ** 0.5
+        return output + torch.zeros_like(output).uniform_(-span, span)
+
+    return embeddings.register_forward_hook(noise).remove
+
+
+def compiled(model: nn.Module, backend: str | None, mode: str | None) -> nn.Module:
+    """The model behind torch.compile."""
+    options = {key: value for key, value in (("backend", backend), ("mode", mode)) if value}
+    return torch.compile(model, **options)
+
+
+def check_compiler(backend: str | None) -> None:
+    """An unknown compiler is an error before training, with the known ones."""
+    known = torch._dynamo.list_backends(None)
+    if backend is not None and backend not in known:
+        raise RefusedError(
+            f"torch_compile_backend (torchdynamo) {backend!r} is not known to PyTorch {torch.__version__} on this "
+            f"machine; it has {', '.join(known)}."
+        )
+
+
+def to_half(model: nn.Module, kind: str) -> nn.Module:
+    """Weights in float16 ("fp16") or bfloat16 ("bf16")."""
+    return model.to(torch.float16 if kind == "fp16" else torch.bfloat16)
+
+
+def dtypes(model: nn.Module) -> list[torch.dtype]:
+    """The dtype of every parameter and buffer, in order; restore_dtypes puts them back."""
+    return [value.dtype for value in (*model.parameters(), *model.buffers())]
+
+
+def copy_values(model: nn.Module) -> list[torch.Tensor]:
+    return [value.detach().clone() for value in (*model.parameters(), *model.buffers())]
+
+
+def restore_values(model: nn.Module, values: list[torch.Tensor]) -> None:
+    """Put values from copy_values back, with their dtypes."""
+    for target, value in zip((*model.parameters(), *model.buffers()), values, strict=True):
+        target.data = value

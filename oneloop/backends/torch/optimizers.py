@@ -1,0 +1,164 @@
+"""Optimizers by name, parameter groups, and their learning rates."""
+
+import inspect
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...errors import ArgumentError, MissingPackageError
+
+ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused")
+
+
+def is_optimizer(value: Any) -> bool:
+    return isinstance(value, torch.optim.Optimizer) or (hasattr(value, "step") and hasattr(value, "param_groups"))
+
+
+def options_from_text(text: Any) -> dict[str, str]:
+    """optim_args: "key=value, key=value", or a dict."""
+    if not text:
+        return {}
+    if isinstance(text, dict):
+        return {key: str(value) for key, value in text.items()}
+    pairs = [pair.strip() for pair in text.replace(" ", "").split(",") if pair.strip()]
+    if any("=" not in pair for pair in pairs):
+        raise ArgumentError(f"optim_args={text!r} should read 'name=value,name=value'")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _typed(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text.lower() == "none":
+        return None
+    if text.startswith("(") and text.endswith(")"):
+        return tuple(_typed(part) for part in text[1:-1].split("|"))
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _package(name: str, module: str, attribute: str, argument: str) -> Any:
+    if find_spec(module.split(".")[0]) is None:
+        raise MissingPackageError(f"optim={argument!r} needs the package {name}: pip install {name}")
+    found = __import__(module, fromlist=[attribute])
+    return getattr(found, attribute)
+
+
+def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
+    """The optimizer class for args.optim, and what to build it with."""
+    name = str(getattr(args.optim, "value", args.optim))
+    extra = {key: _typed(value) for key, value in options_from_text(args.optim_args).items()}
+    adam = {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
+    options: dict[str, Any] = {"lr": args.learning_rate}
+    if name in ADAMW_NAMES:
+        # One AdamW under all its names: the fused kernel is the quickest on every device that has it.
+        fused = _fused_works(model)
+        return torch.optim.AdamW, options | adam | ({"fused": True} if fused else {}) | extra
+    if name == "adamw_anyprecision":
+        from .anyprecision import AnyPrecisionAdamW
+
+        return AnyPrecisionAdamW, options | adam | AnyPrecisionAdamW.read_options(extra)
+    if name == "adafactor":
+        # A learning rate is given, so the rate is not derived from the step and parameters are not scaled by it.
+        return torch.optim.Adafactor, options | extra
+    simple: dict[str, Callable[[], type]] = {
+        "sgd": lambda: torch.optim.SGD,
+        "adagrad": lambda: torch.optim.Adagrad,
+        "rmsprop": lambda: torch.optim.RMSprop,
+    }
+    if name in simple:
+        return simple[name](), options | extra
+    if name in _PACKAGED:
+        package, module, attribute, takes_adam = _PACKAGED[name]
+        found = _package(package, module, attribute, name)
+        return found, options | (adam if takes_adam else {}) | extra
+    raise ArgumentError(f"optim={name!r} has no implementation on torch; use adamw_torch, adafactor, sgd, rmsprop, adagrad")
+
+
+# name: (package on the index, module, class, takes Adam's betas and eps)
+_PACKAGED = {
+    "adamw_bnb_8bit": ("bitsandbytes", "bitsandbytes.optim", "AdamW8bit", True),
+    "adamw_8bit": ("bitsandbytes", "bitsandbytes.optim", "AdamW8bit", True),
+    "paged_adamw_8bit": ("bitsandbytes", "bitsandbytes.optim", "PagedAdamW8bit", True),
+    "paged_adamw_32bit": ("bitsandbytes", "bitsandbytes.optim", "PagedAdamW32bit", True),
+    "lion_32bit": ("bitsandbytes", "bitsandbytes.optim", "Lion32bit", False),
+    "lion_8bit": ("bitsandbytes", "bitsandbytes.optim", "Lion8bit", False),
+    "paged_lion_32bit": ("bitsandbytes", "bitsandbytes.optim", "PagedLion32bit", False),
+    "paged_lion_8bit": ("bitsandbytes", "bitsandbytes.optim", "PagedLion8bit", False),
+    "ademamix": ("bitsandbytes", "bitsandbytes.optim", "AdEMAMix", False),
+    "ademamix_8bit": ("bitsandbytes", "bitsandbytes.optim", "AdEMAMix8bit", False),
+    "paged_ademamix_32bit": ("bitsandbytes", "bitsandbytes.optim", "PagedAdEMAMix32bit", False),
+    "paged_ademamix_8bit": ("bitsandbytes", "bitsandbytes.optim", "PagedAdEMAMix8bit", False),
+    "rmsprop_bnb": ("bitsandbytes", "bitsandbytes.optim", "RMSprop", False),
+    "rmsprop_bnb_8bit": ("bitsandbytes", "bitsandbytes.optim", "RMSprop8bit", False),
+    "rmsprop_bnb_32bit": ("bitsandbytes", "bitsandbytes.optim", "RMSprop32bit", False),
+    "adamw_torch_8bit": ("torchao", "torchao.optim", "AdamW8bit", True),
+    "adamw_torch_4bit": ("torchao", "torchao.optim", "AdamW4bit", True),
+    "grokadamw": ("grokadamw", "grokadamw", "GrokAdamW", True),
+    "stable_adamw": ("torch-optimi", "optimi", "StableAdamW", True),
+    "schedule_free_adamw": ("schedulefree", "schedulefree", "AdamWScheduleFree", True),
+    "schedule_free_radam": ("schedulefree", "schedulefree", "RAdamScheduleFree", True),
+    "schedule_free_sgd": ("schedulefree", "schedulefree", "SGDScheduleFree", False),
+    "adamw_apex_fused": ("apex", "apex.optimizers", "FusedAdam", True),
+    "adamw_torch_npu_fused": ("torch_npu", "torch_npu.optim", "NpuFusedAdamW", True),
+    "galore_adamw": ("galore-torch", "galore_torch", "GaLoreAdamW", True),
+    "galore_adamw_8bit": ("galore-torch", "galore_torch", "GaLoreAdamW8bit", True),
+    "galore_adafactor": ("galore-torch", "galore_torch", "GaLoreAdafactor", False),
+    "apollo_adamw": ("apollo-torch", "apollo_torch", "APOLLOAdamW", True),
+    "lomo": ("lomo-optim", "lomo_optim", "Lomo", False),
+    "adalomo": ("lomo-optim", "lomo_optim", "AdaLomo", False),
+}
+
+
+def _fused_works(model: nn.Module | None) -> bool:
+    """Fused kernels need floating-point parameters on one of the devices that have them."""
+    devices = {p.device.type for p in model.parameters() if p.requires_grad} if model is not None else {"cpu"}
+    return devices <= {"cpu", "cuda", "xpu", "mps"} and len(devices) == 1
+
+
+def parameter_groups(named: list[tuple[str, nn.Parameter]], decay: set[str], weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups: with and without weight decay. Empty ones are left out."""
+    groups = [
+        {"params": [p for name, p in named if name in decay], "weight_decay": weight_decay},
+        {"params": [p for name, p in named if name not in decay], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
+    """An optimizer over these groups; an option that the class does not take is an error that names it."""
+    accepted = inspect.signature(cls).parameters
+    wrong = [key for key in options if key not in accepted]
+    if wrong and not any(p.kind == p.VAR_KEYWORD for p in accepted.values()):
+        raise ArgumentError(
+            f"{cls.__name__} takes no {', '.join(wrong)} (from optim_args); it takes {', '.join(list(accepted)[1:])}"
+        )
+    return cls(groups, **options)
+
+
+def learning_rates(optimizer: Any) -> list[float]:
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def set_learning_rates(optimizer: Any, rates: list[float]) -> None:
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        if isinstance(group["lr"], torch.Tensor):  # capturable optimizers keep it on the device
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def group_of(optimizer: Any, parameter: nn.Parameter | None) -> Any:
+    """The group that holds the parameter, or all groups."""
+    if parameter is None:
+        return [group["params"] for group in optimizer.param_groups]
+    return next((group for group in optimizer.param_groups if any(p is parameter for p in group["params"])), None)

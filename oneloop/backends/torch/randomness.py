@@ -1,0 +1,52 @@
+"""Random state of PyTorch, as plain data."""
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def seed(value: int) -> None:
+    """Seed every generator of the framework, on all its devices."""
+    torch.manual_seed(value)
+
+
+def get_state() -> dict[str, np.ndarray]:
+    """The state of every generator that training may draw from."""
+    state = {"torch.cpu": torch.get_rng_state().numpy()}
+    if torch.cuda.is_available():
+        state |= {f"torch.cuda.{i}": s.numpy() for i, s in enumerate(torch.cuda.get_rng_state_all())}
+    for kind in ("xpu", "npu"):
+        module = getattr(torch, kind, None)
+        if module is not None and module.is_available():
+            state[f"torch.{kind}"] = module.get_rng_state().cpu().numpy()
+    return state
+
+
+def set_state(state: dict[str, Any]) -> None:
+    """Put back what get_state returned; devices that this machine lacks are passed over."""
+    for name, array in state.items():
+        tensor = torch.from_numpy(np.array(array, dtype=np.uint8))
+        if name == "torch.cpu":
+            torch.set_rng_state(tensor)
+        elif name.startswith("torch.cuda.") and torch.cuda.is_available():
+            index = int(name.rsplit(".", 1)[1])
+            if index < torch.cuda.device_count():
+                torch.cuda.set_rng_state(tensor, index)
+        elif name in ("torch.xpu", "torch.npu") and hasattr(torch, name[6:]):
+            getattr(torch, name[6:]).set_rng_state(tensor)
+
+
+def deterministic(on: bool = True) -> None:
+    """Deterministic algorithms everywhere; an operation that has none raises an error."""
+    if on:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(on)
+    torch.backends.cudnn.deterministic = on
+    torch.backends.cudnn.benchmark = False
+
+
+def worker_seed() -> int:
+    """In a loader's worker: the seed that the framework gave it."""
+    return torch.initial_seed() % 2**32

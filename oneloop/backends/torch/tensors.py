@@ -1,0 +1,98 @@
+"""Tensors to and from NumPy, and the few operations on them that the core asks for."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+Tensor = torch.Tensor
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def from_numpy(array: np.ndarray) -> torch.Tensor:
+    """Shares memory with the array where it can."""
+    return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """On the host, without a graph; bfloat16 becomes float32, since NumPy has no such type."""
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return tensor.cpu().numpy()
+
+
+def stack(values: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(tuple(values))
+
+
+def detach(value: Any) -> Any:
+    """Nested values cut off from the graph."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if isinstance(value, dict):
+        return type(value)({key: detach(inner) for key, inner in value.items()})
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(detach(inner) for inner in value)
+    return value
+
+
+def copy_into(target: np.ndarray, tensor: torch.Tensor) -> None:
+    """Write a tensor into a NumPy array of the same shape, with the framework's own (threaded) copy."""
+    torch.from_numpy(target).copy_(tensor.detach())
+
+
+def scalar(value: float | int, device: torch.device) -> torch.Tensor:
+    return torch.tensor(value, device=device)
+
+
+def total(values: Sequence[torch.Tensor], skip_nonfinite: bool = False) -> float:
+    """Sum of scalars in float64, read from the device once."""
+    if not values:
+        return 0.0
+    stacked = torch.stack([value.detach().reshape(()) for value in values]).double()
+    if skip_nonfinite:
+        # A non-finite value counts as the mean of the finite ones, so that it does not pull the average down.
+        finite = torch.isfinite(stacked)
+        count = int(finite.sum())
+        return float(stacked[finite].sum()) * (len(values) / count) if count else 0.0
+    return float(stacked.sum())
+
+
+def count_labels(labels: Any, shifted: bool, ignore_index: int = -100) -> int:
+    """How many label entries take part in the loss. Labels are still on the host, so nothing waits for a device."""
+    if not isinstance(labels, (torch.Tensor, np.ndarray)):
+        return len(labels) if hasattr(labels, "__len__") else 1
+    labels = torch.as_tensor(labels)
+    if labels.is_floating_point():
+        return labels.numel()
+    if shifted and labels.ndim > 1:
+        labels = labels[..., 1:]
+    return int((labels != ignore_index).sum())
+
+
+def smoothed_loss(logits: torch.Tensor, labels: torch.Tensor, epsilon: float, shift: bool) -> torch.Tensor:
+    """Cross entropy against labels of which a share epsilon is spread over all classes; -100 takes no part."""
+    if shift:
+        logits, labels = logits[..., :-1, :], labels[..., 1:]
+    return torch.nn.functional.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1), label_smoothing=epsilon, ignore_index=-100
+    )
+
+
+def split(value: Any, parts: int, rows: int) -> list[Any]:
+    """A batch cut into parts along its first axis; values without that axis are shared by all parts."""
+    edges = [rows * part // parts for part in range(parts + 1)]
+    if isinstance(value, dict):
+        columns = {key: split(inner, parts, rows) for key, inner in value.items()}
+        return [type(value)({key: column[part] for key, column in columns.items()}) for part in range(parts)]
+    if isinstance(value, (tuple, list)):
+        columns = [split(inner, parts, rows) for inner in value]
+        return [type(value)(column[part] for column in columns) for part in range(parts)]
+    if isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim > 0 and value.shape[0] == rows:
+        return [value[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [value] * parts

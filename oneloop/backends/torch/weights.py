@@ -1,0 +1,187 @@
+"""Weights and optimizer state as named tensors, to and from safetensors files."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from ...errors import CheckpointError
+from .models import named_parameters, unwrap
+
+LAYOUT = "pt"
+
+
+def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Every weight and buffer once, and which other names share it (tied weights)."""
+    first: dict[tuple, str] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    tied: dict[str, str] = {}
+    for name, value in unwrap(model).state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        key = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride()) if value.numel() else (name,)
+        if key in first:
+            tied[name] = first[key]
+        else:
+            first[key] = name
+            tensors[name] = value.detach()
+    return tensors, tied
+
+
+def save_tensors(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file."""
+    seen: set[int] = set()
+    plain = {}
+    for name, value in tensors.items():
+        value = value.detach().contiguous().cpu()
+        storage = value.untyped_storage().data_ptr()
+        # Two views of one storage may not lie in one file.
+        plain[name] = value.clone() if storage in seen else value
+        seen.add(storage)
+    save_file(plain, str(path), metadata={"format": LAYOUT, **(metadata or {})})
+    path.chmod(0o666 & ~_umask())
+
+
+def _umask() -> int:
+    """safetensors makes files that only their owner can read; a checkpoint is as readable as any other file."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def load_tensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(str(path))
+    except Exception as error:
+        raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error
+
+
+def load_model(model: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[str, str], source: str) -> None:
+    """Copy weights into the model; every name and shape that does not fit is listed in one error."""
+    base = unwrap(model)
+    values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
+    own = base.state_dict()
+    # A file of another writer leaves tied names out without saying which they are.
+    by_place = {(v.data_ptr(), v.shape): n for n, v in own.items() if n in values and isinstance(v, torch.Tensor)}
+    for name, value in own.items():
+        if name not in values and isinstance(value, torch.Tensor) and value.numel():
+            twin = by_place.get((value.data_ptr(), value.shape))
+            if twin is not None:
+                values[name] = values[twin]
+    missing = [name for name in own if name not in values and isinstance(own[name], torch.Tensor)]
+    extra = [name for name in values if name not in own]
+    shapes = [
+        f"{name} is {tuple(values[name].shape)}, the model wants {tuple(own[name].shape)}"
+        for name in values
+        if name in own and values[name].shape != own[name].shape
+    ]
+    if missing or extra or shapes:
+        problems = [f"missing: {', '.join(missing)}"] * bool(missing)
+        problems += [f"not in the model: {', '.join(extra)}"] * bool(extra) + shapes
+        raise CheckpointError(f"the weights in {source} do not fit the model. " + "; ".join(problems))
+    base.load_state_dict(values, strict=False)
+
+
+def save_adapter(model: nn.Module, directory: Path) -> None:
+    """A PEFT model writes its own files."""
+    unwrap(model).save_pretrained(str(directory), safe_serialization=True)
+
+
+def load_adapter(model: nn.Module, directory: Path) -> None:
+    from peft import set_peft_model_state_dict
+
+    set_peft_model_state_dict(unwrap(model), load_tensors(directory / "adapter_model.safetensors"))
+
+
+def _plain(value: Any) -> Any:
+    """JSON for a value of a parameter group; a dtype by its name."""
+    if isinstance(value, torch.dtype):
+        return {"torch.dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.Tensor):
+        return {"tensor": value.item()} if value.numel() == 1 else {"tensor": value.tolist()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(inner) for inner in value]
+    return value if isinstance(value, (int, float, str, bool, type(None))) else {"unsaved": str(type(value))}
+
+
+def _back(value: Any, current: Any) -> Any:
+    if isinstance(value, dict) and "torch.dtype" in value:
+        return getattr(torch, value["torch.dtype"])
+    if isinstance(value, dict) and "tensor" in value:
+        return torch.as_tensor(value["tensor"], dtype=current.dtype, device=current.device)
+    if isinstance(value, dict) and "unsaved" in value:
+        return current
+    return tuple(value) if isinstance(value, list) and isinstance(current, tuple) else value
+
+
+def optimizer_names(optimizer: Any, model: nn.Module) -> dict[int, str]:
+    """id of a parameter -> the name its state is stored under."""
+    names = {id(p): name for name, p in named_parameters(model)}
+    for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        names.setdefault(id(p), f"parameter.{i}")
+    return names
+
+
+def optimizer_state(optimizer: Any, model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """State by parameter name: tensors, and plain data for the rest."""
+    if not isinstance(getattr(optimizer, "state", None), dict):
+        raise CheckpointError(
+            f"{type(optimizer).__name__} keeps no per-parameter state as torch.optim.Optimizer does, so a checkpoint "
+            "cannot hold it. Use save_only_model=True to save without it."
+        )
+    names = optimizer_names(optimizer, model)
+    tensors: dict[str, torch.Tensor] = {}
+    values: dict[str, dict[str, Any]] = {}
+    for p, state in optimizer.state.items():
+        name = names[id(p)]
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"{name}:{key}"] = value.detach()
+            else:
+                values.setdefault(name, {})[key] = _plain(value)
+    groups = [
+        {"names": [names[id(p)] for p in group["params"]]}
+        | {key: _plain(value) for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+    return tensors, {"class": type(optimizer).__name__, "groups": groups, "values": values}
+
+
+def load_optimizer(
+    optimizer: Any, model: nn.Module, tensors: dict[str, torch.Tensor], data: dict[str, Any], source: str
+) -> None:
+    """Put state back by name. Values keep their dtype: Optimizer.load_state_dict would cast them to the weights'."""
+    names = optimizer_names(optimizer, model)
+    by_name = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
+    stored = {name for group in data["groups"] for name in group["names"]}
+    if stored != set(by_name):
+        raise CheckpointError(
+            f"the optimizer state in {source} is for other parameters. Only there: {sorted(stored - set(by_name))}; "
+            f"only in this run: {sorted(set(by_name) - stored)}. Use the same model and the same frozen layers, "
+            "or train(resume_from_checkpoint=None) with the weights loaded by hand."
+        )
+    on_device = {
+        id(p): bool(group.get("fused") or group.get("capturable"))
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+    states: dict[str, dict[str, Any]] = {}
+    for key, value in tensors.items():
+        name, field = key.rsplit(":", 1)
+        p = by_name[name]
+        keep_on_host = field == "step" and not on_device[id(p)]
+        states.setdefault(name, {})[field] = value if keep_on_host else value.to(p.device)
+    for name, values in data["values"].items():
+        states.setdefault(name, {}).update(values)
+    optimizer.state.clear()
+    for name, state in states.items():
+        optimizer.state[by_name[name]] = state
+    stored_groups = {name: group for group in data["groups"] for name in group["names"]}
+    for group in optimizer.param_groups:
+        source_group = stored_groups[names[id(group["params"][0])]]
+        for key, value in source_group.items():
+            if key != "names" and key in group:
+                group[key] = _back(value, group[key])

@@ -1,0 +1,17 @@
+"""Events of a run and the callbacks that oneloop brings along."""
+
+from .base import EVENTS, CallbackHandler, TrainerCallback
+from .flow import DefaultFlowCallback, EarlyStoppingCallback
+from .progress import NotebookProgressCallback, PrinterCallback, ProgressCallback, in_notebook
+
+__all__ = [
+    "EVENTS",
+    "CallbackHandler",
+    "DefaultFlowCallback",
+    "EarlyStoppingCallback",
+    "NotebookProgressCallback",
+    "PrinterCallback",
+    "ProgressCallback",
+    "TrainerCallback",
+    "in_notebook",
+]

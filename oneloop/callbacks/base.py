@@ -1,0 +1,198 @@
+"""The sixteen events of a run, and the handler that calls whoever listens."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ..state import TrainerControl
+
+logger = logging.getLogger(__name__)
+
+EVENTS = (
+    "on_init_end",
+    "on_train_begin",
+    "on_train_end",
+    "on_epoch_begin",
+    "on_epoch_end",
+    "on_step_begin",
+    "on_pre_optimizer_step",
+    "on_optimizer_step",
+    "on_substep_end",
+    "on_step_end",
+    "on_evaluate",
+    "on_predict",
+    "on_save",
+    "on_log",
+    "on_prediction_step",
+    "on_push_begin",
+)
+
+
+class TrainerCallback:
+    """Subclass it and define the events you want: `def on_log(self, args, state, control, logs=None, **kwargs)`.
+
+    kwargs hold model, processing_class (also as tokenizer), optimizer, lr_scheduler, train_dataloader and
+    eval_dataloader. An event may change `control` in place or return a new one. Events that are not defined cost
+    nothing.
+    """
+
+    def on_init_end(self, args, state, control, **kwargs):
+        """The Trainer has been built."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Training starts, or goes on after a resume."""
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Training is over."""
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        """An epoch starts."""
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        """An epoch is over."""
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        """An update is about to be computed, before its first micro-batch."""
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        """Gradients are complete and clipped; the optimizer has not stepped yet."""
+
+    def on_optimizer_step(self, args, state, control, **kwargs):
+        """The optimizer has stepped; gradients are still there."""
+
+    def on_substep_end(self, args, state, control, **kwargs):
+        """A micro-batch that is not the last of its update is done."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        """An update is done."""
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        """An evaluation is done; kwargs has metrics."""
+
+    def on_predict(self, args, state, control, metrics, **kwargs):
+        """A prediction is done."""
+
+    def on_save(self, args, state, control, **kwargs):
+        """A checkpoint is whole and on disk."""
+
+    def on_log(self, args, state, control, **kwargs):
+        """Something was logged; kwargs has logs."""
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        """A batch of an evaluation or prediction is done."""
+
+    def on_push_begin(self, args, state, control, **kwargs):
+        """The model is about to be uploaded."""
+
+
+def _listens(callback: Any, event: str) -> bool:
+    """Whether a callback defines an event itself. Base classes of other libraries count as not defining it."""
+    method = getattr(callback, event, None)
+    if method is None:
+        return False
+    function = getattr(method, "__func__", method)
+    return getattr(function, "__qualname__", "") != f"TrainerCallback.{event}"
+
+
+class CallbackHandler(TrainerCallback):
+    """Calls the callbacks in order. Each event keeps the list of those that listen to it."""
+
+    def __init__(self, callbacks: list, model: Any, processing_class: Any, optimizer: Any, lr_scheduler: Any) -> None:
+        self.callbacks: list[Any] = []
+        self._listeners: dict[str, list[Callable]] = {}
+        self.model = model
+        self.processing_class = processing_class
+        self.optimizer = optimizer
+        self.lr_scheduler = lr_scheduler
+        self.train_dataloader: Any = None
+        self.eval_dataloader: Any = None
+        for callback in callbacks:
+            self.add_callback(callback)
+
+    def add_callback(self, callback: Any) -> None:
+        """Takes an instance or a class; a second one of the same class is added, with a warning."""
+        instance = callback() if isinstance(callback, type) else callback
+        if type(instance) in [type(cb) for cb in self.callbacks]:
+            logger.warning(
+                "A callback of class %s is there already; it will be called twice. Callbacks: %s",
+                type(instance).__name__,
+                self.callback_list.replace("\n", ", "),
+            )
+        self.callbacks.append(instance)
+        self.refresh()
+
+    def _find(self, callback: Any) -> Any:
+        for known in self.callbacks:
+            if (isinstance(known, callback) if isinstance(callback, type) else known is callback or known == callback):
+                return known
+        return None
+
+    def pop_callback(self, callback: Any) -> Any:
+        """Remove a callback, given as instance or class, and return it; None when it is not there."""
+        found = self._find(callback)
+        if found is not None:
+            self.callbacks.remove(found)
+            self.refresh()
+        return found
+
+    def remove_callback(self, callback: Any) -> None:
+        self.pop_callback(callback)
+
+    @property
+    def callback_list(self) -> str:
+        return "\n".join(type(cb).__name__ for cb in self.callbacks)
+
+    def refresh(self) -> None:
+        """Look again at who listens to what."""
+        self._listeners = {
+            event: [getattr(cb, event) for cb in self.callbacks if _listens(cb, event)] for event in EVENTS
+        }
+
+    def listens(self, event: str) -> bool:
+        return bool(self._listeners[event])
+
+    def call_event(self, event: str, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+        """Call one event on all that listen to it; the control that comes out."""
+        for method in self._listeners[event]:
+            result = method(
+                args,
+                state,
+                control,
+                model=self.model,
+                processing_class=self.processing_class,
+                tokenizer=self.processing_class,
+                optimizer=self.optimizer,
+                lr_scheduler=self.lr_scheduler,
+                train_dataloader=self.train_dataloader,
+                eval_dataloader=self.eval_dataloader,
+                **kwargs,
+            )
+            if result is not None:
+                control = result
+        return control
+
+
+def _event(name: str, flags: tuple[str, ...] = ()) -> Callable:
+    def call(self: CallbackHandler, args: Any, state: Any, control: TrainerControl, *extra: Any, **kwargs: Any) -> Any:
+        for flag in flags:
+            setattr(control, flag, False)
+        if extra:  # on_evaluate(args, state, control, metrics) and on_log(args, state, control, logs)
+            kwargs[_POSITIONAL[name]] = extra[0]
+        return self.call_event(name, args, state, control, **kwargs)
+
+    call.__name__ = name
+    call.__qualname__ = f"CallbackHandler.{name}"
+    return call
+
+
+_POSITIONAL = {"on_evaluate": "metrics", "on_predict": "metrics", "on_log": "logs"}
+_CLEARED = {
+    "on_train_begin": ("should_training_stop",),
+    "on_epoch_begin": ("should_epoch_stop",),
+    "on_step_begin": ("should_log", "should_evaluate", "should_save"),
+    "on_evaluate": ("should_evaluate",),
+    "on_save": ("should_save",),
+    "on_log": ("should_log",),
+}
+for _name in EVENTS:
+    setattr(CallbackHandler, _name, _event(_name, _CLEARED.get(_name, ())))

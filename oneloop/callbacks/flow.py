@@ -1,0 +1,101 @@
+"""When to log, evaluate and save; when to stop early."""
+
+import logging
+import math
+from typing import Any
+
+from ..state import ExportableState
+from .base import TrainerCallback
+
+logger = logging.getLogger(__name__)
+
+
+class DefaultFlowCallback(TrainerCallback):
+    """Sets the flags of TrainerControl by the strategies in the arguments."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        step = state.global_step
+        if step == 1 and args.logging_first_step:
+            control.should_log = True
+            if args.eval_strategy == "steps":
+                control.should_evaluate = True
+        if args.logging_strategy == "steps" and step % state.logging_steps == 0:
+            control.should_log = True
+        if args.eval_strategy == "steps" and step % state.eval_steps == 0 and args.eval_delay <= step:
+            control.should_evaluate = True
+        if args.save_strategy == "steps" and state.save_steps > 0 and step % state.save_steps == 0:
+            control.should_save = True
+        if state.max_steps > 0 and step >= state.max_steps:
+            control.should_training_stop = True
+            # A run that saves by steps never ends with its last steps unsaved.
+            if args.save_strategy == "steps":
+                control.should_save = True
+        return control
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        if args.logging_strategy == "epoch":
+            control.should_log = True
+        if args.eval_strategy == "epoch" and args.eval_delay <= (state.epoch or 0):
+            control.should_evaluate = True
+        if args.save_strategy == "epoch":
+            control.should_save = True
+        return control
+
+
+class EarlyStoppingCallback(TrainerCallback, ExportableState):
+    """Stops when the metric has not improved by more than the threshold for `early_stopping_patience` evaluations."""
+
+    def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float | None = 0.0) -> None:
+        self.early_stopping_patience = early_stopping_patience
+        self.early_stopping_threshold = early_stopping_threshold or 0.0
+        self.early_stopping_patience_counter = 0
+        self.best: float | None = None
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if args.eval_strategy == "no":
+            logger.warning(
+                "EarlyStoppingCallback looks at evaluations, and eval_strategy is 'no': it will never stop this run. "
+                "Set eval_strategy to 'steps' or 'epoch'."
+            )
+
+    def on_evaluate(self, args, state, control, metrics=None, **kwargs):
+        name = args.metric_for_best_model or "loss"
+        name = name if name.startswith("eval_") else f"eval_{name}"
+        value = (metrics or {}).get(name)
+        if value is None:
+            logger.warning(
+                "EarlyStoppingCallback looks for %s (metric_for_best_model), which this evaluation does not have: %s. "
+                "It was passed over.",
+                name,
+                ", ".join(sorted(metrics or {})),
+            )
+            return
+        if self._improved(args, value):
+            self.best, self.early_stopping_patience_counter = value, 0
+            return
+        self.early_stopping_patience_counter += 1
+        if self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_training_stop = True
+
+    def _improved(self, args: Any, value: float) -> bool:
+        if math.isnan(value):
+            return False
+        if self.best is None:
+            return True
+        greater = args.greater_is_better
+        if greater is None:
+            greater = not (args.metric_for_best_model or "loss").endswith("loss")
+        gain = value - self.best if greater else self.best - value
+        return gain > self.early_stopping_threshold
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "args": {
+                "early_stopping_patience": self.early_stopping_patience,
+                "early_stopping_threshold": self.early_stopping_threshold,
+            },
+            "attributes": {
+                "early_stopping_patience_counter": self.early_stopping_patience_counter,
+                "best": self.best,
+            },
+        }

@@ -1,0 +1,207 @@
+"""Checkpoint directories: staged beside their place, committed by their manifest, found and rotated by step.
+
+`checkpoint-N/` counts only with a whole `manifest.json` in it, which is written last: sizes and checksums of all
+files, the step, and the id of the run that wrote it.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+PREFIX = "checkpoint"
+_NAME = re.compile(rf"^{PREFIX}-(\d+)$")
+_STAGED = f".{PREFIX}-"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint directory; run_id is None for one that another trainer wrote."""
+
+    path: Path
+    step: int
+    run_id: str | None
+    written: float
+
+
+def new_run_id() -> str:
+    return uuid.uuid4().hex[:16]
+
+
+def checksum(path: Path) -> str:
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(f)
+
+
+def _digest(f: Any) -> str:
+    digest = hashlib.sha256()
+    while block := f.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def staged(parent: Path, step: int, run_id: str, reason: str) -> Iterator[Path]:
+    """A directory to write a checkpoint into. When the block ends well, it takes its place in one rename; when it
+    does not, nothing is left of it, and a checkpoint that stood in its place still stands."""
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = parent / f"{_STAGED}{step}.{uuid.uuid4().hex[:8]}.partial"
+    folder.mkdir()
+    try:
+        yield folder
+        _write_manifest(folder, step, run_id, reason)
+        _take_place(folder, parent / f"{PREFIX}-{step}")
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _write_manifest(folder: Path, step: int, run_id: str, reason: str) -> None:
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with open(path, "rb") as f:
+                os.fsync(f.fileno())
+            name = path.relative_to(folder).as_posix()
+            files[name] = {"bytes": path.stat().st_size, "sha256": checksum(path)}
+    content = {
+        "format": FORMAT,
+        "step": step,
+        "run_id": run_id,
+        "reason": reason,
+        "written": time.time(),
+        "files": files,
+    }
+    with open(folder / MANIFEST, "w", encoding="utf-8") as f:
+        json.dump(content, f, indent=1)
+        f.flush()
+        os.fsync(f.fileno())
+    _sync_directory(folder)
+
+
+def _take_place(folder: Path, target: Path) -> None:
+    old = None
+    if target.exists():
+        old = target.with_name(f"{_STAGED}{target.name}.{uuid.uuid4().hex[:8]}.replaced")
+        target.rename(old)
+    folder.rename(target)
+    _sync_directory(target.parent)
+    if old is not None:
+        delete(old)
+
+
+def read_manifest(path: Path) -> dict[str, Any] | None:
+    """The manifest of a checkpoint directory; None when there is none or it cannot be read."""
+    try:
+        with open(path / MANIFEST, encoding="utf-8") as f:
+            manifest = json.load(f)
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(manifest, dict) and isinstance(manifest.get("files"), dict) and "format" in manifest
+    return manifest if whole else None
+
+
+def problems(path: Path, contents: bool = True) -> list[str]:
+    """Everything that keeps a checkpoint from being whole; without `contents`, sizes are compared and no byte is read."""
+    manifest = read_manifest(path)
+    if manifest is None:
+        return [f"{MANIFEST} is missing or cannot be read"]
+    if manifest["format"] != FORMAT:
+        return [f"its format is {manifest['format']!r}; this release reads format {FORMAT}"]
+    found = []
+    for name, facts in manifest["files"].items():
+        file = path / name
+        if not file.is_file():
+            found.append(f"{name} is missing")
+        elif file.stat().st_size != facts["bytes"]:
+            found.append(f"{name} has {file.stat().st_size} bytes instead of {facts['bytes']}")
+        elif contents and checksum(file) != facts["sha256"]:
+            found.append(f"{name} has changed since it was written (checksum)")
+    return found
+
+
+def find(parent: Path) -> list[Checkpoint]:
+    """All checkpoints in a directory, by step. Those without our manifest were written by another trainer."""
+    found = []
+    for path in parent.iterdir() if parent.is_dir() else ():
+        match = _NAME.match(path.name)
+        if match is None or not path.is_dir():
+            continue
+        manifest = read_manifest(path)
+        if manifest is None:
+            found.append(Checkpoint(path, int(match[1]), None, path.stat().st_mtime))
+        else:
+            found.append(Checkpoint(path, int(match[1]), manifest.get("run_id"), float(manifest.get("written", 0))))
+    return sorted(found, key=lambda c: (c.step, c.written))
+
+
+def latest(parent: Path) -> Checkpoint | None:
+    """The newest checkpoint of the run that wrote last."""
+    every = find(parent)
+    own = [c for c in every if c.run_id is not None]
+    if not own:
+        return every[-1] if every else None
+    newest = max(own, key=lambda c: c.written)
+    return max((c for c in own if c.run_id == newest.run_id), key=lambda c: c.step)
+
+
+def delete(path: Path) -> None:
+    """Remove a checkpoint; its manifest goes first, so that a half-deleted one is never taken for whole."""
+    with contextlib.suppress(FileNotFoundError):
+        (path / MANIFEST).unlink()
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def rotate(parent: Path, run_id: str, limit: int | None, keep: set[str]) -> list[Path]:
+    """Delete the oldest checkpoints of this run above the limit. The newest and those in `keep` stay."""
+    own = [c for c in find(parent) if c.run_id == run_id]
+    if not limit or len(own) <= limit:
+        return []
+    newest = own[-1].path
+    removed = []
+    for candidate in own:
+        if len(own) - len(removed) <= limit:
+            break
+        if candidate.path != newest and str(candidate.path) not in keep:
+            delete(candidate.path)
+            removed.append(candidate.path)
+    return removed
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Delete what a save that died has left behind, and nothing else."""
+    for path in parent.glob(f"{_STAGED}*") if parent.is_dir() else ():
+        if path.is_dir() and path.suffix in (".partial", ".replaced"):
+            logger.warning("Removing %s, the rest of a save that did not finish.", path.name)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def get_last_checkpoint(folder: str | os.PathLike) -> str | None:
+    """Path of the newest checkpoint in a directory, or None."""
+    if not Path(folder).is_dir():
+        raise CheckpointError(f"{folder} is not a directory")
+    found = latest(Path(folder))
+    return None if found is None else str(found.path)

@@ -1,0 +1,32 @@
+"""Collators: a list of samples becomes a batch. Written in NumPy, returned as the tensors of the framework in use."""
+
+from .base import DataCollator, DataCollatorMixin
+from .default import (
+    DefaultDataCollator,
+    default_data_collator,
+    numpy_default_data_collator,
+    torch_default_data_collator,
+)
+from .flattening import DataCollatorWithFlattening
+from .language import DataCollatorForLanguageModeling, DataCollatorForSOP, DataCollatorForWholeWordMask
+from .padding import DataCollatorWithPadding
+from .permutation import DataCollatorForPermutationLanguageModeling
+from .tokens import DataCollatorForMultipleChoice, DataCollatorForSeq2Seq, DataCollatorForTokenClassification
+
+__all__ = [
+    "DataCollator",
+    "DataCollatorForLanguageModeling",
+    "DataCollatorForMultipleChoice",
+    "DataCollatorForPermutationLanguageModeling",
+    "DataCollatorForSOP",
+    "DataCollatorForSeq2Seq",
+    "DataCollatorForTokenClassification",
+    "DataCollatorForWholeWordMask",
+    "DataCollatorMixin",
+    "DataCollatorWithFlattening",
+    "DataCollatorWithPadding",
+    "DefaultDataCollator",
+    "default_data_collator",
+    "numpy_default_data_collator",
+    "torch_default_data_collator",
+]

@@ -1,0 +1,148 @@
+"""What all collators share: how they are called, and the way from NumPy to the framework's tensors."""
+
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ... import backends
+from ...errors import ArgumentError, DataError
+
+#: Anything that makes one batch out of a list of samples.
+DataCollator = Callable[[list[Any]], Any]
+
+_BACKENDS = {"np": None, "pt": "torch", "pd": "paddle", "ms": "mindspore"}
+
+
+def backend_of(return_tensors: str | None) -> str | None:
+    """The backend that `return_tensors` names; None stands for NumPy.
+
+    `return_tensors=None` leaves the choice to the framework that this process uses.
+    """
+    if return_tensors is None:
+        return _guess(tuple(name for name in backends.NAMES if name in sys.modules))
+    if return_tensors not in _BACKENDS:
+        raise ArgumentError(
+            f"return_tensors={return_tensors!r} is not known; use 'np' (NumPy), 'pt' (PyTorch), 'pd' (Paddle), "
+            "'ms' (MindSpore), or None for the framework in use."
+        )
+    return _BACKENDS[return_tensors]
+
+
+@functools.cache
+def _guess(imported: tuple[str, ...]) -> str | None:
+    # Asked for every batch: one answer per set of imported frameworks is enough.
+    return backends.guess()
+
+
+@functools.cache
+def tensors(backend: str) -> ModuleType:
+    """The tensor functions of a backend."""
+    return backends.load(backend).tensors
+
+
+def _framework_of(cls: type) -> str | None:
+    """The framework whose tensor class this is, read off its base classes without importing anything."""
+    for base in cls.__mro__:
+        root = base.__module__.partition(".")[0]
+        if root in backends.NAMES and base.__name__ == "Tensor":
+            return root
+    return None
+
+
+# Once per class, since it is asked for every column of every batch.
+framework_of: Callable[[type], str | None] = functools.cache(_framework_of)
+
+
+def to_backend(value: Any, backend: str | None) -> Any:
+    """A column, or nested columns, with every array and tensor turned into one of this backend (None: NumPy)."""
+    kind = type(value)
+    if kind is np.ndarray:
+        return value if backend is None else tensors(backend).from_numpy(value)
+    source = framework_of(kind)
+    if source is not None:
+        return value if source == backend else to_backend(tensors(source).to_numpy(value), backend)
+    if kind is dict:
+        return {key: to_backend(column, backend) for key, column in value.items()}
+    if isinstance(value, tuple):
+        columns = [to_backend(column, backend) for column in value]
+        return kind(*columns) if hasattr(value, "_fields") else tuple(columns)
+    return value
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """Any array, tensor, number or list as an array; memory is shared where it can be."""
+    source = framework_of(type(value))
+    return np.asarray(value) if source is None else tensors(source).to_numpy(value)
+
+
+def check_samples(samples: Any) -> None:
+    """Refuse what is not a list of at least one sample."""
+    if type(samples) is list and samples:
+        return
+    if isinstance(samples, Mapping) or not isinstance(samples, Sequence):
+        raise DataError(
+            f"a collator takes a list of samples, but got a {type(samples).__name__}. "
+            "Pass a list with one dict (or tuple) per sample."
+        )
+    if not samples:
+        raise DataError("a collator got an empty list of samples; a batch needs at least one.")
+
+
+def as_mappings(samples: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+    """Samples as mappings; objects are read through their attributes."""
+    check_samples(samples)
+    first = samples[0]
+    if isinstance(first, Mapping):
+        return samples
+    if hasattr(first, "__dict__") and framework_of(type(first)) is None:
+        return [vars(sample) for sample in samples]
+    raise DataError(
+        f"this collator takes dicts (such as a tokenizer returns), but the first sample is a {type(first).__name__}. "
+        "Return a dict from the data set, or pass a data_collator of your own."
+    )
+
+
+def column_of(samples: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+    """One key's value from every sample."""
+    try:
+        return [sample[key] for sample in samples]
+    except KeyError:
+        position = next(i for i, sample in enumerate(samples) if key not in sample)
+        raise DataError(
+            f"the first sample of the batch has {key!r}, but sample {position} has only "
+            f"{sorted(map(str, samples[position]))}. Give every sample the same keys, or remove the column."
+        ) from None
+
+
+class DataCollatorMixin:
+    """A collator written once in NumPy that returns the tensors of any framework.
+
+    Subclasses implement `collate`. `torch_call` and `numpy_call` may be overridden to change one of them only.
+    """
+
+    return_tensors: str | None = None
+
+    def __call__(self, features: Sequence[Any], return_tensors: str | None = None) -> Any:
+        backend = backend_of(self.return_tensors if return_tensors is None else return_tensors)
+        if backend is None:
+            return self.numpy_call(features)
+        if backend == "torch":
+            return self.torch_call(features)
+        return to_backend(self.collate(features), backend)
+
+    def collate(self, features: Sequence[Any]) -> Any:
+        """The batch in NumPy; columns given as tensors may stay what they are."""
+        raise NotImplementedError(
+            f"{type(self).__name__} has no collate(features); implement it, or the numpy_call or torch_call "
+            "that return_tensors asks for."
+        )
+
+    def numpy_call(self, features: Sequence[Any]) -> Any:
+        return to_backend(self.collate(features), None)
+
+    def torch_call(self, features: Sequence[Any]) -> Any:
+        return to_backend(self.collate(features), "torch")

@@ -1,0 +1,61 @@
+"""Which columns of the data a model takes, and leaving out the others."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ..errors import DataError
+
+
+def forward_columns(signature_parameters: Iterable[str], label_names: Iterable[str]) -> set[str] | None:
+    """The columns to keep for a `forward` with these parameters (names, or `inspect.signature(...).parameters`).
+
+    None when `forward` takes anything (only **kwargs), so that nothing can be told apart.
+    """
+    names = set(signature_parameters)
+    if isinstance(signature_parameters, Mapping):
+        kinds = {name: parameter.kind for name, parameter in signature_parameters.items()}
+        names = {
+            name
+            for name, kind in kinds.items()
+            if kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        }
+        if not names and inspect.Parameter.VAR_KEYWORD in kinds.values():
+            return None
+    return names | set(label_names) | {"label", "label_ids"}
+
+
+class ColumnFilter:
+    """A collator that sees only the columns in `keep`; samples that have no column names pass as they are.
+
+    `on_first` is called once with the names that are left out, to say so. It travels to worker processes with this
+    object, so it has to be picklable there.
+    """
+
+    def __init__(
+        self,
+        collator: Callable[[Sequence[Any]], Any],
+        keep: Iterable[str],
+        on_first: Callable[[list[str]], None] | None = None,
+    ) -> None:
+        self.collator = collator
+        self.keep = frozenset(keep)
+        self.on_first = on_first
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        first = samples[0] if samples else None
+        if not isinstance(first, Mapping):
+            return self.collator(samples)
+        names = [key for key in first if key in self.keep]
+        if len(names) == len(first):
+            return self.collator(samples)
+        if not names:
+            raise DataError(
+                f"none of the columns {sorted(map(str, first))} is a parameter of the model's forward or a label; it "
+                f"takes {sorted(self.keep)}. Rename the columns, or set remove_unused_columns=False and pass a "
+                "data_collator that makes what the model takes."
+            )
+        if self.on_first is not None:
+            report, self.on_first = self.on_first, None
+            report([key for key in first if key not in self.keep])
+        return self.collator([{key: sample[key] for key in names if key in sample} for sample in samples])

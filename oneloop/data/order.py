@@ -1,0 +1,127 @@
+"""Which samples come when. Nothing is drawn and nothing is kept: an epoch resumes in its middle as fast as at its head.
+
+Words used here and wherever data is counted:
+
+- sample: the index of an item in the data set.
+- position: a place in an epoch, 0 to length - 1. An order says which sample stands at each position.
+- micro-batch: the samples that one process sends through the model at once (B of them).
+- global micro-batch: the micro-batches of all W processes at the same moment. Number k of an epoch covers the
+  positions from k*B*W up to (k+1)*B*W; process r has the r-th run of B in it.
+
+Since positions are dealt out in their order, the number of processes changes who sees a sample, never when.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ..errors import ArgumentError
+from .permutation import MAX_LENGTH, permute
+
+BLOCK = 8192  # positions computed at a time: enough to make the cost per batch vanish, too few to be felt as a pause
+
+
+class Order:
+    """The samples of one epoch by position: shuffled by (seed, epoch), or as they lie in the data set."""
+
+    def __init__(self, length: int, seed: int = 0, epoch: int = 0, shuffle: bool = True):
+        if not 0 <= length <= MAX_LENGTH:
+            raise ArgumentError(f"an epoch can have 0 to 2**62 samples, not {length}; check the data set's __len__")
+        self.length = length
+        self.seed = seed
+        self.epoch = epoch
+        self.shuffle = shuffle
+
+    def __len__(self) -> int:
+        return self.length
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """The samples at these positions, in an int64 array of the same shape."""
+        if not self.shuffle or positions.size == 0:
+            return positions
+        return permute(positions, self.length, self.seed, self.epoch)
+
+    def take(self, start: int, stop: int) -> np.ndarray:
+        """The samples at the positions from start up to, not including, stop."""
+        if not 0 <= start <= stop <= self.length:
+            raise IndexError(f"positions {start} to {stop} do not lie in an epoch of {self.length} samples")
+        return self.at(np.arange(start, stop, dtype=np.int64))
+
+    def __getitem__(self, place: int | slice) -> int | np.ndarray:
+        if isinstance(place, slice):
+            return self.at(np.arange(*place.indices(self.length), dtype=np.int64))
+        if not -self.length <= place < self.length:
+            raise IndexError(f"position {place} does not lie in an epoch of {self.length} samples")
+        return int(self.at(np.array([place % self.length], dtype=np.int64))[0])
+
+
+class BatchSampler:
+    """The micro-batches of one process as lists of sample indices, epoch by epoch.
+
+    `orders` makes the order of an epoch from its number, for example `partial(Order, length, seed)`.
+
+    Without `drop_last`, the samples left over at the end form one last global micro-batch. They are divided as evenly
+    as possible, lower ranks first, so a micro-batch there can be short or, with fewer samples than processes, an empty
+    list: every process yields the same number of micro-batches, and the caller decides what to do with an empty one.
+    """
+
+    def __init__(
+        self,
+        orders: Callable[[int], Order],
+        micro_batch: int,
+        world: int = 1,
+        rank: int = 0,
+        drop_last: bool = False,
+    ):
+        if micro_batch < 1:
+            raise ArgumentError(f"a batch holds at least 1 sample, not {micro_batch}; raise the batch size")
+        if not 0 <= rank < world:
+            raise ArgumentError(f"rank {rank} does not exist among {world} processes; check the launcher's variables")
+        self.orders = orders
+        self.batch_size = micro_batch
+        self.world = world
+        self.rank = rank
+        self.drop_last = drop_last
+        self.length = len(orders(0))
+        self.epoch = 0
+        self._start = 0
+
+    def __len__(self) -> int:
+        """Micro-batches in a whole epoch, wherever the next iteration starts; the same on every process."""
+        whole, rest = divmod(self.length, self.batch_size * self.world)
+        return whole if self.drop_last or not rest else whole + 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration goes through; one that is under way is not touched."""
+        self.epoch = epoch
+
+    def start_at(self, batch: int) -> None:
+        """Let the next iteration, and only that one, begin at this micro-batch of its epoch."""
+        if not 0 <= batch <= len(self):
+            raise ArgumentError(
+                f"cannot start at micro-batch {batch} of an epoch that has {len(self)}; "
+                "the data set or the batch size is not the one that this position was saved with"
+            )
+        self._start = batch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # Not a generator itself: epoch and start belong to the moment of iter(), not of the first next().
+        first, self._start = self._start, 0
+        return self._batches(self.orders(self.epoch), first)
+
+    def _batches(self, order: Order, first: int) -> Iterator[list[int]]:
+        size, together = self.batch_size, self.batch_size * self.world
+        whole = self.length // together
+        at_once = -(-BLOCK // size)
+        own = np.arange(self.rank * size, (self.rank + 1) * size, dtype=np.int64)
+        for begin in range(first, whole, at_once):
+            numbers = np.arange(begin, min(begin + at_once, whole), dtype=np.int64)
+            yield from order.at(numbers[:, None] * together + own).tolist()
+        if first <= whole < len(self):
+            yield order.take(*self._share(whole * together)).tolist()
+
+    def _share(self, begin: int) -> tuple[int, int]:
+        """This process's part of the positions from `begin` to the end of the epoch."""
+        each, extra = divmod(self.length - begin, self.world)
+        start = begin + self.rank * each + min(self.rank, extra)
+        return start, start + each + (self.rank < extra)

@@ -1,0 +1,50 @@
+"""Samplers over single indices: what `_get_train_sampler` returns, and what users put in its place."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from .order import BLOCK, Order
+
+
+class IndexSampler:
+    """Sample indices in an order, epoch by epoch; fits where a framework's loader takes a sampler."""
+
+    def __init__(self, orders: Callable[[int], Order]) -> None:
+        self.orders = orders
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.orders(0))
+
+    def __iter__(self) -> Iterator[int]:
+        order = self.orders(self.epoch)
+        for start in range(0, len(order), BLOCK):
+            yield from order.take(start, min(start + BLOCK, len(order))).tolist()
+
+
+class SamplerBatches:
+    """Batches of a sampler that a user wrote. Its order is its own: a resume walks through it again."""
+
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+
+    def set_epoch(self, epoch: int) -> None:
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.sampler), self.batch_size)
+        return whole if self.drop_last or not rest else whole + 1
+
+    def __iter__(self) -> Iterator[list[int]]:
+        samples = iter(self.sampler)
+        while batch := list(islice(samples, self.batch_size)):
+            if len(batch) < self.batch_size and self.drop_last:
+                return
+            yield [int(i) for i in batch]

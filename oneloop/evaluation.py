@@ -1,0 +1,179 @@
+"""Evaluation and prediction: one pass over a loader, batches gathered into whole arrays, metrics at the end."""
+
+import inspect
+import logging
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .errors import ArgumentError, DataError
+from .gathering import Gatherer, map_leaves
+from .outputs import EvalLoopOutput, EvalPrediction, plain_metrics
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+def batch_rows(inputs: Any) -> int | None:
+    """Number of samples in a batch: the first axis of its first array."""
+    if isinstance(inputs, Mapping):
+        inputs = list(inputs.values())
+    if isinstance(inputs, (list, tuple)):
+        for value in inputs:
+            rows = batch_rows(value)
+            if rows is not None:
+                return rows
+        return None
+    shape = getattr(inputs, "shape", None)
+    return int(shape[0]) if shape is not None and len(shape) >= 1 else None
+
+
+def loader_rows(loader: Any) -> int | None:
+    """Number of samples that a loader yields, when it can be known."""
+    try:
+        rows = len(loader.dataset)
+    except (TypeError, AttributeError, NotImplementedError):
+        return None
+    return rows
+
+
+def evaluation_loop(
+    trainer: "Trainer",
+    loader: Any,
+    description: str,
+    prediction_loss_only: bool | None,
+    ignore_keys: list[str] | None,
+    prefix: str,
+) -> EvalLoopOutput:
+    """Run the model over the loader without gradients and gather what it returns."""
+    args, backend = trainer.args, trainer.backend
+    loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+    model = trainer._model_for_evaluation()
+    backend.models.eval_mode(model)
+    trainer.callback_handler.eval_dataloader = loader
+    expected = loader_rows(loader)
+    logger.info("%s: %s samples in batches of %s", description, expected or "unknown", args.eval_batch_size)
+
+    keep_inputs = "inputs" in args.include_for_metrics
+    gather = Gathered(trainer, expected, loss_only)
+    every = args.eval_accumulation_steps or 1
+    seen = 0
+    step = -1
+    for step, inputs in enumerate(loader):
+        rows = batch_rows(inputs) or args.eval_batch_size
+        seen += rows
+        loss, logits, labels = trainer.prediction_step(model, inputs, loss_only, ignore_keys=ignore_keys)
+        if logits is not None and trainer.preprocess_logits_for_metrics is not None:
+            logits = trainer.preprocess_logits_for_metrics(logits, labels)
+        kept = trainer._prepare_inputs(_main_input(trainer, inputs)) if keep_inputs and not loss_only else None
+        if args.batch_eval_metrics:
+            gather.batch_metrics(last=False)  # the batch before this one: only now is it known not to be the last
+        gather.hold(rows, loss, logits, labels, kept)
+        trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
+        if not args.batch_eval_metrics and (step + 1) % every == 0:
+            gather.to_host()
+    if step < 0:
+        raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
+    metrics = gather.finish(prefix)
+    return EvalLoopOutput(gather.predictions, gather.label_ids, metrics, seen)
+
+
+def _main_input(trainer: "Trainer", inputs: Any) -> Any:
+    name = getattr(trainer.backend.models.unwrap(trainer.model), "main_input_name", "input_ids")
+    if isinstance(inputs, Mapping):
+        return inputs[name] if name in inputs else next(iter(inputs.values()))
+    return inputs
+
+
+class Gathered:
+    """Losses, predictions, labels and inputs of one evaluation, first on the device, then on the host."""
+
+    def __init__(self, trainer: "Trainer", expected: int | None, loss_only: bool) -> None:
+        self.trainer = trainer
+        self.loss_only = loss_only
+        as_list = not trainer.args.eval_do_concat_batches
+        self.parts = {name: Gatherer(expected, as_list) for name in ("logits", "labels", "inputs")}
+        self.held: list[tuple] = []
+        self.losses: list[tuple[float, int]] = []
+        self.batch_result: dict[str, Any] = {}
+        self.predictions = self.label_ids = None
+
+    def hold(self, rows: int, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
+        self.held.append((rows, loss, logits, labels, inputs))
+
+    def _numpy(self, value: Any) -> Any:
+        tensors = self.trainer.backend.tensors
+        return map_leaves(value, lambda leaf: tensors.to_numpy(leaf) if tensors.is_tensor(leaf) else leaf)
+
+    def to_host(self) -> None:
+        """Move what is held from the device into the arrays."""
+        held, self.held = self.held, []
+        for rows, loss, logits, labels, inputs in held:
+            if loss is not None:
+                value = self._numpy(loss)
+                self.losses.append((float(value.mean()), rows))
+            for name, value in (("logits", logits), ("labels", labels), ("inputs", inputs)):
+                if value is not None:
+                    self.parts[name].add(self._numpy(value))
+
+    def batch_metrics(self, last: bool) -> None:
+        """batch_eval_metrics: compute_metrics sees one batch at a time and sums up when compute_result is True."""
+        compute = self.trainer.compute_metrics
+        for rows, loss, logits, labels, inputs in self.held:
+            if loss is not None:
+                self.losses.append((float(self._numpy(loss).mean()), rows))
+            if compute is None or logits is None or labels is None:
+                continue
+            extra = {"inputs": inputs} if inputs is not None else {}
+            if "loss" in self.trainer.args.include_for_metrics:
+                extra["losses"] = loss
+            prediction = EvalPrediction(logits, labels, **extra)
+            self.batch_result = compute(prediction, compute_result=last) or self.batch_result
+        self.held = []
+
+    def finish(self, prefix: str) -> dict[str, Any]:
+        """All metrics, with the prefix."""
+        trainer = self.trainer
+        if trainer.args.batch_eval_metrics:
+            self.batch_metrics(last=True)
+            metrics = dict(self.batch_result)
+        else:
+            self.to_host()
+            self.predictions, self.label_ids = self.parts["logits"].result(), self.parts["labels"].result()
+            metrics = self._whole_metrics()
+        metrics = plain_metrics(metrics)
+        if self.losses:
+            rows = sum(rows for _, rows in self.losses)
+            metrics[f"{prefix}_loss"] = math.fsum(loss * n for loss, n in self.losses) / rows
+        return {key if key.startswith(f"{prefix}_") else f"{prefix}_{key}": value for key, value in metrics.items()}
+
+    def _whole_metrics(self) -> dict[str, Any]:
+        trainer = self.trainer
+        if trainer.compute_metrics is None or self.loss_only or self.predictions is None or self.label_ids is None:
+            return {}
+        extra = {}
+        if "inputs" in trainer.args.include_for_metrics:
+            extra["inputs"] = self.parts["inputs"].result()
+        if "loss" in trainer.args.include_for_metrics:
+            import numpy as np
+
+            extra["losses"] = np.repeat([loss for loss, _ in self.losses], [rows for _, rows in self.losses])
+        result = trainer.compute_metrics(EvalPrediction(self.predictions, self.label_ids, **extra))
+        if not isinstance(result, Mapping):
+            raise ArgumentError(
+                f"compute_metrics returned {type(result).__name__}; expected a dict of names and numbers, "
+                "such as {'accuracy': 0.9}"
+            )
+        return dict(result)
+
+
+def check_batch_metrics(compute_metrics: Any) -> None:
+    """batch_eval_metrics needs a compute_metrics that takes compute_result."""
+    parameters = inspect.signature(compute_metrics).parameters.values()
+    if not any(p.name == "compute_result" or p.kind == p.VAR_KEYWORD for p in parameters):
+        raise ArgumentError(
+            "batch_eval_metrics=True calls compute_metrics(prediction, compute_result=False) for each batch and with "
+            "compute_result=True for the last; this compute_metrics takes no compute_result. Add that parameter."
+        )

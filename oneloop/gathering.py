@@ -1,0 +1,107 @@
+"""Collects the batches of an evaluation into whole arrays: time and memory grow with the data and no faster."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+PADDING = -100
+
+
+class Rows:
+    """One array that grows by batches along its first axis.
+
+    When the number of rows is known, batches are written straight into the final array, so that the peak is one copy
+    of the data. Batches that differ in their other sizes are kept and padded once, at the end.
+    """
+
+    def __init__(self, expected: int | None, copy_into: Callable[[np.ndarray, Any], None] | None = None) -> None:
+        self.expected = expected
+        self.copy_into = copy_into
+        self.array: np.ndarray | None = None
+        self.used = 0
+        self.chunks: list[np.ndarray] = []
+
+    def add(self, batch: np.ndarray) -> None:
+        if batch.ndim == 0:
+            batch = batch[None]
+        if self.chunks or not self.expected:
+            self.chunks.append(np.array(batch))
+            return
+        if self.array is None:
+            self.array = np.empty((self.expected, *batch.shape[1:]), dtype=batch.dtype)
+        fits = batch.shape[1:] == self.array.shape[1:] and batch.dtype == self.array.dtype
+        if fits and self.used + len(batch) <= len(self.array):
+            self.array[self.used : self.used + len(batch)] = batch
+            self.used += len(batch)
+        else:
+            self.chunks = [self.array[: self.used], np.array(batch)] if self.used else [np.array(batch)]
+            self.array = None
+
+    def result(self) -> np.ndarray | None:
+        """The whole array. Ragged batches are padded with -100 (False for booleans) at their ends."""
+        if self.array is not None:
+            return self.array[: self.used]
+        if not self.chunks:
+            return None
+        chunks, self.chunks = self.chunks, []
+        widths = [c.shape[1:] for c in chunks]
+        dtype = np.result_type(*{c.dtype for c in chunks})
+        if len({c.ndim for c in chunks}) > 1:
+            raise ValueError(f"batches of an evaluation have different numbers of axes: {sorted({c.ndim for c in chunks})}")
+        shape = (sum(len(c) for c in chunks), *(max(sizes) for sizes in zip(*widths, strict=True)))
+        ragged = len(set(widths)) > 1
+        whole = np.full(shape, False if dtype == bool else PADDING, dtype=dtype) if ragged else np.empty(shape, dtype)
+        start = 0
+        for i, chunk in enumerate(chunks):
+            whole[(slice(start, start + len(chunk)), *(slice(size) for size in chunk.shape[1:]))] = chunk
+            start += len(chunk)
+            chunks[i] = np.empty(0)  # frees the batch, so that the peak stays near one copy
+        return whole
+
+
+class Gatherer:
+    """Rows for every leaf of a nested structure: arrays in tuples, lists and dicts."""
+
+    def __init__(self, expected: int | None, as_list: bool = False) -> None:
+        self.expected = expected
+        self.as_list = as_list  # eval_do_concat_batches=False: keep the batches apart
+        self.tree: Any = None
+        self.batches: list[Any] = []
+
+    def add(self, batch: Any) -> None:
+        if batch is None:
+            return
+        if self.as_list:
+            self.batches.append(_map(batch, np.array))
+            return
+        if self.tree is None:
+            self.tree = _map(batch, lambda _: Rows(self.expected))
+        _both(self.tree, batch)
+
+    def result(self) -> Any:
+        if self.as_list:
+            return self.batches or None
+        return None if self.tree is None else _map(self.tree, lambda rows: rows.result())
+
+
+def _map(value: Any, function: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _map(inner, function) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(_map(inner, function) for inner in value)
+    return value if value is None else function(value)
+
+
+def _both(tree: Any, value: Any) -> None:
+    if isinstance(tree, dict):
+        for key, inner in tree.items():
+            _both(inner, value[key])
+    elif isinstance(tree, tuple):
+        for inner, part in zip(tree, value, strict=True):
+            _both(inner, part)
+    elif tree is not None:
+        tree.add(np.asarray(value))
+
+
+map_leaves = _map

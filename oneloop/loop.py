@@ -1,0 +1,86 @@
+"""The loop. Everything else is a part that it calls."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+
+@dataclass
+class Plan:
+    """How long a run is. A step is one update; it takes `accumulation` micro-batches of the loader."""
+
+    loader: Any
+    accumulation: int
+    steps_per_epoch: int | None  # None: the loader does not know its length
+    max_steps: int  # -1: as long as the epochs last
+    epochs: int
+    samples: int | None  # in one epoch
+    samples_per_step: int
+
+    def is_over(self, step: int) -> bool:
+        return 0 < self.max_steps <= step
+
+    def epoch_at(self, epoch: int, step_in_epoch: int) -> float:
+        """The epoch as a fraction, for logs."""
+        if self.steps_per_epoch:
+            return epoch + step_in_epoch / self.steps_per_epoch
+        return epoch + (step_in_epoch / self.max_steps if self.max_steps > 0 else 0.0)
+
+
+@dataclass
+class Position:
+    """Where a run begins: after this many steps of this epoch."""
+
+    epoch: int = 0
+    step_in_epoch: int = 0
+
+
+def plan_steps(steps_per_epoch: int | None, args: Any) -> tuple[int, int]:
+    """(max_steps, epochs) from max_steps or num_train_epochs; a fraction of an epoch is trained."""
+    if args.max_steps > 0:
+        epochs = math.ceil(args.max_steps / steps_per_epoch) if steps_per_epoch else 2**62
+        return args.max_steps, epochs
+    if steps_per_epoch is None:
+        return -1, math.ceil(args.num_train_epochs)
+    return math.ceil(args.num_train_epochs * steps_per_epoch), math.ceil(args.num_train_epochs)
+
+
+def run(trainer: "Trainer", plan: Plan, start: Position) -> None:
+    """Train from a position to the end of the plan, or until a callback says stop."""
+    t, state = trainer, trainer.state
+    for epoch in range(start.epoch, plan.epochs):
+        done = start.step_in_epoch if epoch == start.epoch else 0
+        batches = t.open_epoch(plan, epoch, done)
+        t.call("on_epoch_begin")
+        for micro_batches, num_items in steps_of(t, plan, batches):
+            t.call("on_step_begin")
+            loss = t.accumulate(micro_batches, num_items)
+            t.update(loss)
+            done += 1
+            state.global_step += 1
+            state.epoch = plan.epoch_at(epoch, done)
+            t.call("on_step_end")
+            t.log_evaluate_save(epoch)
+            if t.control.should_epoch_stop or t.control.should_training_stop or plan.is_over(state.global_step):
+                break
+        if done == 0 and not t.control.should_training_stop:
+            t.end_of_empty_epoch(epoch)
+            break
+        state.epoch = plan.epoch_at(epoch, done) if plan.steps_per_epoch else float(epoch + 1)
+        t.call("on_epoch_end")
+        t.log_evaluate_save(epoch)
+        if t.control.should_training_stop or plan.is_over(state.global_step):
+            break
+
+
+def steps_of(trainer: "Trainer", plan: Plan, batches: Iterator[Any]) -> Iterator[tuple[list[Any], int | None]]:
+    """The micro-batches of each update, with the number of items in all of them."""
+    while True:
+        micro_batches, num_items = trainer.get_batch_samples(batches, plan.accumulation, trainer.args.device)
+        if not micro_batches:
+            return
+        yield micro_batches, num_items

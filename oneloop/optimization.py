@@ -1,0 +1,66 @@
+"""The learning rate of each step, set on the optimizer."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Scheduler:
+    """Sets every group's rate to its first rate times a factor that is a pure function of the step."""
+
+    def __init__(self, backend: Any, optimizer: Any, factor: Callable[[int], float]) -> None:
+        self.backend = backend
+        self.optimizer = optimizer
+        self.factor = factor
+        self.base_lrs = backend.optimizers.learning_rates(optimizer)
+        self.last_epoch = 0  # the step; schedulers of torch call it so
+        self._apply()
+
+    def _apply(self) -> None:
+        factor = self.factor(self.last_epoch)
+        self._last_lr = [rate * factor for rate in self.base_lrs]
+        self.backend.optimizers.set_learning_rates(self.optimizer, self._last_lr)
+
+    def step(self) -> None:
+        self.last_epoch += 1
+        self._apply()
+
+    def get_last_lr(self) -> list[float]:
+        return list(self._last_lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"last_epoch": self.last_epoch, "base_lrs": self.base_lrs}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.last_epoch = int(state["last_epoch"])
+        self.base_lrs = list(state.get("base_lrs", self.base_lrs))
+        self._apply()
+
+
+class MetricScheduler:
+    """reduce_lr_on_plateau and greedy: the rates follow the evaluations."""
+
+    def __init__(self, backend: Any, optimizer: Any, rule: Any) -> None:
+        self.backend = backend
+        self.optimizer = optimizer
+        self.rule = rule
+
+    def step(self, metrics: float | None = None) -> None:
+        """Called with the metric after an evaluation; without one nothing changes."""
+        if metrics is not None:
+            self.rule.update(float(metrics))
+            self.backend.optimizers.set_learning_rates(self.optimizer, list(self.rule.lrs))
+
+    def get_last_lr(self) -> list[float]:
+        return list(self.rule.lrs)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.rule.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rule.load_state_dict(state)
+        self.backend.optimizers.set_learning_rates(self.optimizer, list(self.rule.lrs))
+
+
+def steps_by_metric(scheduler: Any) -> bool:
+    """Whether a scheduler steps on evaluations instead of updates."""
+    return isinstance(scheduler, MetricScheduler) or type(scheduler).__name__ in ("ReduceLROnPlateau", "GreedyLR")

@@ -1,0 +1,133 @@
+"""Where a run stands (TrainerState) and what it should do next (TrainerControl)."""
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import CheckpointError
+
+
+@dataclass
+class TrainerState:
+    """Everything about a run that a log or a callback wants to know; written to trainer_state.json."""
+
+    epoch: float | None = None
+    global_step: int = 0
+    max_steps: int = 0
+    logging_steps: int = 500
+    eval_steps: int = 500
+    save_steps: int = 500
+    train_batch_size: int | None = None
+    num_train_epochs: int = 0
+    num_input_tokens_seen: int = 0
+    total_flos: float = 0
+    log_history: list[dict[str, Any]] = field(default_factory=list)
+    best_metric: float | None = None
+    best_global_step: int | None = None
+    best_model_checkpoint: str | None = None
+    is_local_process_zero: bool = True
+    is_world_process_zero: bool = True
+    is_hyper_param_search: bool = False
+    trial_name: str | None = None
+    trial_params: dict[str, Any] | None = None
+    stateful_callbacks: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """JSON with sorted keys. NaN and infinity, which JSON lacks, become strings that load_from_json reads back."""
+        return json.dumps(_plain(dataclasses.asdict(self)), indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+    def save_to_json(self, json_path: Any) -> None:
+        with open(json_path, "w", encoding="utf-8") as f:
+            f.write(self.to_json())
+
+    @classmethod
+    def load_from_json(cls, json_path: Any) -> "TrainerState":
+        """Also reads files of other trainers: fields it does not know are left out."""
+        try:
+            with open(json_path, encoding="utf-8") as f:
+                data = json.load(f)
+            if not isinstance(data, dict):
+                raise ValueError("not a JSON object")
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{json_path} is not a trainer state: {error}") from error
+        known = {f.name for f in dataclasses.fields(cls)}
+        return cls(**{key: _unplain(value) for key, value in data.items() if key in known})
+
+    def compute_steps(self, args: Any, max_steps: int) -> None:
+        """Absolute intervals: a value below one is a share of all steps."""
+        for name in ("logging_steps", "eval_steps", "save_steps"):
+            value = getattr(args, name)
+            if value is None:
+                value = args.logging_steps
+            if value < 1:
+                value = max(1, math.ceil(max_steps * value))
+            setattr(self, name, int(value))
+        times = getattr(args, "minimum_eval_times", None)
+        if times and max_steps > 0:
+            self.eval_steps = max(1, min(self.eval_steps, max_steps // times))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, (str, int, float, bool, type(None))):
+        return value
+    return value.item() if hasattr(value, "item") and getattr(value, "size", 1) == 1 else str(value)
+
+
+def _unplain(value: Any) -> Any:
+    if value in ("nan", "inf", "-inf"):
+        return float(value)
+    if isinstance(value, dict):
+        return {key: _unplain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_unplain(inner) for inner in value]
+    return value
+
+
+@dataclass
+class TrainerControl:
+    """Flags by which callbacks steer the loop."""
+
+    should_training_stop: bool = False
+    should_epoch_stop: bool = False
+    should_save: bool = False
+    should_evaluate: bool = False
+    should_log: bool = False
+
+    def _new_training(self) -> None:
+        self.should_training_stop = False
+
+    def _new_epoch(self) -> None:
+        self.should_epoch_stop = False
+
+    def _new_step(self) -> None:
+        self.should_save = self.should_evaluate = self.should_log = False
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the flags."""
+        return {"args": dataclasses.asdict(self), "attributes": {}}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "TrainerControl":
+        return cls(**state["args"])
+
+
+class ExportableState:
+    """A mixin for callbacks that keep state: `state()` goes into the checkpoint and `from_state` brings it back."""
+
+    def state(self) -> dict[str, Any]:
+        raise NotImplementedError(f"{type(self).__name__} is an ExportableState and must define state()")
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Any:
+        instance = cls(**state["args"])
+        for key, value in state["attributes"].items():
+            setattr(instance, key, value)
+        return instance

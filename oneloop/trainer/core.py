@@ -1,0 +1,559 @@
+"""Trainer: the class that users build, put together from its parts."""
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from .. import backends, loop
+from ..accelerator import Accelerator
+from ..arguments import TrainingArguments
+from ..callbacks import CallbackHandler
+from ..checkpoint import store
+from ..data.order import BatchSampler
+from ..errors import ArgumentError, DataError, ModelError
+from ..evaluation import check_batch_metrics, evaluation_loop, loader_rows
+from ..measuring import LossMeter, MemoryTracker, speed_metrics
+from ..outputs import EvalLoopOutput, PredictionOutput, TrainOutput
+from ..randomness import enable_full_determinism, set_seed
+from ..state import TrainerControl, TrainerState
+from . import setup
+from .data import TrainerData, has_length
+from .later import TrainerLater
+from .optimizing import TrainerOptimizing
+from .reporting import TrainerReporting
+from .saving import TrainerSaving, check_writable
+from .training import TrainerSteps
+
+logger = logging.getLogger(__name__)
+
+
+class Trainer(TrainerSteps, TrainerData, TrainerOptimizing, TrainerSaving, TrainerReporting, TrainerLater):
+    """Trains, evaluates and predicts with a torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell.
+
+    Positional up to model_init, where the versions of other trainers agree; the rest by name. A criterion in second
+    place, as PaddleNLP has it, is recognised by its type. `tokenizer` and `processing_class` are one argument.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        args: Any = None,
+        data_collator: Any = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        tokenizer: Any = None,
+        model_init: Any = None,
+        *positional: Any,
+        criterion: Any = None,
+        processing_class: Any = None,
+        compute_loss_func: Any = None,
+        compute_metrics: Any = None,
+        callbacks: Any = None,
+        optimizers: Any = (None, None),
+        optimizer_cls_and_kwargs: Any = None,
+        preprocess_logits_for_metrics: Any = None,
+    ) -> None:
+        if positional:
+            raise ArgumentError(
+                "Trainer takes positional arguments up to model_init; what follows differs between the versions that "
+                "scripts were written for. Pass compute_metrics, callbacks, optimizers and the rest by name."
+            )
+        if args is not None and setup.is_criterion(args):
+            # PaddleNLP's order: model, criterion, args, data_collator, train_dataset, eval_dataset, tokenizer
+            criterion, args, data_collator, train_dataset, eval_dataset, tokenizer, model_init = (
+                args,
+                data_collator,
+                train_dataset,
+                eval_dataset,
+                tokenizer,
+                model_init,
+                None,
+            )
+        self.args = setup.arguments(args)
+        setup.log_levels(self.args)
+        (enable_full_determinism if self.args.full_determinism else set_seed)(self.args.seed)
+        self.model_init = model_init
+        self.model = self._first_model(model, model_init)
+        self.backend = backends.of_model(self.model)
+        setup.bind(self.args, self.backend)
+        self.memory = MemoryTracker(not self.args.skip_memory_metrics)
+        self.memory.start("init", self.backend, self.args.device)
+        (enable_full_determinism if self.args.full_determinism else set_seed)(self.args.seed)
+
+        if tokenizer is not None and processing_class is not None and tokenizer is not processing_class:
+            raise ArgumentError("tokenizer and processing_class are one argument; pass one of them")
+        self.processing_class = processing_class if processing_class is not None else tokenizer
+        self.train_dataset = train_dataset
+        self.eval_dataset = eval_dataset
+        self.criterion = criterion
+        self.compute_loss_func = compute_loss_func
+        self.compute_metrics = compute_metrics
+        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
+        self.optimizer, self.lr_scheduler = setup.optimizers(optimizers, model_init)
+        self._given_optimizers, self._optimizers_are_used = (self.optimizer, self.lr_scheduler), False
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        if optimizer_cls_and_kwargs is not None and self.optimizer is not None:
+            raise ArgumentError("optimizers and optimizer_cls_and_kwargs contradict each other; pass one of them")
+        self._check_data()
+        self._prepare_model()
+        self.data_collator = setup.collator(data_collator, self.processing_class, self.backend.NAME)
+
+        self._run_id = store.new_run_id()
+        self._reset_counters()
+        self.state = TrainerState(
+            is_local_process_zero=self.is_local_process_zero(), is_world_process_zero=self.is_world_process_zero()
+        )
+        self.control = TrainerControl()
+        self.callback_handler = CallbackHandler(
+            setup.callbacks(self.args, callbacks, lambda: self._run_id),
+            self.model,
+            self.processing_class,
+            self.optimizer,
+            self.lr_scheduler,
+        )
+        self.engine = self._make_engine()
+        self.accelerator = Accelerator(self)
+        self.is_in_train = False
+        self.memory.stop("init", self.backend, self.args.device, self._init_memory)
+        self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
+
+    # -- making ready
+
+    def _first_model(self, model: Any, model_init: Any) -> Any:
+        if model_init is None:
+            if model is None:
+                raise ModelError("Trainer needs a model: pass model= or model_init=")
+            if isinstance(model, type):
+                raise ModelError(f"model is the class {model.__name__}; pass an instance: {model.__name__}(...)")
+            return model
+        if model is not None:
+            raise ModelError("pass model or model_init, not both: model_init makes the model anew for each train()")
+        return self.call_model_init()
+
+    def call_model_init(self, trial: Any = None) -> Any:
+        """A new model from model_init, which takes nothing or a trial."""
+        import inspect
+
+        count = len(inspect.signature(self.model_init).parameters)
+        if count > 1:
+            raise ArgumentError(f"model_init takes {count} parameters; it should take none, or the trial of a search")
+        model = self.model_init() if count == 0 else self.model_init(trial)
+        if model is None:
+            raise ModelError("model_init returned None; it should return the model")
+        return model
+
+    def _check_data(self) -> None:
+        args = self.args
+        if args.eval_strategy != "no" and self.eval_dataset is None:
+            raise DataError(
+                f"eval_strategy={str(getattr(args.eval_strategy, 'value', args.eval_strategy))!r} needs data to "
+                "evaluate on: pass eval_dataset=, or eval_strategy='no'"
+            )
+        for name, dataset in (("train_dataset", self.train_dataset), ("eval_dataset", self.eval_dataset)):
+            if isinstance(dataset, str):
+                raise DataError(f"{name} is the text {dataset[:60]!r}; pass a data set: a list of dicts, a Dataset, ...")
+        if args.batch_eval_metrics and self.compute_metrics is not None:
+            check_batch_metrics(self.compute_metrics)
+
+    def _prepare_model(self) -> None:
+        """Put the model on the device and switch on what the arguments ask of it."""
+        args, models = self.args, self.backend.models
+        self.label_names = list(args.label_names) if args.label_names is not None else models.label_names(self.model)
+        base = models.base_of(self.model)
+        self._shifts_labels = models.shifts_labels(self.model)
+        self._can_return_loss = setup.returns_loss_by_default(base)
+        self._makes_decoder_inputs = hasattr(base, "prepare_decoder_input_ids_from_labels")
+        self._main_input_name = getattr(base, "main_input_name", "input_ids")
+        self._matrix_parameters = models.num_matrix_parameters(self.model)
+        config = models.config_of(self.model)
+        if hasattr(config, "use_cache"):
+            config.use_cache = args.use_cache
+        if args.gradient_checkpointing:
+            models.recompute(self.model, args.gradient_checkpointing_kwargs)
+        if setup.pure_half(args):
+            self.model = models.to_half(self.model, setup.half(args))
+        if args.place_model_on_device:
+            self.model = self.backend.devices.place(self.model, args.device)
+        self.model_wrapped = self.model
+        self._compiled_for_eval = None
+        if args.torch_compile or args.jit_mode_eval:
+            models.check_compiler(args.torch_compile_backend)
+        if args.torch_compile:
+            self.model_wrapped = models.compiled(self.model, args.torch_compile_backend, args.torch_compile_mode)
+
+    def _make_engine(self) -> Any:
+        args = self.args
+        return self.backend.engine.Engine(
+            self.model,
+            args.device,
+            half=None if setup.pure_half(args) else setup.half(args),
+            loss_scale=args.scale_loss,
+            max_grad_norm=args.max_grad_norm or 0.0,
+            nonfinite=args.nonfinite,
+        )
+
+    def _reset_counters(self) -> None:
+        self._train_batch_size = self.args.train_batch_size
+        self._init_memory: dict[str, Any] = {}
+        self._counts_tokens = setup.token_counting(self.args)
+        self._micro_items: list[int] = []
+        self._share: float | None = None
+        self._past: Any = None
+        self._split = 1
+        self._tokens = 0
+        self._flops = 0.0
+        self._unpadded: list[Any] = []
+        self._unpadded_total = 0
+        self._last_saved: str | None = None
+        self._new_best = self._save_for_best = False
+        self._metric_scheduler = False
+        self._plan: Any = None
+        self._train_started = time.time()
+        self._log_clock = (time.perf_counter(), 0)
+        self._ignore_keys_for_eval: list[str] | None = None
+        self.losses = LossMeter(self.backend, self.args.logging_nan_inf_filter)
+        self._read_overrides()
+
+    # -- training
+
+    def train(
+        self,
+        resume_from_checkpoint: Any = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+        **kwargs: Any,
+    ) -> TrainOutput:
+        """Train to the end of the plan; with resume_from_checkpoint (a path, or True for the newest), go on from there."""
+        if "model_path" in kwargs:  # the spelling of transformers 3
+            resume_from_checkpoint = kwargs.pop("model_path")
+        if kwargs:
+            raise ArgumentError(f"train() takes no {', '.join(kwargs)}")
+        if resume_from_checkpoint is None:
+            resume_from_checkpoint = self.args.resume_from_checkpoint
+        args = self.args
+        args.validate()
+        setup.bind(args, self.backend)
+        check_writable(args.output_dir)
+        store.remove_leftovers(Path(args.output_dir))
+        checkpoint = self._find_checkpoint(resume_from_checkpoint)
+        if self.model_init is not None:
+            self._renew_model(trial)
+        self.memory.start("train", self.backend, args.device)
+        self._reset_counters()
+        self._ignore_keys_for_eval = ignore_keys_for_eval
+        if self._optimizers_are_used:  # those of an earlier train(): a new run starts with new ones
+            self.optimizer, self.lr_scheduler = self._given_optimizers
+        self.is_in_train = True
+        undo = self._before_training()
+        try:
+            return self._train(checkpoint, trial)
+        finally:
+            self.is_in_train = False
+            for remove in undo:
+                remove()
+
+    def _renew_model(self, trial: Any) -> None:
+        set_seed(self.args.seed)
+        self.model = self.call_model_init(trial)
+        self._prepare_model()
+        self.callback_handler.model = self.model
+        self.optimizer = self.lr_scheduler = None
+
+    def _before_training(self) -> list[Any]:
+        """Hooks that last as long as train() does."""
+        undo = []
+        if self.args.neftune_noise_alpha is not None:
+            undo.append(self.backend.models.add_embedding_noise(self.model, self.args.neftune_noise_alpha))
+        if "underflow_overflow" in [str(getattr(o, "value", o)) for o in self.args.debug]:
+            undo.append(self.backend.debugging.watch(self.model, lambda: self.state.global_step + 1))
+        return undo
+
+    def _train(self, checkpoint: Path | None, trial: Any) -> TrainOutput:
+        args = self.args
+        if checkpoint is not None:
+            self._load_weights(checkpoint)
+            self._load_state(checkpoint)
+        else:
+            self._fresh_state()
+        plan = self._plan = self.make_plan()
+        self.engine = self._make_engine()
+        self._prepare_optimizer(plan.max_steps)
+        start = loop.Position()
+        if checkpoint is not None:
+            self._load_course(checkpoint)
+            start = self._resume_position(plan)
+        self._announce(plan, checkpoint)
+        self._set_up_state(plan, trial)
+        self.engine.clear()
+        self._train_started, first_step = time.time(), self.state.global_step
+        self._log_clock = (time.perf_counter(), first_step)
+        self.callback_handler.refresh()
+        self.control = TrainerControl()
+        self.call("on_train_begin")
+        if args.eval_on_start and checkpoint is None:
+            self._evaluate(self._ignore_keys_for_eval)
+        self._resume_random = checkpoint
+        loop.run(self, plan, start)
+        return self._finish(plan, first_step)
+
+    def _finish(self, plan: loop.Plan, first_step: int) -> TrainOutput:
+        """Late news from the device, the best model, and the metrics of the whole run."""
+        late = self.engine.read_pending()
+        if late is not None:
+            self._nonfinite_step(late)
+        args = self.args
+        if args.load_best_model_at_end:
+            self._load_best_model()
+        self.store_flos()
+        steps = self.state.global_step - first_step
+        samples = steps * plan.samples_per_step
+        if plan.samples is not None and plan.steps_per_epoch:
+            whole, rest = divmod(steps, plan.steps_per_epoch)
+            samples = whole * plan.samples + rest * plan.samples_per_step
+        tokens = self.state.num_input_tokens_seen if args.include_tokens_per_second else None
+        metrics: dict[str, Any] = speed_metrics("train", self._train_started, samples, steps, tokens)
+        metrics["total_flos"] = self.state.total_flos
+        metrics["train_loss"] = self.losses.average()
+        if self.engine.skipped:
+            metrics["skipped_steps"] = self.engine.skipped
+        self.is_in_train = False
+        self.memory.stop("train", self.backend, args.device, metrics)
+        metrics.update(self._init_memory)
+        self.log(metrics)
+        self.call("on_train_end")
+        return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
+
+    def _fresh_state(self) -> None:
+        if self.state.global_step or self.state.log_history:  # train() called again: a new run
+            self._run_id = store.new_run_id()
+        self.state = TrainerState(
+            is_local_process_zero=self.is_local_process_zero(), is_world_process_zero=self.is_world_process_zero()
+        )
+        if store.find(Path(self.args.output_dir)) and not self.args.overwrite_output_dir:
+            logger.warning(
+                "%s holds checkpoints of an earlier run. This run starts from the beginning and leaves them alone; "
+                "checkpoints with the same step are replaced. To go on from them, use resume_from_checkpoint=True.",
+                self.args.output_dir,
+            )
+
+    def make_plan(self) -> loop.Plan:
+        """How many steps and epochs; an error when the data and the arguments do not add up to a run."""
+        args = self.args
+        loader = self.get_train_dataloader()
+        self.callback_handler.train_dataloader = loader
+        batches = len(loader) if has_length(loader) else None
+        if batches == 0:
+            raise DataError("the training loader has no batch. Pass a train_dataset with at least one sample.")
+        accumulation = args.gradient_accumulation_steps
+        per_epoch = None if batches is None else -(-batches // accumulation)
+        max_steps, epochs = loop.plan_steps(per_epoch, args)
+        if max_steps == 0:
+            raise ArgumentError(f"num_train_epochs={args.num_train_epochs} is no training at all; use a value above 0")
+        samples = loader_rows(loader)
+        if samples is not None and args.dataloader_drop_last and batches is not None:
+            samples = min(samples, batches * self._train_batch_size * args.world_size)
+        return loop.Plan(
+            loader, accumulation, per_epoch, max_steps, epochs, samples, self.get_total_train_batch_size(args)
+        )
+
+    def _resume_position(self, plan: loop.Plan) -> loop.Position:
+        step = self.state.global_step
+        if plan.steps_per_epoch:
+            epoch, done = divmod(step, plan.steps_per_epoch)
+        else:
+            epoch = int(self.state.epoch or 0) if plan.max_steps <= 0 else 0
+            done = step - self._steps_before(epoch)
+        if self.args.ignore_data_skip:
+            done = 0
+        return loop.Position(epoch, done)
+
+    def _steps_before(self, epoch: int) -> int:
+        """Steps of the epochs before this one, from the log, for data without a length."""
+        logged = [e["step"] for e in self.state.log_history if e.get("epoch") is not None and e["epoch"] <= epoch]
+        return max(logged, default=0) if epoch else 0
+
+    def open_epoch(self, plan: loop.Plan, epoch: int, done: int) -> Any:
+        """An iterator over the micro-batches of an epoch, from the given step on. A resume computes its position;
+        only loaders that cannot be positioned are walked through, aloud."""
+        loader, skip = plan.loader, done * plan.accumulation
+        sampler = getattr(loader, "batch_sampler", None)
+        dataset = getattr(loader, "dataset", None)
+        for part in {id(p): p for p in (sampler, getattr(loader, "sampler", None), dataset, loader)}.values():
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+        if dataset is not None:
+            self.backend.loaders.reseed_generator(dataset, self._data_seed + epoch)
+        positioned = isinstance(sampler, BatchSampler)
+        if positioned and skip:
+            sampler.start_at(min(skip, len(sampler)))
+        batches = iter(loader)
+        if skip and not positioned:
+            self._walk(batches, skip)
+        if self._resume_random is not None:
+            # After the iterator exists: making it may draw numbers, which the unbroken run drew long ago.
+            self._load_random(self._resume_random)
+            self._resume_random = None
+        return batches
+
+    def _walk(self, batches: Any, count: int) -> None:
+        from tqdm.auto import tqdm
+
+        logger.warning(
+            "The training data cannot be positioned, so the resumed run reads %d batches again and drops them. "
+            "A data set with a length and an index resumes at once; ignore_data_skip=True starts the epoch anew.",
+            count,
+        )
+        for _ in tqdm(range(count), desc="skipping", disable=self.args.disable_tqdm):
+            if next(batches, None) is None:
+                return
+
+    def end_of_empty_epoch(self, epoch: int) -> None:
+        """The data gave nothing: an iterable that is used up ends the run, aloud."""
+        if self.state.global_step == 0:
+            raise DataError("the training data gave no batch at all. Pass data with at least one sample.")
+        logger.warning(
+            "The training data is used up after %d steps (max_steps is %s): the run ends here. An iterable data set "
+            "that can be iterated again goes on for more epochs.",
+            self.state.global_step,
+            self.state.max_steps,
+        )
+        self.control.should_training_stop = True
+
+    def _set_up_state(self, plan: loop.Plan, trial: Any) -> None:
+        state = self.state
+        state.max_steps = plan.max_steps
+        state.num_train_epochs = plan.epochs if plan.epochs < 2**62 else 1
+        state.train_batch_size = self._train_batch_size
+        state.compute_steps(self.args, plan.max_steps)
+        state.is_hyper_param_search = trial is not None
+        if state.epoch is None:
+            state.epoch = 0.0
+
+    def _announce(self, plan: loop.Plan, checkpoint: Path | None) -> None:
+        logger.info(
+            "Training %d parameters on %s: %s samples, %d per update (%d x %d accumulated), %s steps%s.",
+            self.get_num_trainable_parameters(),
+            self.args.device,
+            "unknown" if plan.samples is None else plan.samples,
+            plan.samples_per_step,
+            self._train_batch_size,
+            plan.accumulation,
+            plan.max_steps if plan.max_steps > 0 else "unknown",
+            "" if checkpoint is None else f", going on from {checkpoint} at step {self.state.global_step}",
+        )
+
+    def call(self, event: str) -> None:
+        """One of the events without arguments, to all callbacks."""
+        self.control = getattr(self.callback_handler, event)(self.args, self.state, self.control)
+
+    # -- evaluation
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Metrics on the evaluation set, or on each of several: a dict gives every metric its set's name as prefix."""
+        override = eval_dataset is not None
+        eval_dataset = eval_dataset if override else self.eval_dataset
+        if isinstance(eval_dataset, dict):
+            metrics: dict[str, float] = {}
+            for name, part in eval_dataset.items():
+                metrics.update(self.evaluate(part if override else name, ignore_keys, f"{metric_key_prefix}_{name}"))
+            return metrics
+        self.memory.start("eval", self.backend, self.args.device)
+        loader = self.get_eval_dataloader(eval_dataset)
+        started = time.time()
+        output = self._run_evaluation(loader, "Evaluation", self.compute_metrics is None or None, ignore_keys, metric_key_prefix)
+        metrics = self._timed(output, loader, metric_key_prefix, started)
+        self.memory.stop("eval", self.backend, self.args.device, metrics)
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """Predictions on a data set, with metrics when it has labels."""
+        self.memory.start("test", self.backend, self.args.device)
+        loader = self.get_test_dataloader(test_dataset)
+        started = time.time()
+        output = self._run_evaluation(loader, "Prediction", None, ignore_keys, metric_key_prefix)
+        metrics = self._timed(output, loader, metric_key_prefix, started)
+        self.memory.stop("test", self.backend, self.args.device, metrics)
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
+        return PredictionOutput(output.predictions, output.label_ids, metrics)
+
+    def _run_evaluation(self, loader: Any, description: str, loss_only: Any, ignore_keys: Any, prefix: str) -> Any:
+        run = self.prediction_loop if self.args.use_legacy_prediction_loop else self.evaluation_loop
+        with setup.full_half_evaluation(self):
+            return run(
+                loader,
+                description=description,
+                prediction_loss_only=loss_only,
+                ignore_keys=ignore_keys,
+                metric_key_prefix=prefix,
+            )
+
+    def _timed(self, output: EvalLoopOutput, loader: Any, prefix: str, started: float) -> dict[str, float]:
+        metrics = dict(output.metrics or {})
+        samples = output.num_samples
+        batches = None if samples is None else -(-samples // max(1, self.args.eval_batch_size))
+        metrics.update(speed_metrics(prefix, started, samples, batches))
+        return metrics
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """One pass over a loader: predictions, labels and metrics. evaluate() and predict() both run it."""
+        return evaluation_loop(self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+
+    def prediction_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """The old name of evaluation_loop."""
+        return self.evaluation_loop(*args, **kwargs)
+
+    def _model_for_evaluation(self) -> Any:
+        if not self.args.jit_mode_eval:
+            return self.model_wrapped
+        if self._compiled_for_eval is None:
+            self._compiled_for_eval = self.backend.models.compiled(
+                self.model, self.args.torch_compile_backend, self.args.torch_compile_mode
+            )
+        return self._compiled_for_eval
+
+    # -- callbacks and questions
+
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback, given as an instance or a class."""
+        self.callback_handler.add_callback(callback)
+
+    def pop_callback(self, callback: Any) -> Any:
+        """Remove a callback and return it."""
+        return self.callback_handler.pop_callback(callback)
+
+    def remove_callback(self, callback: Any) -> None:
+        self.callback_handler.remove_callback(callback)
+
+    def is_local_process_zero(self) -> bool:
+        return self.args.local_process_index == 0
+
+    def is_world_process_zero(self) -> bool:
+        return self.args.process_index == 0
+
+    def get_total_train_batch_size(self, args: Any = None) -> int:
+        """Samples of one update: all devices, all accumulation steps."""
+        args = args or self.args
+        return self._train_batch_size * args.gradient_accumulation_steps * args.world_size
+
+    @property
+    def tokenizer(self) -> Any:
+        """The older name of processing_class."""
+        return self.processing_class
+
+    @tokenizer.setter
+    def tokenizer(self, value: Any) -> None:
+        self.processing_class = self.callback_handler.processing_class = value

@@ -1,0 +1,209 @@
+"""Data sets to loaders: columns, order, collators."""
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..data.columns import ColumnFilter, forward_columns
+from ..data.lengths import LengthGroups, measure_lengths
+from ..data.order import BatchSampler, Order
+from ..data.samplers import IndexSampler, SamplerBatches
+from ..errors import DataError
+from ..evaluation import batch_rows
+from ..losses import split_labels
+from .parts import TrainerParts
+
+logger = logging.getLogger(__name__)
+
+
+def _is_hub_dataset(dataset: Any) -> bool:
+    """A datasets.Dataset, found without importing the package."""
+    return any(base.__module__.startswith("datasets.") and base.__name__ == "Dataset" for base in type(dataset).__mro__)
+
+
+def has_length(dataset: Any) -> bool:
+    """Whether len() works."""
+    try:
+        return len(dataset) is not None
+    except (TypeError, AttributeError, NotImplementedError):
+        return False
+
+
+def say_dropped(where: str, names: list[str]) -> None:
+    logger.warning(
+        "%s: the model's forward does not take the columns %s; they are left out. "
+        "Set remove_unused_columns=False to keep them.",
+        where,
+        ", ".join(sorted(map(str, names))),
+    )
+
+
+class TrainerData(TrainerParts):
+    """get_train_dataloader and its like."""
+
+    def get_train_dataloader(self) -> Any:
+        """The loader of the training data: in oneloop's order, which is a pure function of (seed, epoch, position)."""
+        if self.train_dataset is None:
+            raise DataError("training needs data: pass train_dataset= to the Trainer")
+        return self._make_loader(self.train_dataset, "train_dataset", self._train_batch_size, train=True)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """The loader of an evaluation set: one given here, or one of the Trainer's by name, or the Trainer's."""
+        if isinstance(eval_dataset, str):
+            if not isinstance(self.eval_dataset, dict) or eval_dataset not in self.eval_dataset:
+                known = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else "no named sets"
+                raise DataError(f"there is no evaluation set {eval_dataset!r}; the Trainer has {known}")
+            eval_dataset = self.eval_dataset[eval_dataset]
+        if eval_dataset is None:
+            eval_dataset = self.eval_dataset
+        if eval_dataset is None:
+            raise DataError("evaluation needs data: pass eval_dataset= to the Trainer or to evaluate()")
+        return self._make_loader(eval_dataset, "eval_dataset", self.args.eval_batch_size, train=False)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """The loader of a set to predict on."""
+        return self._make_loader(test_dataset, "test_dataset", self.args.eval_batch_size, train=False)
+
+    def num_examples(self, dataloader: Any) -> int:
+        """Samples in a loader; estimated from its batches where the data set does not say."""
+        try:
+            return len(dataloader.dataset)
+        except (TypeError, AttributeError, NotImplementedError):
+            return len(dataloader) * self.args.per_device_train_batch_size
+
+    # -- order
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """Sample indices in training order, with set_epoch; None for data that can only be walked through."""
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if dataset is None or self.backend.loaders.is_iterable(dataset) or not has_length(dataset):
+            return None
+        return IndexSampler(self._orders(dataset))
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        return IndexSampler(partial(Order, len(eval_dataset), 0, shuffle=False))
+
+    def _orders(self, dataset: Any) -> Any:
+        """epoch -> order of the training samples."""
+        args, seed = self.args, self._data_seed
+        strategy = str(args.train_sampling_strategy)
+        if strategy == "group_by_length":
+            lengths = self._lengths(dataset)
+            per_update = self._train_batch_size * args.gradient_accumulation_steps * args.world_size
+            return partial(LengthGroups, lengths, per_update, seed)
+        return partial(Order, len(dataset), seed, shuffle=strategy != "sequential")
+
+    def _lengths(self, dataset: Any) -> np.ndarray:
+        names = getattr(self.processing_class, "model_input_names", None)
+        return measure_lengths(dataset, self.args.length_column_name, names[0] if names else "input_ids")
+
+    @property
+    def _data_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    # -- loaders
+
+    def _make_loader(self, dataset: Any, where: str, batch_size: int, train: bool) -> Any:
+        args, loaders = self.args, self.backend.loaders
+        dataset, collate = self._columns(dataset, where)
+        iterable = loaders.is_iterable(dataset)
+        options = {
+            "collate": collate,
+            "workers": args.dataloader_num_workers,
+            "pin": args.dataloader_pin_memory and self.backend.devices.kind(args.device) != "cpu",
+            "persistent": args.dataloader_persistent_workers,
+            "prefetch": args.dataloader_prefetch_factor,
+            "context": args.dataloader_multiprocessing_context,
+            "in_order": args.dataloader_in_order,
+            "seed": self._data_seed,
+        }
+        if iterable:
+            return loaders.make_loader(dataset, batch_size=batch_size, drop_last=args.dataloader_drop_last, **options)
+        if has_length(dataset) and len(dataset) == 0:
+            raise DataError(f"{where} is empty. Pass a data set with at least one sample.")
+        sampler = self._get_train_sampler_for(dataset) if train else self._get_eval_sampler(dataset)
+        drop_last = args.dataloader_drop_last
+        if isinstance(sampler, IndexSampler):
+            batches: Any = BatchSampler(sampler.orders, batch_size, args.world_size, args.process_index, drop_last)
+            if train and len(batches) == 0:
+                raise DataError(
+                    f"{where} has {len(dataset)} samples, fewer than one batch of {batch_size}, and "
+                    "dataloader_drop_last=True drops it. Use a smaller batch, or dataloader_drop_last=False."
+                )
+        else:
+            batches = SamplerBatches(sampler, batch_size, drop_last)
+        return loaders.make_loader(dataset, batches=batches, **options)
+
+    def _get_train_sampler_for(self, dataset: Any) -> Any:
+        from ..losses import accepts
+
+        # Overrides written for 4.x take no data set.
+        if accepts(self._get_train_sampler, "train_dataset") or accepts(self._get_train_sampler, "dataset"):
+            return self._get_train_sampler(dataset)
+        return self._get_train_sampler()
+
+    def _columns(self, dataset: Any, where: str) -> tuple[Any, Any]:
+        """The data set and the collator, without columns that the model does not take."""
+        collate = self.data_collator
+        if not self.args.remove_unused_columns:
+            return dataset, collate
+        parameters = self.backend.models.forward_parameters(self.model)
+        keep = None if parameters is None else forward_columns(parameters, self.label_names)
+        if keep is None:
+            return dataset, collate
+        if self.args.train_sampling_strategy == "group_by_length" or getattr(self.args, "sortish_sampler", False):
+            keep = keep | {self.args.length_column_name} if _is_hub_dataset(dataset) else keep
+        if _is_hub_dataset(dataset):
+            dropped = [name for name in dataset.column_names if name not in keep]
+            if len(dropped) == len(dataset.column_names):
+                raise DataError(
+                    f"{where} has the columns {dataset.column_names}, and the model's forward takes none of them; it "
+                    f"takes {sorted(keep)}. Rename the columns (dataset.rename_column), tokenize the text first, or "
+                    "set remove_unused_columns=False and pass a data_collator that makes what the model takes."
+                )
+            if dropped:
+                say_dropped(where, [name for name in dropped if name != self.args.length_column_name])
+            if self.args.length_column_name in dataset.column_names:
+                # Needed for grouping and useless to the model: dropped when the batch is made.
+                return dataset.remove_columns(
+                    [name for name in dropped if name != self.args.length_column_name]
+                ), ColumnFilter(collate, keep - {self.args.length_column_name})
+            return dataset.remove_columns(dropped), collate
+        return dataset, ColumnFilter(collate, keep, partial(say_dropped, where))
+
+    # -- batches
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any = None) -> tuple[list, Any]:
+        """The micro-batches of the next update, and how many items they hold together (None when nothing needs it)."""
+        batches = []
+        for _ in range(num_batches):
+            batch = next(epoch_iterator, None)
+            if batch is None:
+                break
+            batches.append(batch)
+        if not self._counts_items or not batches:
+            return batches, None
+        self._micro_items = [self._count_items(batch) for batch in batches]
+        return batches, sum(self._micro_items)
+
+    def _count_items(self, batch: Any) -> int:
+        """How much a micro-batch weighs in its update; see losses.py. Batches are still on the host here."""
+        _, labels = split_labels(batch, self.label_names)
+        labels = labels[0] if isinstance(labels, tuple) else labels
+        count = self.backend.tensors.count_labels(labels, self._shifts_labels) if labels is not None else 0
+        return int(count) if labels is not None else batch_rows(batch) or 1
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        """The batch on the device, with the past of the step before when past_index asks for it."""
+        inputs = self.backend.devices.move(inputs, self.args.device)
+        if inputs is None or (hasattr(inputs, "__len__") and len(inputs) == 0):
+            raise DataError(
+                "a batch is empty: the data_collator returned nothing that the model's forward takes. "
+                "Look at the columns of the data set, or set remove_unused_columns=False."
+            )
+        if self.args.past_index >= 0 and self._past is not None:
+            inputs["mems"] = self._past
+        return inputs

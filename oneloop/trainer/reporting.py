@@ -1,0 +1,166 @@
+"""Logs, metrics files and evaluation results."""
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from ..measuring import speed_metrics
+from .parts import TrainerParts
+from .saving import write_json
+
+logger = logging.getLogger(__name__)
+
+
+class TrainerReporting(TrainerParts):
+    """log, log_metrics, save_metrics and the moment when the loop logs, evaluates and saves."""
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Hand values to the history and to every callback that listens."""
+        if self.state.epoch is not None:
+            logs["epoch"] = self.state.epoch
+        if self._counts_tokens != "no":
+            self.store_flos()
+            logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
+            if start_time is not None:
+                seconds = time.time() - start_time
+                logs["train_tokens_per_second"] = round(self.state.num_input_tokens_seen / max(seconds, 1e-9), 3)
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
+
+    def log_evaluate_save(self, epoch: int) -> None:
+        """Do what the callbacks asked for after a step or an epoch."""
+        control = self.control
+        if control.should_log:
+            self._log_step()
+        if control.should_evaluate:
+            metrics = self._evaluate(self._ignore_keys_for_eval)
+            self._find_best(metrics)
+        if self.control.should_save:
+            self._save_checkpoint(self.model, reason="best" if self._save_for_best else "save")
+            self._save_for_best = self._new_best = False
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    def _log_step(self) -> None:
+        loss = self.losses.take()
+        self.control.should_log = False
+        if loss is None:
+            return
+        logs: dict[str, Any] = {"loss": loss}
+        norm = self.engine.grad_norm()
+        if norm is not None:
+            logs["grad_norm"] = norm
+        logs["learning_rate"] = self._learning_rate()
+        scale = self.engine.loss_scale()
+        if scale is not None:
+            logs["loss_scale"] = scale
+        if self.engine.skipped:
+            logs["skipped_steps"] = self.engine.skipped
+        now, step = time.perf_counter(), self.state.global_step
+        seconds, steps = now - self._log_clock[0], step - self._log_clock[1]
+        if seconds > 0 and steps > 0:
+            logs["steps_per_second"] = round(steps / seconds, 3)
+            logs["samples_per_second"] = round(steps * self._plan.samples_per_step / seconds, 3)
+        self._log_clock = (now, step)
+        self.log(logs, self._train_started)
+
+    def _learning_rate(self) -> float:
+        # The rate that the step just done was made with is gone from the optimizer; what is shown is the next one's,
+        # as every trainer shows it.
+        return self.lr_scheduler.get_last_lr()[0] if self.lr_scheduler is not None else 0.0
+
+    def _evaluate(self, ignore_keys: list[str] | None) -> dict[str, float]:
+        started = time.perf_counter()
+        metrics = self.evaluate(ignore_keys=ignore_keys)
+        # Time spent on evaluation is not the training's.
+        self._log_clock = (self._log_clock[0] + time.perf_counter() - started, self._log_clock[1])
+        if self._steps_by_metric:
+            name = self._metric_name()
+            if name not in metrics:
+                from ..errors import ArgumentError
+
+                raise ArgumentError(
+                    f"reduce_lr_on_plateau looks at {name} (metric_for_best_model); this evaluation has "
+                    f"{', '.join(sorted(metrics))}"
+                )
+            self.lr_scheduler.step(metrics[name])
+        return metrics
+
+    def _metric_name(self) -> str:
+        name = self.args.metric_for_best_model or "loss"
+        return name if name.startswith("eval_") else f"eval_{name}"
+
+    def _find_best(self, metrics: dict[str, float]) -> None:
+        """Keep the best evaluation; one that improves is saved whatever save_steps and save_strategy say."""
+        wanted = self.args.load_best_model_at_end or self.args.save_strategy == "best"
+        if self.args.metric_for_best_model is None and not wanted:
+            return
+        name = self._metric_name()
+        if name not in metrics:
+            if not wanted:
+                return
+            from ..errors import ArgumentError
+
+            raise ArgumentError(
+                f"metric_for_best_model={self.args.metric_for_best_model!r}: the evaluation has no {name}; it has "
+                f"{', '.join(sorted(metrics))}. Name one of them, or return it from compute_metrics."
+            )
+        value = metrics[name]
+        greater = self.args.greater_is_better
+        if greater is None:
+            greater = not name.endswith("loss")
+        best = self.state.best_metric
+        improved = value == value and (best is None or (value > best if greater else value < best))
+        if not improved:
+            return
+        self.state.best_metric = value
+        self.state.best_global_step = self.state.global_step
+        self._new_best = True
+        if wanted:
+            self._save_for_best = not self.control.should_save and self.args.save_strategy != "best"
+            self.control.should_save = True
+
+    # -- metrics for people
+
+    def metrics_format(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Values as a person reads them: memory in MB, durations as time, operations in GF."""
+        shown: dict[str, Any] = {}
+        for key, value in metrics.items():
+            if "_mem_" in key:
+                shown[key] = f"{value / 2**20:.0f}MB"
+            elif key.endswith("_runtime") or key == "runtime":
+                minutes, seconds = divmod(float(value), 60)
+                hours, minutes = divmod(int(minutes), 60)
+                shown[key] = f"{hours}:{minutes:02d}:{seconds:05.2f}"
+            elif key == "total_flos":
+                shown[key] = f"{value / 1e9:.0f}GF"
+            else:
+                shown[key] = round(value, 4) if isinstance(value, float) else value
+        return shown
+
+    def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
+        """Print the metrics of a split as a table."""
+        if not self.is_world_process_zero():
+            return
+        shown = self.metrics_format(metrics)
+        width = max(map(len, shown), default=0)
+        value_width = max((len(str(value)) for value in shown.values()), default=0)
+        print(f"***** {split} metrics *****")
+        for key in sorted(shown):
+            print(f"  {key:<{width}} = {shown[key]!s:>{value_width}}")
+
+    def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
+        """Write SPLIT_results.json, and add the metrics to all_results.json."""
+        if not self.is_world_process_zero():
+            return
+        folder = Path(self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / f"{split}_results.json", metrics)
+        if combined:
+            path = folder / "all_results.json"
+            before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            write_json(path, before | metrics)
+
+    def _speed(self, prefix: str, started: float, samples: int | None, batches: int | None) -> dict[str, float]:
+        return speed_metrics(prefix, started, samples, batches)

@@ -1,0 +1,117 @@
+"""Trainer for models that generate: evaluation by generated text."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..data.lengths import SortishOrder
+from ..data.order import Order
+from ..data.samplers import IndexSampler
+from ..errors import ModelError
+from ..losses import split_labels
+from .core import Trainer
+
+
+class Seq2SeqTrainer(Trainer):
+    """predict_with_generate=True: predictions are what the model generates, not its logits."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._gen_kwargs: dict[str, Any] = {}
+        super().__init__(*args, **kwargs)
+        config = getattr(self.args, "generation_config", None)
+        if config is not None:
+            self.model.generation_config = self.load_generation_config(config)
+
+    @staticmethod
+    def load_generation_config(gen_config_arg: Any) -> Any:
+        """A GenerationConfig, from itself, a file, a folder or a name."""
+        if not isinstance(gen_config_arg, (str, Path)):
+            return gen_config_arg
+        from transformers import GenerationConfig
+
+        path = Path(gen_config_arg)
+        if path.is_file():
+            return GenerationConfig.from_pretrained(str(path.parent), path.name)
+        return GenerationConfig.from_pretrained(str(gen_config_arg))
+
+    def _generation(self, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
+        if gen_kwargs.get("max_length") is None and gen_kwargs.get("max_new_tokens") is None:
+            gen_kwargs["max_length"] = self.args.generation_max_length
+        if gen_kwargs.get("num_beams") is None:
+            gen_kwargs["num_beams"] = self.args.generation_num_beams
+        return {key: value for key, value in gen_kwargs.items() if value is not None}
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """As Trainer.evaluate; further arguments (max_length, num_beams, ...) go to generate."""
+        self._gen_kwargs = self._generation(gen_kwargs)
+        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+
+    def predict(
+        self,
+        test_dataset: Any,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+        **gen_kwargs: Any,
+    ) -> Any:
+        """As Trainer.predict; further arguments (max_length, num_beams, ...) go to generate."""
+        self._gen_kwargs = self._generation(gen_kwargs)
+        return super().predict(test_dataset, ignore_keys, metric_key_prefix)
+
+    def prediction_step(
+        self,
+        model: Any,
+        inputs: Any,
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[Any, Any, Any]:
+        """Loss from the labels, predictions from generate."""
+        if not self.args.predict_with_generate or prediction_loss_only:
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        base = self.backend.models.unwrap(self.model)
+        if not hasattr(base, "generate"):
+            raise ModelError(
+                f"predict_with_generate=True needs a model with a generate method; {type(base).__name__} has none"
+            )
+        loss, _, labels = super().prediction_step(model, inputs, False, ignore_keys)
+        inputs = self._prepare_inputs(inputs)
+        given, _ = split_labels(inputs, self.label_names)
+        if isinstance(given, Mapping):  # made from the labels: generating from them would give the answer away
+            given = {k: v for k, v in given.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
+        with self.backend.engine.no_gradients(), self.compute_loss_context_manager():
+            generated = base.generate(**given, **(gen_kwargs or self._gen_kwargs or self._generation({})))
+        return loss, generated, labels
+
+    # -- sortish_sampler: batches of like lengths, with a little randomness in training
+
+    def _orders(self, dataset: Any) -> Any:
+        if not getattr(self.args, "sortish_sampler", False):
+            return super()._orders(dataset)
+        per_update = self.get_total_train_batch_size(self.args)
+        return partial(SortishOrder, self._lengths(dataset), per_update, self._data_seed)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        if not getattr(self.args, "sortish_sampler", False):
+            return super()._get_eval_sampler(eval_dataset)
+        lengths = self._lengths(eval_dataset)
+        return IndexSampler(lambda epoch: _Sorted(np.argsort(-lengths, kind="stable")))
+
+
+class _Sorted(Order):
+    """An order given as an array."""
+
+    def __init__(self, samples: np.ndarray) -> None:
+        super().__init__(len(samples), shuffle=False)
+        self.samples = samples
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        return self.samples[positions]

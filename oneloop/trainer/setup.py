@@ -1,0 +1,157 @@
+"""What Trainer.__init__ does with its arguments, one small function each."""
+
+import contextlib
+import inspect
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from .. import backends
+from ..arguments import TrainingArguments
+from ..callbacks import (
+    DefaultFlowCallback,
+    NotebookProgressCallback,
+    PrinterCallback,
+    ProgressCallback,
+    in_notebook,
+)
+from ..errors import ArgumentError
+from ..writers import make_writers
+from ..writers.jsonlines import JsonLinesCallback
+
+if TYPE_CHECKING:
+    from .core import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+def is_criterion(value: Any) -> bool:
+    """Whether the second positional argument is a criterion, as PaddleNLP has it, and not the arguments."""
+    if hasattr(value, "output_dir") or isinstance(value, (dict, str)):
+        return False
+    return backends.name_of(value) is not None or callable(value)
+
+
+def arguments(args: Any) -> Any:
+    """The arguments, checked again; defaults in tmp_trainer when there are none."""
+    if args is None:
+        logger.info("No TrainingArguments given: the defaults are used, with output_dir='tmp_trainer'.")
+        return TrainingArguments(output_dir="tmp_trainer")
+    if not isinstance(args, TrainingArguments):
+        hint = "TrainingArguments(**args)" if isinstance(args, dict) else "oneloop.TrainingArguments(...)"
+        raise ArgumentError(
+            f"args is a {type(args).__module__}.{type(args).__name__}; expected oneloop's TrainingArguments. "
+            f"Use {hint}, which takes the arguments of the other trainers too."
+        )
+    args.validate()
+    return args
+
+
+def log_levels(args: Any) -> None:
+    """log_level "passive" leaves logging alone; anything else sets it for oneloop's loggers."""
+    if args.log_level != "passive" or args.process_index != 0:
+        logging.getLogger("oneloop").setLevel(args.get_process_log_level())
+
+
+def bind(args: Any, backend: Any) -> None:
+    """The arguments meet the model: what its framework or device refuses is an error now, not at step 400."""
+    args.bind(backend.NAME)
+    args.check_backend(backend.NAME, backend.devices.kind(args.device))
+    if args.tf32 is not None:
+        backend.devices.allow_tf32(args.tf32)
+
+
+def optimizers(given: Any, model_init: Any) -> tuple[Any, Any]:
+    """(optimizer, scheduler) from the argument of that name."""
+    if given is None:
+        return None, None
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise ArgumentError("optimizers is a pair (optimizer, lr_scheduler); either may be None")
+    if model_init is not None and any(part is not None for part in given):
+        raise ArgumentError(
+            "optimizers and model_init contradict each other: the optimizer holds the parameters of a model that "
+            "model_init would replace. Override create_optimizer instead."
+        )
+    return given[0], given[1]
+
+
+def collator(given: Any, processing_class: Any, framework: str) -> Callable:
+    """The collator that was given, or one that pads when there is a tokenizer to pad with."""
+    from ..data import collators
+
+    names = {"torch": "pt", "paddle": "pd", "mindspore": "ms"}
+    if given is None:
+        if processing_class is not None and (
+            hasattr(processing_class, "pad") or hasattr(processing_class, "pad_token_id")
+        ):
+            return collators.DataCollatorWithPadding(processing_class, return_tensors=names[framework])
+        return collators.DefaultDataCollator(return_tensors=names[framework])
+    if not callable(given):
+        raise ArgumentError(f"data_collator is a {type(given).__name__}; expected a function of a list of samples")
+    return given
+
+
+def callbacks(args: Any, given: Any, run_id: Callable[[], str]) -> list[Any]:
+    """The default ones, the writers of report_to, then the user's, then the progress display."""
+    if given is not None and not isinstance(given, (list, tuple)):
+        given = [given]
+    found: list[Any] = [DefaultFlowCallback(), *make_writers(args.report_to)]
+    if args.should_save:
+        found.append(JsonLinesCallback(run_id))
+    found.extend(given or ())
+    shown = [cb if isinstance(cb, type) else type(cb) for cb in given or ()]
+    if not any(issubclass(cls, (ProgressCallback, PrinterCallback)) for cls in shown):
+        if args.disable_tqdm:
+            found.append(PrinterCallback())
+        else:
+            found.append(NotebookProgressCallback() if in_notebook() else ProgressCallback())
+    return found
+
+
+def returns_loss_by_default(model: Any) -> bool:
+    """Models such as CLIP have no labels and return a loss when `return_loss` is set."""
+    try:
+        parameter = inspect.signature(model.forward).parameters.get("return_loss")
+    except (TypeError, ValueError, AttributeError):
+        return False
+    return parameter is not None and parameter.default is True
+
+
+def half(args: Any) -> str | None:
+    """fp16, bf16 or None; fp16_opt_level O0 switches both off."""
+    if args.fp16_opt_level == "O0":
+        return None
+    return "fp16" if args.fp16 else "bf16" if args.bf16 else None
+
+
+def pure_half(args: Any) -> bool:
+    """O3: weights in half precision, and nothing kept in float32."""
+    return args.fp16_opt_level == "O3" and half(args) is not None
+
+
+def token_counting(args: Any) -> str:
+    """no, all or non_padding."""
+    value = args.include_num_input_tokens_seen
+    if value in (True, "all"):
+        return "all"
+    if value == "non_padding":
+        return "non_padding"
+    return "all" if args.include_tokens_per_second else "no"
+
+
+@contextlib.contextmanager
+def full_half_evaluation(trainer: "Trainer") -> Iterator[None]:
+    """fp16_full_eval and bf16_full_eval: the weights in half precision while evaluating, and exactly back after."""
+    args, models = trainer.args, trainer.backend.models
+    kind = "fp16" if args.fp16_full_eval else "bf16" if args.bf16_full_eval else None
+    if kind is None:
+        yield
+        return
+    if not trainer.is_in_train:  # HF's rule too: after training nobody needs the full weights, but we keep them
+        logger.info("Evaluating with %s weights.", kind)
+    before = models.copy_values(trainer.model)
+    models.to_half(trainer.model, kind)
+    try:
+        yield
+    finally:
+        models.restore_values(trainer.model, before)

@@ -1,0 +1,307 @@
+"""Loss, gradients and update: the part that users override."""
+
+import logging
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ..data.order import BatchSampler
+from ..errors import DataError, NonFiniteError
+from ..evaluation import batch_rows
+from ..loop import Plan
+from ..losses import NUM_ITEMS, accepts, find_loss, logits_of, reads, split_labels
+from .parts import TrainerParts
+
+logger = logging.getLogger(__name__)
+
+
+class TrainerSteps(TrainerParts):
+    """compute_loss, training_step and what the loop does with them."""
+
+    def _read_overrides(self) -> None:
+        """Find out once which spelling of the overridable methods this run has."""
+        cls = type(self)
+        own_loss = cls.compute_loss is TrainerSteps.compute_loss
+        self._loss_takes_items = accepts(self.compute_loss, NUM_ITEMS)
+        self._step_takes_items = accepts(self.training_step, NUM_ITEMS)
+        self._loss_is_share = own_loss or reads(self.compute_loss)
+        self._func_is_share = self.compute_loss_func is not None and reads(self.compute_loss_func)
+        self._own_flops = cls.floating_point_ops is not TrainerSteps.floating_point_ops
+        asked = (not own_loss and reads(self.compute_loss)) or self._func_is_share
+        asked = asked or (cls.training_step is not TrainerSteps.training_step and reads(self.training_step))
+        self._asked_items = asked
+        self._counts_items = self.args.gradient_accumulation_steps > 1 or self.args.auto_find_batch_size or asked
+
+    # -- loss
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: int | None = None
+    ) -> Any:
+        """The loss of a micro-batch: its mean, or, given num_items_in_batch, its share in the mean of the update."""
+        if self.criterion is not None or self.compute_loss_func is not None or self.args.label_smoothing_factor:
+            loss, outputs = self._external_loss(model, inputs, num_items_in_batch)
+        else:
+            outputs = self.backend.models.invoke(model, inputs)
+            loss = find_loss(outputs, inputs)
+            if num_items_in_batch is not None and self._share is not None:
+                loss = loss / self._share
+        if self.args.past_index >= 0:
+            self._past = self.backend.tensors.detach(_output_at(outputs, self.args.past_index))
+        return (loss, outputs) if return_outputs else loss
+
+    def _external_loss(self, model: Any, inputs: Any, num_items: int | None) -> tuple[Any, Any]:
+        """A loss that is not the model's own: from criterion, compute_loss_func or label smoothing."""
+        rest, labels = split_labels(inputs, self.label_names)
+        if labels is None:
+            names = list(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
+            raise DataError(
+                f"criterion, compute_loss_func and label_smoothing_factor need labels; the batch has {names} and "
+                f"label_names is {self.label_names}. Add the labels to the data set, or name them in label_names."
+            )
+        needs_labels = self.args.label_smoothing_factor and self._makes_decoder_inputs
+        outputs = self.backend.models.invoke(model, inputs if needs_labels else rest)
+        divided = False
+        if self.compute_loss_func is not None:
+            extra = {NUM_ITEMS: num_items} if accepts(self.compute_loss_func, NUM_ITEMS) else {}
+            loss, divided = self.compute_loss_func(outputs, labels, **extra), self._func_is_share
+        elif self.criterion is not None:
+            loss = self.criterion(logits_of(outputs), labels)
+            loss = loss[0] if isinstance(loss, (tuple, list)) else loss
+            outputs = _with_loss(outputs, loss)
+        else:
+            loss = self.backend.tensors.smoothed_loss(
+                logits_of(outputs if not isinstance(outputs, (tuple, list)) else outputs[:1]),
+                labels,
+                self.args.label_smoothing_factor,
+                self._shifts_labels,
+            )
+        if num_items is not None and self._share is not None and not divided:
+            loss = loss / self._share
+        return loss, outputs
+
+    def compute_loss_context_manager(self) -> AbstractContextManager:
+        """The context of the forward pass: mixed precision when it is on."""
+        return self.engine.autocast()
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:
+        return self.engine.autocast(cache_enabled)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: int | None = None) -> Any:
+        """Add the gradients of one micro-batch to those held; its loss, as it enters the update."""
+        self.backend.models.train_mode(model)
+        inputs = self._prepare_inputs(inputs)
+
+        def compute() -> Any:
+            if self._loss_takes_items and num_items_in_batch is not None:
+                return self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+            return self.compute_loss(model, inputs)
+
+        return self.engine.loss_and_gradients(compute, None if self._loss_is_share else self._share)
+
+    # -- the loop's parts
+
+    def accumulate(self, micro_batches: list[Any], num_items: int | None) -> Any:
+        """Gradients of all micro-batches of an update; the loss of the update."""
+        if self._split > 1:
+            micro_batches = self._split_batches(micro_batches)
+        while True:
+            try:
+                return self._accumulate(micro_batches, num_items)
+            except Exception as error:
+                if not self.args.auto_find_batch_size or not self.backend.devices.is_out_of_memory(error):
+                    raise
+                if all((batch_rows(batch) or 1) <= 1 for batch in micro_batches):
+                    raise
+                message = str(error).splitlines()[0][:200]
+            self.engine.clear()
+            self.backend.devices.empty_cache(self.args.device)
+            self._split *= 2
+            micro_batches = self._split_batches(micro_batches, 2)
+            logger.warning(
+                "Out of memory at step %d (%s). The step is computed again with micro-batches of at most %d samples "
+                "and %d times the accumulation; the global batch stays the same.",
+                self.state.global_step + 1,
+                message,
+                max(batch_rows(batch) or 1 for batch in micro_batches),
+                self._split,
+            )
+
+    def _split_batches(self, micro_batches: list[Any], parts: int | None = None) -> list[Any]:
+        """Every micro-batch cut into smaller ones; their weights follow."""
+        cut: list[Any] = []
+        for batch in micro_batches:
+            rows = batch_rows(batch) or 1
+            pieces = min(parts or self._split, rows)
+            cut.extend(self.backend.tensors.split(batch, pieces, rows) if pieces > 1 else [batch])
+        self._micro_items = [self._count_items(batch) for batch in cut]
+        return cut
+
+    def _accumulate(self, micro_batches: list[Any], num_items: int | None) -> Any:
+        total = None
+        last = len(micro_batches) - 1
+        for i, inputs in enumerate(micro_batches):
+            if num_items and last > 0:
+                items = self._micro_items[i]
+                if items == 0:
+                    continue  # without a label it has no part in the mean; its own mean would be 0/0
+                self._share = num_items / items
+            else:
+                self._share = None
+            if self._step_takes_items:
+                loss = self.training_step(self.model_wrapped, inputs, num_items)
+            else:
+                loss = self.training_step(self.model_wrapped, inputs)
+            self._count_work(inputs)
+            total = loss if total is None else total + loss
+            if i != last:
+                self.call("on_substep_end")
+        return total
+
+    def update(self, loss: Any) -> None:
+        """Clip, step the optimizer and the schedule, and forget the gradients."""
+        step = self.state.global_step + 1
+        self.engine.prepare_update(self.optimizer, loss)
+        self.call("on_pre_optimizer_step")
+        bad = self.engine.apply_update(self.optimizer, step)
+        self.call("on_optimizer_step")
+        self.losses.add(loss)
+        if bad is not None:
+            self._nonfinite_step(bad)
+        if not self._steps_by_metric:
+            self.lr_scheduler.step()
+        self.engine.clear()
+        every = self.args.torch_empty_cache_steps
+        if every and step % every == 0:
+            self.backend.devices.empty_cache(self.args.device)
+
+    def _nonfinite_step(self, step: int) -> None:
+        """nonfinite="stop" raises; "skip" left the update out and goes on, aloud."""
+        samples = self._samples_of_step(step)
+        text = (
+            f"step {step}: the loss or a gradient is not finite (NaN or infinite), and the update was left out, so the "
+            f"weights are still good. Samples of this step: {samples}."
+        )
+        if self.args.nonfinite == "skip":
+            logger.warning("%s nonfinite='skip': the run goes on.", text)
+            return
+        raise NonFiniteError(
+            f"{text} Last checkpoint: {self._last_saved or 'none in this run'}. Look at these samples, lower the "
+            "learning rate, or use debug='underflow_overflow' to find the layer; nonfinite='skip' leaves such steps "
+            "out and goes on."
+        )
+
+    def _samples_of_step(self, step: int) -> str:
+        """Indices of the samples in an update: the order is a pure function, so they can be told afterwards."""
+        plan: Plan = self._plan
+        sampler = getattr(plan.loader, "batch_sampler", None)
+        if not isinstance(sampler, BatchSampler) or not plan.steps_per_epoch:
+            return "unknown (the data set cannot be indexed)"
+        epoch, place = divmod(step - 1, plan.steps_per_epoch)
+        size = sampler.batch_size * sampler.world * plan.accumulation
+        indices = sampler.orders(epoch).take(place * size, min((place + 1) * size, sampler.length)).tolist()
+        return str(indices) if len(indices) <= 64 else f"{str(indices[:64])[:-1]}, ... {len(indices)} in all]"
+
+    def _count_work(self, inputs: Any) -> None:
+        """Tokens and floating-point operations of a micro-batch, for the logs."""
+        if self._own_flops:
+            self._flops += float(self.floating_point_ops(inputs))
+        elif isinstance(inputs, Mapping):
+            main = inputs.get(self._main_input_name)
+            if main is not None:
+                self._tokens += main.shape[0] * (main.shape[1] if len(main.shape) > 1 else 1)
+        if self._counts_tokens == "non_padding":
+            self._count_unpadded(inputs)
+
+    def _count_unpadded(self, inputs: Any) -> None:
+        """include_num_input_tokens_seen="non_padding": by the attention mask, or by the pad token."""
+        mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+        main = inputs.get(self._main_input_name) if isinstance(inputs, Mapping) else None
+        pad = getattr(self.processing_class, "pad_token_id", None)
+        if mask is not None:
+            self._unpadded.append(mask.sum())
+        elif main is not None and pad is not None:
+            self._unpadded.append((main != pad).sum())
+        elif main is not None:
+            self._unpadded.append((main == main).sum())
+        if len(self._unpadded) >= 512:
+            self._read_tokens()
+
+    def _read_tokens(self) -> None:
+        self._unpadded_total += int(self.backend.tensors.total(self._unpadded))
+        self._unpadded = []
+
+    def floating_point_ops(self, inputs: Any) -> float:
+        """Operations of forward and backward: six for each weight in a matrix product and token. Override it at will."""
+        main = inputs.get(self._main_input_name) if isinstance(inputs, Mapping) else None
+        tokens = 0 if main is None else main.shape[0] * (main.shape[1] if len(main.shape) > 1 else 1)
+        return 6.0 * tokens * self._matrix_parameters
+
+    def store_flos(self) -> None:
+        """Bring the counts of tokens and operations into the state."""
+        self.state.total_flos = self._flops if self._own_flops else 6.0 * self._tokens * self._matrix_parameters
+        if self._counts_tokens == "non_padding":
+            self._read_tokens()
+            self.state.num_input_tokens_seen = self._unpadded_total
+        elif self._counts_tokens == "all":
+            self.state.num_input_tokens_seen = self._tokens
+
+    # -- prediction
+
+    def prediction_step(
+        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[Any, Any, Any]:
+        """(loss, logits, labels) of one batch, detached and on the device."""
+        tensors = self.backend.tensors
+        items = {NUM_ITEMS: self._count_items(inputs)} if self._asked_items and self._loss_takes_items else {}
+        inputs = self._prepare_inputs(inputs)
+        _, labels = split_labels(inputs, self.label_names)
+        names = isinstance(inputs, Mapping)
+        has_labels = labels is not None and (not names or all(name in inputs for name in self.label_names))
+        if names and not self.label_names:
+            has_labels = inputs.get("return_loss", self._can_return_loss)
+        if ignore_keys is None:
+            config = self.backend.models.config_of(self.model)
+            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", None) or ["past_key_values"])
+        loss = None
+        with self.backend.engine.no_gradients(), self.compute_loss_context_manager():
+            if has_labels or (labels is None and self._can_return_loss):
+                self._share = None
+                loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **items)
+                loss = loss.detach().mean() if hasattr(loss, "detach") else loss
+                logits = _without(outputs, [*ignore_keys, "loss"], drop_first=True)
+            else:
+                outputs = self.backend.models.invoke(model, inputs)
+                logits = _without(outputs, [*ignore_keys, "loss"], drop_first=False)
+                if self.args.past_index >= 0:
+                    self._past = tensors.detach(_output_at(outputs, self.args.past_index))
+        if prediction_loss_only:
+            return loss, None, None
+        logits = tensors.detach(logits)
+        if isinstance(logits, (tuple, list)) and len(logits) == 1:
+            logits = logits[0]
+        return loss, logits, tensors.detach(labels) if has_labels else None
+
+
+def _output_at(outputs: Any, index: int) -> Any:
+    if isinstance(outputs, Mapping):
+        return list(outputs.values())[index]
+    return outputs[index]
+
+
+def _with_loss(outputs: Any, loss: Any) -> Any:
+    """Outputs of a model whose loss came from a criterion, in the shape of one that has its own."""
+    if isinstance(outputs, Mapping):
+        return {"loss": loss, **outputs}
+    return (loss, *outputs) if isinstance(outputs, (tuple, list)) else (loss, outputs)
+
+
+def _without(outputs: Any, ignored: list[str], drop_first: bool) -> Any:
+    """What a model returned besides its loss, as a tuple or a single array."""
+    if isinstance(outputs, Mapping):
+        return tuple(value for key, value in outputs.items() if key not in ignored and value is not None)
+    if isinstance(outputs, (tuple, list)):
+        return tuple(outputs[1:]) if drop_first else tuple(outputs)
+    if hasattr(outputs, "shape"):
+        return outputs
+    values = vars(outputs) if hasattr(outputs, "__dict__") else {}
+    return tuple(v for k, v in values.items() if k not in ignored and v is not None and hasattr(v, "shape"))

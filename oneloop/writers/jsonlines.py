@@ -1,0 +1,47 @@
+"""log.jsonl in the output directory: one line a log, of every run that went there."""
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from ..callbacks import TrainerCallback
+
+NAME = "log.jsonl"
+
+
+class JsonLinesCallback(TrainerCallback):
+    """Each line has the run's id, the step and a time. After a resume, lines that the dead run had written beyond the
+    checkpoint are taken out, so that no step is there twice."""
+
+    def __init__(self, run_id: Any) -> None:
+        self._run_id = run_id  # a function: a resumed run takes the id of its checkpoint
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        path = Path(args.output_dir) / NAME
+        if not state.is_world_process_zero or not path.is_file():
+            return
+        run_id = self._run_id()
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:  # the torn last line of a run that died
+                continue
+            if entry.get("run") != run_id or entry.get("step", 0) <= state.global_step:
+                kept.append(line)
+        partial = path.with_name(f".{NAME}.partial")
+        partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        os.replace(partial, path)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if not state.is_world_process_zero or not logs:
+            return
+        entry = {"run": self._run_id(), "step": state.global_step, "time": round(time.time(), 3)}
+        for key, value in logs.items():
+            finite = not isinstance(value, float) or math.isfinite(value)
+            entry[key] = value if finite and isinstance(value, (int, float, str, bool, type(None))) else str(value)
+        with open(Path(args.output_dir) / NAME, "a", encoding="utf-8") as f:
+            f.write(json.dumps(entry) + "\n")

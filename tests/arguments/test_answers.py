@@ -1,0 +1,137 @@
+"""What torch, a CPU and this release refuse: a closed list, each in words, and nothing before the model is there."""
+
+import pytest
+
+from oneloop.arguments import TrainingArguments, answers, packages
+from oneloop.errors import MissingPackageError, RefusedError
+
+# given, the words that the error has to have
+REFUSED = [
+    ({"use_ipex": True}, ["use_ipex=True", "intel-extension-for-pytorch"]),
+    ({"half_precision_backend": "apex"}, ["half_precision_backend='apex'", "apex"]),
+    ({"fp16_backend": "apex"}, ["fp16_backend='apex'"]),
+    ({"optim": "adamw_apex_fused"}, ["optim='adamw_apex_fused'", "apex"]),
+    ({"tf32": True}, ["tf32=True", "Ampere"]),
+    ({"use_mps_device": True}, ["use_mps_device=True", "Apple"]),
+    ({"device": "mps"}, ["device='mps'", "Apple"]),
+    ({"tpu_num_cores": 8}, ["tpu_num_cores=8", "XLA"]),
+    ({"debug": "tpu_metrics_debug"}, ["debug='tpu_metrics_debug'", "XLA"]),
+    ({"tpu_metrics_debug": True}, ["tpu_metrics_debug=True", "XLA"]),
+    ({"optim": "adamw_torch_xla"}, ["adamw_torch_xla", "torch-xla"]),
+    ({"sharding": "stage2 offload"}, ["sharding='stage2 offload'", "nowhere to move it"]),
+    ({"fsdp": "full_shard offload"}, ["fsdp='full_shard offload'", "nowhere to move it"]),
+    ({"sharded_ddp": "simple"}, ["sharded_ddp='simple'", "not in this release yet"]),
+    ({"use_liger_kernel": True}, ["liger-kernel"]),
+    ({"liger_kernel_config": {"rope": True}}, ["liger-kernel"]),
+    ({"train_sampling_strategy": "batch_rebalance"}, ["train_sampling_strategy='batch_rebalance'"]),
+    ({"sharding_degree": 4}, ["sharding_degree=4"]),
+    ({"fsdp_min_num_params": 100}, ["fsdp_min_num_params=100"]),
+    ({"fsdp_config": {"min_num_params": 100}}, ["fsdp_config"]),
+    ({"deepspeed": "config.json"}, ["deepspeed='config.json'", "not installed"]),
+    ({"optim": "adamw_bnb_8bit"}, ["bitsandbytes"]),
+    ({"optim": "lomo"}, ["lomo-optim"]),
+    ({"optim": "galore_adamw", "optim_target_modules": "all-linear"}, ["galore-torch"]),
+    ({"optim": "stable_adamw"}, ["torch-optimi"]),
+    ({"optim": "schedule_free_sgd"}, ["schedulefree"]),
+    ({"push_to_hub": True}, ["push_to_hub=True", "not in this release yet"]),
+    ({"report_to": "wandb"}, ["report_to=['wandb']", "not in this release yet"]),
+    ({"parallelism_config": object()}, ["parallelism_config"]),
+    ({"enable_jit_checkpoint": True}, ["enable_jit_checkpoint"]),
+    ({"save_safetensors": False}, ["save_safetensors=False", "pickle"]),
+    ({"mp_parameters": "x"}, ["SageMaker"]),
+    ({"use_legacy_prediction_loop": True}, ["use_legacy_prediction_loop"]),
+    ({"ray_scope": "avg"}, ["ray_scope='avg'"]),
+    ({"project": "mine"}, ["project='mine'"]),
+    ({"trackio_space_id": "me/space"}, ["trackio_space_id"]),
+    ({"accelerator_config": {"split_batches": True}}, ["split_batches", "per_device_train_batch_size"]),
+    ({"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 2}}}, ["gradient_accumulation_steps"]),
+]
+FINE = [
+    {},
+    {"tf32": False},
+    {"half_precision_backend": "cuda_amp", "fp16": True},
+    {"half_precision_backend": "cpu_amp", "bf16": True},
+    {"report_to": "none"},
+    {"report_to": ["tensorboard", "visualdl"]},
+    {"do_export": True},
+    {"hub_model_id": "me/model", "hub_token": "secret"},
+    {"debug": "underflow_overflow"},
+    {"ddp_find_unused_parameters": False},
+    {"eval_use_gather_object": True},
+    {"accelerator_config": {"split_batches": False, "even_batches": True, "use_seedable_sampler": True}},
+    {"fsdp_config": {"min_num_params": 0, "xla": False}},  # what 4.57 dumps when nothing was chosen
+    *({"optim": name} for name in ("adamw", "adamw_hf", "adamw_torch_fused", "adamw_anyprecision", "adafactor", "sgd")),
+]
+
+
+@pytest.fixture(autouse=True)
+def only_these(monkeypatch):
+    """Whatever the machine has: the two local writers are installed, and nothing else."""
+
+    def installed(module):
+        return module in ("tensorboard", "visualdl")
+
+    monkeypatch.setattr(packages, "installed", installed)
+    monkeypatch.setattr(answers, "installed", installed)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), REFUSED, ids=lambda value: "-".join(value) if isinstance(value, dict) else ""
+)
+def test_refused_when_the_arguments_meet_the_model(given, words):
+    args = TrainingArguments("out", **given)
+    with pytest.raises(RefusedError) as caught:
+        args.check_backend("torch", "cpu")
+    for word in [*words, "torch", "cpu", "Instead: "]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("given", FINE, ids=lambda given: "-".join(given) or "defaults")
+def test_not_refused(given):
+    TrainingArguments("out", **given).check_backend("torch", "cpu")
+
+
+def test_every_refusal_is_tried_here():
+    tried = {name for given, _ in REFUSED for name in given} | {"trackio_bucket_id", "trackio_static_space_id"}
+    assert {refusal.argument for refusal in answers.REFUSALS} <= tried
+
+
+def test_all_that_is_refused_is_said_at_once():
+    args = TrainingArguments("out", tf32=True, use_ipex=True, push_to_hub=True)
+    with pytest.raises(RefusedError) as caught:
+        args.check_backend("torch", "cpu")
+    assert all(name in str(caught.value) for name in ("tf32", "use_ipex", "push_to_hub"))
+
+
+def test_a_device_that_can_is_not_refused():
+    TrainingArguments("out", tf32=True).check_backend("torch", "cuda")
+    TrainingArguments("out", device="mps").check_backend("torch", "mps")
+
+
+def test_a_missing_package_is_an_import_error_too(monkeypatch):
+    args = TrainingArguments("out", optim="adamw_bnb_8bit")
+    with pytest.raises(MissingPackageError):
+        args.check_backend("torch", "cpu")
+    with pytest.raises(ImportError):
+        args.check_backend("torch", "cpu")
+    monkeypatch.setattr(answers, "installed", lambda module: True)
+    args.check_backend("torch", "cpu")
+
+
+def test_a_package_that_nothing_here_uses_stays_refused(monkeypatch):
+    monkeypatch.setattr(answers, "installed", lambda module: True)
+    with pytest.raises(RefusedError, match="is installed, but this release does not use it yet"):
+        TrainingArguments("out", use_ipex=True).check_backend("torch", "cpu")
+
+
+def test_a_writer_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(answers, "installed", lambda module: False)
+    with pytest.raises(MissingPackageError, match="visualdl"):
+        TrainingArguments("out", report_to="visualdl").check_backend("torch", "cpu")
+
+
+def test_several_processes_are_refused(monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RefusedError, match="2 processes"):
+        TrainingArguments("out").check_backend("torch", "cpu")

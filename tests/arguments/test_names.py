@@ -1,0 +1,168 @@
+"""Every name of the seeds, of ARGUMENTS.md and of three transformers versions is taken, or refused in words."""
+
+import json
+import typing
+from pathlib import Path
+
+import pytest
+
+from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments
+from oneloop.arguments.answers import REFUSED_NAMES
+from oneloop.arguments.fields import declared
+from oneloop.errors import OneloopError, RefusedError, UnknownArgumentError
+
+LISTS = json.loads((Path(__file__).parent / "fields.json").read_text())
+NAMES = sorted(set().union(*LISTS.values()) - set(REFUSED_NAMES))
+KNOWN = declared(Seq2SeqTrainingArguments)
+ALIASES = Seq2SeqTrainingArguments.__aliases__
+
+# Where a value cannot be told from the type.
+SAMPLES = {
+    "device_spec": "cpu",
+    "debug": "underflow_overflow",
+    "sharding": "stage3",
+    "fsdp": "full_shard",
+    "sharded_ddp": "zero_dp_3",
+    "report_to": ["tensorboard"],
+    "optim": "sgd",
+    "optim_args": "a=1",
+    "optim_target_modules": ["layer"],
+    "local_rank": 0,
+    "accelerator_config": {"non_blocking": True},
+    "include_num_input_tokens_seen": "all",
+    "hub_model_id": "me/model",
+    "label_names": ["label"],
+    "disable_tqdm": False,
+    "scale_loss": 2.0,
+}
+# What must be there too for the value to make sense.
+WITH = {
+    "dataloader_prefetch_factor": {"dataloader_num_workers": 1},
+    "dataloader_persistent_workers": {"dataloader_num_workers": 1},
+    "dataloader_multiprocessing_context": {"dataloader_num_workers": 1},
+    "optim_target_modules": {"optim": "galore_adamw"},
+}
+
+
+def sample(name):
+    """A value other than the default."""
+    if name in SAMPLES:
+        return SAMPLES[name]
+    if name in ALIASES:
+        alias = ALIASES[name]
+        plain = alias.help.startswith("The same as") or name == "device"
+        return sample(alias.target) if plain else {bool: True, int: 7, str: "Layer"}[alias.type]
+    hint, rules = KNOWN[name]
+    default = rules["default"]() if callable(rules["default"]) else rules["default"]
+    if rules["choices"]:
+        other = next(choice for choice in rules["choices"] if choice != default)
+        return [other] if isinstance(default, list) else other
+    kinds = [kind for kind in typing.get_args(hint) or (hint,) if kind is not type(None)]
+    if bool in kinds and len(kinds) == 1:
+        return not default
+    if int in kinds:
+        return 7
+    if float in kinds:
+        return 0.5
+    return {"k": 1} if any(typing.get_origin(kind) is dict for kind in kinds) else "text"
+
+
+def make(name, **more):
+    given = {} if name == "output_dir" else {"output_dir": "out"}
+    return Seq2SeqTrainingArguments(**given, **WITH.get(name, {}), **{name: sample(name)}, **more)
+
+
+def test_the_lists_are_whole():
+    assert len(LISTS["seeds"]) == 103
+    assert {name: len(names) for name, names in LISTS.items() if "transformers" in name} == {
+        "transformers 4.25.1": 103 + 4,
+        "transformers 4.57.6": 133 + 5,
+        "transformers 5.22.2": 112 + 5,
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_stored_or_another_spelling(name):
+    assert (name in KNOWN) != (name in ALIASES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_is_accepted_and_reads_back(name):
+    args = make(name)
+    stored = "device_spec" if name == "device" else name
+    assert getattr(args, stored) == sample(name)
+    if stored in KNOWN and name not in ("local_rank", "save_async"):
+        assert getattr(args, stored) != getattr(Seq2SeqTrainingArguments("out"), stored)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_works_or_is_refused_by_its_name(name):
+    args = make(name)
+    try:
+        args.check_backend("torch", "cpu")
+    except RefusedError as error:
+        assert name in str(error) or WITH.get(name), error
+        assert "Instead: " in str(error)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_survives_a_dict(name):
+    args = make(name)
+    again = Seq2SeqTrainingArguments.from_dict(json.loads(json.dumps(args.to_dict(), default=str)))
+    if "token" not in name:
+        assert again == args
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED_NAMES))
+def test_a_name_that_cannot_be_given(name):
+    with pytest.raises(RefusedError, match=name):
+        TrainingArguments("out", **{name: 1})
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_every_argument_explains_itself(name):
+    rules = KNOWN[name][1]
+    assert rules["help"].endswith(".") and rules["help"][0] != " "
+    assert rules["group"]
+    for alias in rules["aliases"]:
+        assert ALIASES[alias].target == name
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN))
+def test_a_value_of_the_wrong_type_is_an_error_that_shows_it(name):
+    if name in ("parallelism_config", "generation_config"):
+        pytest.skip("an object of another library: any type is one of its")
+    given = {} if name == "output_dir" else {"output_dir": "out"}
+    with pytest.raises(OneloopError) as caught:
+        Seq2SeqTrainingArguments(**given, **{name: 3.25j})
+    public = KNOWN[name][1]["public"] or name
+    assert str(caught.value).startswith(public)
+    assert "3.25j" in str(caught.value) or "token" in name
+    assert "expected" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("learning_rte", "learning_rate"),
+        ("per_device_batch_size", "per_device_eval_batch_size"),
+        ("evaluation_stratgy", "evaluation_strategy"),
+        ("no_cud", "no_cuda"),
+        ("num_epochs", "num_train_epochs"),
+    ],
+)
+def test_an_unknown_name_suggests_the_nearest(given, meant):
+    with pytest.raises(UnknownArgumentError, match=f"no argument '{given}'; did you mean '{meant}'"):
+        TrainingArguments("out", **{given: 1})
+
+
+def test_an_unknown_name_with_nothing_near():
+    with pytest.raises(UnknownArgumentError, match="docs/arguments.md"):
+        TrainingArguments("out", zzzzzz=1)
+    with pytest.raises(TypeError):  # what a dataclass raises, for scripts that catch it
+        TrainingArguments("out", zzzzzz=1)
+
+
+def test_a_name_of_the_other_class():
+    with pytest.raises(UnknownArgumentError, match="belongs to Seq2SeqTrainingArguments"):
+        TrainingArguments("out", predict_with_generate=True)

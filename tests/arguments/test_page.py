@@ -1,0 +1,62 @@
+"""docs/arguments.md says what the code does."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from oneloop.arguments import Seq2SeqTrainingArguments, page
+from oneloop.arguments.answers import REFUSALS, answer
+
+LISTS = json.loads((Path(__file__).parent / "fields.json").read_text())
+
+
+def test_the_page_is_up_to_date():
+    assert page.PAGE.read_text(encoding="utf-8") == page.render()
+    assert page.main(["--check"]) == 0
+
+
+def test_a_page_that_is_not_is_found(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(page, "PAGE", tmp_path / "arguments.md")
+    assert page.main(["--check"]) == 1
+    assert "python -m oneloop.arguments.page" in capsys.readouterr().err
+    assert page.main([]) == 0
+    assert page.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("name", sorted(set().union(*LISTS.values())))
+def test_every_name_is_on_the_page(name):
+    assert f"`{name}`" in page.render()
+
+
+def test_every_row_has_an_answer_for_each_backend():
+    rows = [line for line in page.render().split("## Other spellings")[0].splitlines() if line.startswith("| `")]
+    assert len(rows) == len(page.declared(Seq2SeqTrainingArguments))
+    for row in rows:
+        cells = re.split(r"(?<!\\)\|", row)[1:-1]
+        assert len(cells) == 7 and all(cell.strip() for cell in cells[2:])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("learning_rate", "works"),
+        ("optim", "works in part"),
+        ("tf32", "works in part"),
+        ("ddp_timeout", "idle"),
+        ("use_ipex", "refuses"),
+        ("push_to_hub", "later"),
+        ("hub_token", "later"),
+        ("sharding", "later"),
+    ],
+)
+def test_answers(name, expected):
+    assert answer(name, "torch") == expected
+    assert answer(name, "paddle") == "later"
+
+
+def test_every_refusal_stands_on_the_page():
+    refused = page.render().split("## Refused")[1]
+    for refusal in REFUSALS:
+        assert any(f"`{refusal.argument}`" in line and refusal.shown in line for line in refused.splitlines())
