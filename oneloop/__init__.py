@@ -36,7 +36,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-__all__ = sorted(_HOME_OF)
+__all__ = list(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:

@@ -48,13 +48,18 @@ class Rows:
         widths = [c.shape[1:] for c in chunks]
         dtype = np.result_type(*{c.dtype for c in chunks})
         if len({c.ndim for c in chunks}) > 1:
-            raise ValueError(f"batches of an evaluation have different numbers of axes: {sorted({c.ndim for c in chunks})}")
+            raise ValueError(
+                f"batches of an evaluation have different numbers of axes: {sorted({c.ndim for c in chunks})}"
+            )
         shape = (sum(len(c) for c in chunks), *(max(sizes) for sizes in zip(*widths, strict=True)))
         ragged = len(set(widths)) > 1
-        whole = np.full(shape, False if dtype == bool else PADDING, dtype=dtype) if ragged else np.empty(shape, dtype)
+        whole = (
+            np.full(shape, False if dtype.kind == "b" else PADDING, dtype=dtype) if ragged else np.empty(shape, dtype)
+        )
         start = 0
         for i, chunk in enumerate(chunks):
-            whole[(slice(start, start + len(chunk)), *(slice(size) for size in chunk.shape[1:]))] = chunk
+            place = (slice(start, start + len(chunk)), *(slice(size) for size in chunk.shape[1:]))
+            whole[place] = chunk
             start += len(chunk)
             chunks[i] = np.empty(0)  # frees the batch, so that the peak stays near one copy
         return whole

@@ -22,7 +22,7 @@ def _code_of(function: Any) -> Any:
     while hasattr(function, "func"):  # functools.partial
         function = inspect.unwrap(function.func)
     if not hasattr(function, "__code__"):
-        function = getattr(type(function), "__call__", None)
+        function = type(function).__call__
     return getattr(function, "__code__", None)
 
 
@@ -97,7 +97,7 @@ def split_labels(inputs: Any, label_names: list[str]) -> tuple[Any, Any]:
     """Inputs without their labels, and the labels: one, or a tuple in the order of the names."""
     if isinstance(inputs, Mapping):
         names = [name for name in label_names if name in inputs]
-        rest = {key: value for key, value in inputs.items() if key not in names}
+        rest: Any = {key: value for key, value in inputs.items() if key not in names}
         labels = tuple(inputs[name] for name in names)
         return rest, (labels[0] if len(labels) == 1 else labels or None)
     if isinstance(inputs, (tuple, list)) and len(inputs) > 1:

@@ -57,7 +57,9 @@ def sort_checkpoints(output_dir: Any, checkpoint_prefix: str = "checkpoint", **_
     return [str(c.path) for c in store.find(Path(output_dir))]
 
 
-def rotate_checkpoints(output_dir: Any, save_total_limit: int | None = None, best_model_checkpoint: Any = None, **_: Any):
+def rotate_checkpoints(
+    output_dir: Any, save_total_limit: int | None = None, best_model_checkpoint: Any = None, **_: Any
+):
     """Delete the oldest checkpoints above the limit, but not the newest or the best."""
     keep = {str(best_model_checkpoint)} if best_model_checkpoint else set()
     newest = store.latest(Path(output_dir))

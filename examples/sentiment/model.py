@@ -12,8 +12,16 @@ class SentimentEncoder(nn.Module):
     keeps the memory from doing all the work.
     """
 
-    def __init__(self, chars: int, grams: int, width: int = 64, gram_width: int = 32, channels: int = 128,
-                 gram_dropout: float = 0.5, dropout: float = 0.4):
+    def __init__(
+        self,
+        chars: int,
+        grams: int,
+        width: int = 64,
+        gram_width: int = 32,
+        channels: int = 128,
+        gram_dropout: float = 0.5,
+        dropout: float = 0.4,
+    ):
         super().__init__()
         self.chars = nn.Embedding(chars, width, padding_idx=0)
         self.grams = nn.EmbeddingBag(grams, gram_width, mode="sum", padding_idx=0)

@@ -1,4 +1,4 @@
-"""From text to numbers: character ids, and ids of the character pairs and triples a review contains. NumPy only."""
+"""From text to numbers: ids of characters, and of the n-grams a review contains. NumPy only, for every framework."""
 
 import json
 import unicodedata
@@ -14,20 +14,22 @@ FILE = "vocabulary.json"
 
 
 class Vocabulary:
-    """Everything that `texts` use at least `min_count` times; built from the training split alone."""
+    """Characters and 1-3-grams with their ids; 0 is padding in both."""
 
     def __init__(self, chars: Sequence[str], grams: Sequence[str], max_length: int = 256):
         self.chars = {char: index for index, char in enumerate(chars, start=2)}
         self.grams = {gram: index for index, gram in enumerate(grams, start=1)}
+        self.num_chars, self.num_grams = len(self.chars) + 2, len(self.grams) + 1
         self.max_length = max_length
 
     @classmethod
     def build(cls, texts: Iterable[str], min_count: int = 2, max_length: int = 256) -> "Vocabulary":
+        """Everything that at least `min_count` of these texts contain: pass the training split alone."""
         counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         for text in map(clean, texts):
             counts[0].update(set(text))
             counts[1].update(grams_of(text))
-        chars, grams = ([item for item, count in c.items() if count >= min_count] for c in counts)
+        chars, grams = (sorted(item for item, count in c.items() if count >= min_count) for c in counts)
         return cls(chars, grams, max_length)
 
     def encode(self, text: str) -> dict[str, Any]:
@@ -36,7 +38,8 @@ class Vocabulary:
         known = self.grams
         return {
             "input_ids": [self.chars.get(char, UNKNOWN) for char in text] or [UNKNOWN],
-            "gram_ids": [known[gram] for gram in grams_of(text) if gram in known],
+            # Sorted, since the order of a set of strings differs from process to process.
+            "gram_ids": sorted(known[gram] for gram in grams_of(text) if gram in known),
         }
 
     def shorten(self, text: str) -> str:
@@ -71,5 +74,5 @@ def clean(text: str) -> str:
 
 
 def grams_of(text: str) -> set[str]:
-    """The distinct pairs and triples of neighbouring characters."""
+    """The distinct characters, pairs and triples of neighbouring characters."""
     return {text[i : i + n] for n in (1, 2, 3) for i in range(len(text) - n + 1)}

@@ -83,8 +83,8 @@ class Group:
 
     def fill(self, name: str, value: Any) -> None:
         """Give an argument that the user left at None its value, and keep it up to date until the user sets it."""
-        filled = self.__dict__.setdefault("_filled", {})
+        filled = self.__dict__.get("_filled", {})
         current = getattr(self, name)
         if current is None or (name in filled and filled[name] == current):
             setattr(self, name, value)
-            filled[name] = value
+            self.__dict__["_filled"] = {**filled, name: value}  # a new dict: a shallow copy shares the old one

@@ -123,7 +123,7 @@ class CallbackHandler(TrainerCallback):
 
     def _find(self, callback: Any) -> Any:
         for known in self.callbacks:
-            if (isinstance(known, callback) if isinstance(callback, type) else known is callback or known == callback):
+            if isinstance(known, callback) if isinstance(callback, type) else known is callback or known == callback:
                 return known
         return None
 

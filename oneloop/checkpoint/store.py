@@ -125,7 +125,7 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
 
 
 def problems(path: Path, contents: bool = True) -> list[str]:
-    """Everything that keeps a checkpoint from being whole; without `contents`, sizes are compared and no byte is read."""
+    """What keeps a checkpoint from being whole; without `contents`, sizes are compared and no byte is read."""
     manifest = read_manifest(path)
     if manifest is None:
         return [f"{MANIFEST} is missing or cannot be read"]
@@ -181,7 +181,7 @@ def rotate(parent: Path, run_id: str, limit: int | None, keep: set[str]) -> list
     if not limit or len(own) <= limit:
         return []
     newest = own[-1].path
-    removed = []
+    removed: list[Path] = []
     for candidate in own:
         if len(own) - len(removed) <= limit:
             break

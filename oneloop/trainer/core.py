@@ -7,7 +7,6 @@ from typing import Any
 
 from .. import backends, loop
 from ..accelerator import Accelerator
-from ..arguments import TrainingArguments
 from ..callbacks import CallbackHandler
 from ..checkpoint import store
 from ..data.order import BatchSampler
@@ -23,12 +22,15 @@ from .later import TrainerLater
 from .optimizing import TrainerOptimizing
 from .reporting import TrainerReporting
 from .saving import TrainerSaving, check_writable
+from .surface import TrainerSurface
 from .training import TrainerSteps
 
 logger = logging.getLogger(__name__)
 
 
-class Trainer(TrainerSteps, TrainerData, TrainerOptimizing, TrainerSaving, TrainerReporting, TrainerLater):
+class Trainer(
+    TrainerSteps, TrainerData, TrainerOptimizing, TrainerSaving, TrainerReporting, TrainerSurface, TrainerLater
+):
     """Trains, evaluates and predicts with a torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell.
 
     Positional up to model_init, where the versions of other trainers agree; the rest by name. A criterion in second
@@ -152,7 +154,9 @@ class Trainer(TrainerSteps, TrainerData, TrainerOptimizing, TrainerSaving, Train
             )
         for name, dataset in (("train_dataset", self.train_dataset), ("eval_dataset", self.eval_dataset)):
             if isinstance(dataset, str):
-                raise DataError(f"{name} is the text {dataset[:60]!r}; pass a data set: a list of dicts, a Dataset, ...")
+                raise DataError(
+                    f"{name} is the text {dataset[:60]!r}; pass a data set: a list of dicts, a Dataset, ..."
+                )
         if args.batch_eval_metrics and self.compute_metrics is not None:
             check_batch_metrics(self.compute_metrics)
 
@@ -197,18 +201,18 @@ class Trainer(TrainerSteps, TrainerData, TrainerOptimizing, TrainerSaving, Train
         self._train_batch_size = self.args.train_batch_size
         self._init_memory: dict[str, Any] = {}
         self._counts_tokens = setup.token_counting(self.args)
-        self._micro_items: list[int] = []
-        self._share: float | None = None
-        self._past: Any = None
+        self._micro_items = []
+        self._share = None
+        self._past = None
         self._split = 1
         self._tokens = 0
         self._flops = 0.0
-        self._unpadded: list[Any] = []
+        self._unpadded = []
         self._unpadded_total = 0
-        self._last_saved: str | None = None
+        self._last_saved = None
         self._new_best = self._save_for_best = False
         self._metric_scheduler = False
-        self._plan: Any = None
+        self._plan = None
         self._train_started = time.time()
         self._log_clock = (time.perf_counter(), 0)
         self._ignore_keys_for_eval: list[str] | None = None
@@ -224,7 +228,7 @@ class Trainer(TrainerSteps, TrainerData, TrainerOptimizing, TrainerSaving, Train
         ignore_keys_for_eval: list[str] | None = None,
         **kwargs: Any,
     ) -> TrainOutput:
-        """Train to the end of the plan; with resume_from_checkpoint (a path, or True for the newest), go on from there."""
+        """Train to the end; with resume_from_checkpoint (a path, or True for the newest), go on from there."""
         if "model_path" in kwargs:  # the spelling of transformers 3
             resume_from_checkpoint = kwargs.pop("model_path")
         if kwargs:
@@ -377,9 +381,10 @@ class Trainer(TrainerSteps, TrainerData, TrainerOptimizing, TrainerSaving, Train
         """An iterator over the micro-batches of an epoch, from the given step on. A resume computes its position;
         only loaders that cannot be positioned are walked through, aloud."""
         loader, skip = plan.loader, done * plan.accumulation
-        sampler = getattr(loader, "batch_sampler", None)
-        dataset = getattr(loader, "dataset", None)
-        for part in {id(p): p for p in (sampler, getattr(loader, "sampler", None), dataset, loader)}.values():
+        sampler: Any = getattr(loader, "batch_sampler", None)
+        dataset: Any = getattr(loader, "dataset", None)
+        parts: list[Any] = [sampler, getattr(loader, "sampler", None), dataset, loader]
+        for part in {id(p): p for p in parts}.values():
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
         if dataset is not None:
@@ -463,11 +468,13 @@ class Trainer(TrainerSteps, TrainerData, TrainerOptimizing, TrainerSaving, Train
         self.memory.start("eval", self.backend, self.args.device)
         loader = self.get_eval_dataloader(eval_dataset)
         started = time.time()
-        output = self._run_evaluation(loader, "Evaluation", self.compute_metrics is None or None, ignore_keys, metric_key_prefix)
+        output = self._run_evaluation(
+            loader, "Evaluation", self.compute_metrics is None or None, ignore_keys, metric_key_prefix
+        )
         metrics = self._timed(output, loader, metric_key_prefix, started)
         self.memory.stop("eval", self.backend, self.args.device, metrics)
         self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics=metrics)
         return metrics
 
     def predict(
@@ -480,7 +487,7 @@ class Trainer(TrainerSteps, TrainerData, TrainerOptimizing, TrainerSaving, Train
         output = self._run_evaluation(loader, "Prediction", None, ignore_keys, metric_key_prefix)
         metrics = self._timed(output, loader, metric_key_prefix, started)
         self.memory.stop("test", self.backend, self.args.device, metrics)
-        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics)
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics=metrics)
         return PredictionOutput(output.predictions, output.label_ids, metrics)
 
     def _run_evaluation(self, loader: Any, description: str, loss_only: Any, ignore_keys: Any, prefix: str) -> Any:

@@ -176,7 +176,9 @@ class TrainerData(TrainerParts):
 
     # -- batches
 
-    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any = None) -> tuple[list, Any]:
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: Any = None
+    ) -> tuple[list, Any]:
         """The micro-batches of the next update, and how many items they hold together (None when nothing needs it)."""
         batches = []
         for _ in range(num_batches):

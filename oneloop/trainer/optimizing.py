@@ -106,4 +106,3 @@ class TrainerOptimizing(TrainerParts):
         self._metric_scheduler = steps_by_metric(self.lr_scheduler)
         self.callback_handler.optimizer = self.optimizer
         self.callback_handler.lr_scheduler = self.lr_scheduler
-

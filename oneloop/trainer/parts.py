@@ -1,19 +1,20 @@
 """The attributes that the parts of a Trainer share."""
 
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..callbacks import CallbackHandler
+from ..measuring import LossMeter
 from ..state import TrainerControl, TrainerState
 
 
 class TrainerParts:
-    """Declared once for the type checker; Trainer.__init__ fills them."""
+    """Declared once for readers and the type checker; Trainer.__init__ fills them."""
 
     args: Any
     backend: ModuleType
     model: Any
-    model_wrapped: Any
+    model_wrapped: Any  # the model under torch.compile and the like: the one that is called
     model_init: Any
     data_collator: Any
     train_dataset: Any
@@ -32,11 +33,32 @@ class TrainerParts:
     engine: Any
     accelerator: Any
     label_names: list[str]
+    losses: LossMeter
     is_in_train: bool
 
+    _plan: Any
+    _run_id: str
+    _last_saved: str | None
     _train_batch_size: int
+    _new_best: bool
+    _save_for_best: bool
+
+    # The weight of a micro-batch in its update; see losses.py.
     _counts_items: bool
     _micro_items: list[int]
     _share: float | None
     _shifts_labels: bool
+    _split: int
+
     _past: Any
+    _counts_tokens: str
+    _tokens: int
+    _flops: float
+    _unpadded: list[Any]
+    _unpadded_total: int
+    _log_clock: tuple[float, int]
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A part calls methods of the others; Trainer has them all."""

@@ -27,7 +27,7 @@ class TrainerReporting(TrainerParts):
                 seconds = time.time() - start_time
                 logs["train_tokens_per_second"] = round(self.state.num_input_tokens_seen / max(seconds, 1e-9), 3)
         self.state.log_history.append({**logs, "step": self.state.global_step})
-        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=logs)
 
     def log_evaluate_save(self, epoch: int) -> None:
         """Do what the callbacks asked for after a step or an epoch."""

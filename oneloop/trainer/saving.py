@@ -55,7 +55,7 @@ class TrainerSaving(TrainerParts):
             weights.save_tensors(state_dict or tensors, partial, {"tied": json.dumps(tied)} if tied else None)
             os.replace(partial, folder / WEIGHTS)
             for part in ("config", "generation_config"):
-                config = getattr(model, part, None)
+                config: Any = getattr(model, part, None)
                 if hasattr(config, "save_pretrained"):
                     config.save_pretrained(str(folder))
         if hasattr(self.processing_class, "save_pretrained"):
@@ -162,8 +162,10 @@ class TrainerSaving(TrainerParts):
             return None if found is None else found.path
         path = Path(wanted)
         if not path.is_dir():
-            raise CheckpointError(f"resume_from_checkpoint={str(wanted)!r} is not a directory. Give a checkpoint-N "
-                                  "directory, or True for the newest one in output_dir.")
+            raise CheckpointError(
+                f"resume_from_checkpoint={str(wanted)!r} is not a directory. Give a checkpoint-N "
+                "directory, or True for the newest one in output_dir."
+            )
         wrong = store.problems(path)
         if wrong:
             raise CheckpointError(f"the checkpoint {path} is not whole: {'; '.join(wrong)}")

@@ -231,7 +231,7 @@ class TrainerSteps(TrainerParts):
         self._unpadded = []
 
     def floating_point_ops(self, inputs: Any) -> float:
-        """Operations of forward and backward: six for each weight in a matrix product and token. Override it at will."""
+        """Operations of forward and backward: six for each matrix weight and token. Override it at will."""
         main = inputs.get(self._main_input_name) if isinstance(inputs, Mapping) else None
         tokens = 0 if main is None else main.shape[0] * (main.shape[1] if len(main.shape) > 1 else 1)
         return 6.0 * tokens * self._matrix_parameters

@@ -39,7 +39,7 @@ class Writer(TrainerCallback):
             return
         self._ensure_open(args, state)
         self.text("args", args.to_json_string())
-        config = getattr(model, "config", None)
+        config: Any = getattr(model, "config", None)
         if hasattr(config, "to_json_string"):
             self.text("model_config", config.to_json_string())
 

@@ -47,9 +47,9 @@ class TensorBoardCallback(Writer):
         if self._given is not None:
             self._given.add_text(name, value)
             return
-        from tensorboard.plugins.text.metadata import create_summary_metadata
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
+        from tensorboard.plugins.text.metadata import create_summary_metadata
 
         tensor = TensorProto(dtype="DT_STRING", string_val=[value.encode()])
         metadata = create_summary_metadata(display_name=name, description="")

@@ -91,7 +91,7 @@ def test_a_value_is_accepted_and_reads_back(name):
     args = make(name)
     stored = "device_spec" if name == "device" else name
     assert getattr(args, stored) == sample(name)
-    if stored in KNOWN and name not in ("local_rank", "save_async"):
+    if stored in KNOWN:
         assert getattr(args, stored) != getattr(Seq2SeqTrainingArguments("out"), stored)
 
 
@@ -128,10 +128,9 @@ def test_every_argument_explains_itself(name):
         assert ALIASES[alias].target == name
 
 
-@pytest.mark.parametrize("name", sorted(KNOWN))
+# Two hold objects of other libraries, which can be of any type.
+@pytest.mark.parametrize("name", sorted(set(KNOWN) - {"parallelism_config", "generation_config"}))
 def test_a_value_of_the_wrong_type_is_an_error_that_shows_it(name):
-    if name in ("parallelism_config", "generation_config"):
-        pytest.skip("an object of another library: any type is one of its")
     given = {} if name == "output_dir" else {"output_dir": "out"}
     with pytest.raises(OneloopError) as caught:
         Seq2SeqTrainingArguments(**given, **{name: 3.25j})

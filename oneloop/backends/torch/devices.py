@@ -77,7 +77,8 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     text = str(error)
     return isinstance(error, RuntimeError) and any(
-        sign in text for sign in ("out of memory", "can't allocate memory", "DefaultCPUAllocator", "CUDNN_STATUS_NOT_SUPP")
+        sign in text
+        for sign in ("out of memory", "can't allocate memory", "DefaultCPUAllocator", "CUDNN_STATUS_NOT_SUPP")
     )
 
 

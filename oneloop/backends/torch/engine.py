@@ -146,7 +146,7 @@ class Engine:
         return None
 
     def _apply_masked(self, optimizer: Any, step: int) -> int | None:
-        """Fused kernels leave everything as it is where found_inf is set; other optimizers need the flag on the host."""
+        """Fused kernels change nothing where found_inf is set; other optimizers need the flag on the host."""
         known = self.read_pending()
         assert isinstance(self._bad, torch.Tensor)
         if not getattr(optimizer, "_step_supports_amp_scaling", False):

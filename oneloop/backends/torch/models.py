@@ -166,7 +166,7 @@ def add_embedding_noise(model: nn.Module, alpha: float) -> Callable[[], None]:
     embeddings = embeddings or next((m for m in base.modules() if isinstance(m, nn.Embedding)), None)
     if embeddings is None:
         raise ModelError(
-            f"neftune_noise_alpha adds noise to embeddings, but {type(base).__name__} has no nn.Embedding. Leave it out."
+            f"neftune_noise_alpha adds noise to embeddings, but {type(base).__name__} has none. Leave it out."
         )
 
     def noise(layer: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:

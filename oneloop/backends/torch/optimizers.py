@@ -81,7 +81,9 @@ def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, d
         package, module, attribute, takes_adam = _PACKAGED[name]
         found = _package(package, module, attribute, name)
         return found, options | (adam if takes_adam else {}) | extra
-    raise ArgumentError(f"optim={name!r} has no implementation on torch; use adamw_torch, adafactor, sgd, rmsprop, adagrad")
+    raise ArgumentError(
+        f"optim={name!r} has no implementation on torch; use adamw_torch, adafactor, sgd, rmsprop, adagrad"
+    )
 
 
 # name: (package on the index, module, class, takes Adam's betas and eps)
@@ -125,7 +127,9 @@ def _fused_works(model: nn.Module | None) -> bool:
     return devices <= {"cpu", "cuda", "xpu", "mps"} and len(devices) == 1
 
 
-def parameter_groups(named: list[tuple[str, nn.Parameter]], decay: set[str], weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(
+    named: list[tuple[str, nn.Parameter]], decay: set[str], weight_decay: float
+) -> list[dict[str, Any]]:
     """Two groups: with and without weight decay. Empty ones are left out."""
     groups = [
         {"params": [p for name, p in named if name in decay], "weight_decay": weight_decay},
