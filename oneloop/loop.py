@@ -33,10 +33,11 @@ class Plan:
 
 @dataclass
 class Position:
-    """Where a run begins: after this many steps of this epoch."""
+    """Where a run stands: after this many steps of this epoch."""
 
     epoch: int = 0
     step_in_epoch: int = 0
+    epoch_ended: bool = False  # its end has been logged, evaluated and saved
 
 
 def plan_steps(steps_per_epoch: int | None, args: Any) -> tuple[int, int]:
@@ -49,37 +50,37 @@ def plan_steps(steps_per_epoch: int | None, args: Any) -> tuple[int, int]:
     return math.ceil(args.num_train_epochs * steps_per_epoch), math.ceil(args.num_train_epochs)
 
 
-def run(trainer: "Trainer", plan: Plan, start: Position) -> None:
-    """Train from a position to the end of the plan, or until a callback says stop."""
+def run(trainer: "Trainer", plan: Plan, place: Position) -> None:
+    """Train from a place to the end of the plan, or until a callback says stop."""
     t, state = trainer, trainer.state
-    for epoch in range(start.epoch, plan.epochs):
-        done = start.step_in_epoch if epoch == start.epoch else 0
-        batches = t.open_epoch(plan, epoch, done)
+    for epoch in range(place.epoch, plan.epochs):
+        if epoch != place.epoch:
+            place.epoch, place.step_in_epoch, place.epoch_ended = epoch, 0, False
+        if place.step_in_epoch == 0 and t.is_over(plan):
+            break
+        batches = t.open_epoch(plan, epoch, place.step_in_epoch)
         t.call("on_epoch_begin")
         for micro_batches, num_items in steps_of(t, plan, batches):
             t.call("on_step_begin")
             loss = t.accumulate(micro_batches, num_items)
             t.update(loss)
-            done += 1
+            place.step_in_epoch += 1
             state.global_step += 1
-            state.epoch = plan.epoch_at(epoch, done)
+            state.epoch = plan.epoch_at(epoch, place.step_in_epoch)
             t.call("on_step_end")
-            t.log_evaluate_save(epoch)
-            if t.control.should_epoch_stop or t.control.should_training_stop or plan.is_over(state.global_step):
-                break
-        if done == 0 and not t.control.should_training_stop:
+            t.log_evaluate_save()
+        if place.step_in_epoch == 0:
             t.end_of_empty_epoch(epoch)
             break
-        state.epoch = plan.epoch_at(epoch, done) if plan.steps_per_epoch else float(epoch + 1)
+        state.epoch = plan.epoch_at(epoch, place.step_in_epoch) if plan.steps_per_epoch else float(epoch + 1)
+        place.epoch_ended = True
         t.call("on_epoch_end")
-        t.log_evaluate_save(epoch)
-        if t.control.should_training_stop or plan.is_over(state.global_step):
-            break
+        t.log_evaluate_save()
 
 
 def steps_of(trainer: "Trainer", plan: Plan, batches: Iterator[Any]) -> Iterator[tuple[list[Any], int | None]]:
-    """The micro-batches of each update, with the number of items in all of them."""
-    while True:
+    """The micro-batches of each update, with the number of items in all of them, until the epoch or the run is over."""
+    while not trainer.is_over(plan) and not trainer.control.should_epoch_stop:
         micro_batches, num_items = trainer.get_batch_samples(batches, plan.accumulation, trainer.args.device)
         if not micro_batches:
             return

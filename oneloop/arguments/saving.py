@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..enums import HubStrategy, SaveStrategy
+from ..preemption import parse
 from . import values
 from .fields import Group, declare
 
@@ -35,7 +36,13 @@ class Saving(Group):
     restore_callback_states_from_checkpoint: bool = arg(
         False, "On resume, give the callbacks the state they had in the checkpoint."
     )
-    enable_jit_checkpoint: bool = arg(False, "Save a checkpoint when the process is asked to end (SIGTERM).")
+    preemption_signals: list[str] = arg(
+        lambda: ["SIGTERM", "SIGINT"],
+        "Signals on which a run finishes its step, saves and leaves; SIGUSR1 and others can be added, [] turns it off.",
+        none=True,
+        shown="SIGTERM, SIGINT",
+    )
+    enable_jit_checkpoint: bool = arg(False, "True: SIGTERM is one of preemption_signals, as it is by default.")
     push_to_hub: bool = arg(False, "Push the model to the Hub each time it is saved.")
     hub_model_id: str | None = arg(
         None, "With push_to_hub: the repository.", aliases=("push_to_hub_model_id",), shown="output_dir's name"
@@ -54,5 +61,8 @@ class Saving(Group):
     hub_revision: str | None = arg(None, "With push_to_hub: the branch to push to.", shown="the main branch")
 
     def check(self) -> None:
+        self.preemption_signals = [signal.name for signal in parse(self.preemption_signals)]
+        if self.enable_jit_checkpoint and "SIGTERM" not in self.preemption_signals:
+            self.preemption_signals.append("SIGTERM")
         if self.save_strategy == "steps" and self.save_steps == 0:
             raise values.wrong("save_steps", 0, "at least 1 with save_strategy='steps', or a ratio between 0 and 1")

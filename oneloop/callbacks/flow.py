@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from typing import Any
 
 from ..state import ExportableState
@@ -13,8 +14,16 @@ logger = logging.getLogger(__name__)
 class DefaultFlowCallback(TrainerCallback):
     """Sets the flags of TrainerControl by the strategies in the arguments."""
 
+    def __init__(self) -> None:
+        self._saved_at = time.monotonic()
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._saved_at = time.monotonic()
+
     def on_step_end(self, args, state, control, **kwargs):
         step = state.global_step
+        if args.save_interval_minutes and time.monotonic() - self._saved_at >= 60 * args.save_interval_minutes:
+            control.should_save = True
         if step == 1 and args.logging_first_step:
             control.should_log = True
             if args.eval_strategy == "steps":
@@ -30,6 +39,8 @@ class DefaultFlowCallback(TrainerCallback):
             # A run that saves by steps never ends with its last steps unsaved.
             if args.save_strategy == "steps":
                 control.should_save = True
+        if control.should_save:
+            self._saved_at = time.monotonic()
         return control
 
     def on_epoch_end(self, args, state, control, **kwargs):

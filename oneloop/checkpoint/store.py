@@ -13,12 +13,12 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
+from .tensors import write_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -63,49 +63,46 @@ def _sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def staged(parent: Path, step: int, run_id: str, reason: str) -> Iterator[Path]:
-    """A directory to write a checkpoint into. When the block ends well, it takes its place in one rename; when it
-    does not, nothing is left of it, and a checkpoint that stood in its place still stands."""
+def open_stage(parent: Path, step: int) -> Path:
+    """A hidden directory beside the place of a checkpoint, to write it into."""
     parent.mkdir(parents=True, exist_ok=True)
     folder = parent / f"{_STAGED}{step}.{uuid.uuid4().hex[:8]}.partial"
     folder.mkdir()
-    try:
-        yield folder
-        _write_manifest(folder, step, run_id, reason)
-        _take_place(folder, parent / f"{PREFIX}-{step}")
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    return folder
 
 
-def _write_manifest(folder: Path, step: int, run_id: str, reason: str) -> None:
-    files = {}
+def commit(folder: Path, step: int, run_id: str, reason: str, facts: dict[str, dict[str, Any]]) -> Path:
+    """Make a staged directory the checkpoint of its step: manifest last, then one rename.
+
+    `facts` are those of files that were written with their checksum; the others are read for theirs.
+    """
+    files = dict(facts)
     for path in sorted(folder.rglob("*")):
-        if path.is_file():
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and name not in files:
             with open(path, "rb") as f:
                 os.fsync(f.fileno())
-            name = path.relative_to(folder).as_posix()
             files[name] = {"bytes": path.stat().st_size, "sha256": checksum(path)}
-    content = {
+    manifest = {
         "format": FORMAT,
         "step": step,
         "run_id": run_id,
         "reason": reason,
         "written": time.time(),
-        "files": files,
+        "files": dict(sorted(files.items())),
     }
-    with open(folder / MANIFEST, "w", encoding="utf-8") as f:
-        json.dump(content, f, indent=1)
-        f.flush()
-        os.fsync(f.fileno())
+    write_bytes(folder / MANIFEST, [json.dumps(manifest, indent=1).encode()])
     _sync_directory(folder)
+    target = folder.parent / f"{PREFIX}-{step}"
+    _take_place(folder, target)
+    return target
 
 
 def _take_place(folder: Path, target: Path) -> None:
+    """A checkpoint that stands there already is moved aside until the new one is in its place."""
     old = None
     if target.exists():
-        old = target.with_name(f"{_STAGED}{target.name}.{uuid.uuid4().hex[:8]}.replaced")
+        old = target.with_name(f"{_STAGED}{target.name.rsplit('-', 1)[1]}.{uuid.uuid4().hex[:8]}.replaced")
         target.rename(old)
     folder.rename(target)
     _sync_directory(target.parent)
@@ -113,15 +110,35 @@ def _take_place(folder: Path, target: Path) -> None:
         delete(old)
 
 
+def discard(folder: Path) -> None:
+    """Remove a staged directory that will not become a checkpoint."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def read_manifest(path: Path) -> dict[str, Any] | None:
-    """The manifest of a checkpoint directory; None when there is none or it cannot be read."""
+    """The manifest of a checkpoint directory; None when there is none or it cannot be one."""
     try:
         with open(path / MANIFEST, encoding="utf-8") as f:
             manifest = json.load(f)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    whole = isinstance(manifest, dict) and isinstance(manifest.get("files"), dict) and "format" in manifest
-    return manifest if whole else None
+    return manifest if _is_manifest(manifest) else None
+
+
+def _is_manifest(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("files"), dict) or "format" not in value:
+        return False
+    if not isinstance(value.get("run_id"), str) or not isinstance(value.get("written"), (int, float)):
+        return False
+    return all(
+        isinstance(facts, dict)
+        and isinstance(facts.get("bytes"), int)
+        and isinstance(facts.get("sha256"), str)
+        and not Path(name).is_absolute()
+        and ".." not in Path(name).parts
+        and "\0" not in name
+        for name, facts in value["files"].items()
+    )
 
 
 def problems(path: Path, contents: bool = True) -> list[str]:
@@ -134,12 +151,15 @@ def problems(path: Path, contents: bool = True) -> list[str]:
     found = []
     for name, facts in manifest["files"].items():
         file = path / name
-        if not file.is_file():
-            found.append(f"{name} is missing")
-        elif file.stat().st_size != facts["bytes"]:
-            found.append(f"{name} has {file.stat().st_size} bytes instead of {facts['bytes']}")
-        elif contents and checksum(file) != facts["sha256"]:
-            found.append(f"{name} has changed since it was written (checksum)")
+        try:
+            if not file.is_file():
+                found.append(f"{name} is missing")
+            elif file.stat().st_size != facts["bytes"]:
+                found.append(f"{name} has {file.stat().st_size} bytes instead of {facts['bytes']}")
+            elif contents and checksum(file) != facts["sha256"]:
+                found.append(f"{name} has changed since it was written (checksum)")
+        except OSError as error:
+            found.append(f"{name} cannot be read: {error}")
     return found
 
 
@@ -168,6 +188,25 @@ def latest(parent: Path) -> Checkpoint | None:
     return max((c for c in own if c.run_id == newest.run_id), key=lambda c: c.step)
 
 
+def newest_first(parent: Path) -> list[Checkpoint]:
+    """The checkpoints of the run that wrote last, newest first; then those of the others."""
+    every = find(parent)
+    last = latest(parent)
+    if last is None:
+        return []
+    own = [c for c in every if c.run_id == last.run_id]
+    return own[::-1] + sorted((c for c in every if c.run_id != last.run_id), key=lambda c: -c.written)
+
+
+def forget_superseded(parent: Path, run_id: str, best: str | None) -> None:
+    """Delete what was kept only for being the best and is no more."""
+    for old in find(parent):
+        if old.run_id == run_id and str(old.path) != best:
+            manifest = read_manifest(old.path)
+            if manifest is not None and manifest.get("reason") == "best":
+                delete(old.path)
+
+
 def delete(path: Path) -> None:
     """Remove a checkpoint; its manifest goes first, so that a half-deleted one is never taken for whole."""
     with contextlib.suppress(FileNotFoundError):
@@ -192,11 +231,23 @@ def rotate(parent: Path, run_id: str, limit: int | None, keep: set[str]) -> list
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Delete what a save that died has left behind, and nothing else."""
-    for path in parent.glob(f"{_STAGED}*") if parent.is_dir() else ():
-        if path.is_dir() and path.suffix in (".partial", ".replaced"):
-            logger.warning("Removing %s, the rest of a save that did not finish.", path.name)
-            shutil.rmtree(path, ignore_errors=True)
+    """Clear away what a save that died has left behind, and nothing else.
+
+    A save may have died between its two renames: then the new checkpoint is whole but hidden, and takes its place now;
+    or the one that it was to replace is put back.
+    """
+    hidden = [p for p in parent.glob(f"{_STAGED}*") if p.is_dir()] if parent.is_dir() else []
+    for suffix in (".partial", ".replaced"):
+        for path in hidden:
+            if path.suffix != suffix:
+                continue
+            target = parent / f"{PREFIX}-{path.name[len(_STAGED) :].split('.')[0]}"
+            if not target.exists() and not problems(path):
+                logger.warning("Putting %s in its place: the save that wrote it died before it could.", target.name)
+                path.rename(target)
+            else:
+                logger.warning("Removing %s, the rest of a save that did not finish.", path.name)
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def get_last_checkpoint(folder: str | os.PathLike) -> str | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from . import page, picture
-from .history import Run
+from .history import Run, changed_arguments
 
 __all__ = ["Run", "write_report"]
 
@@ -19,10 +19,13 @@ def write_report(
     """Writes `report.png` and `report.html` into `output_dir` and returns their paths.
 
     Without `log_history` the run is read from the directory's `trainer_state.json`, or else from that of its newest
-    checkpoint. `arguments` are listed on the page as they are: pass those that differ from the defaults.
+    checkpoint. The page lists `arguments`, or those of the directory's `training_args.json` that differ from the
+    defaults.
     """
     folder = Path(output_dir)
+    if arguments is None:
+        arguments = changed_arguments(folder)
     run = Run.read(folder) if log_history is None else Run([dict(entry) for entry in log_history], title=folder.name)
     run.title = title or run.title
     folder.mkdir(parents=True, exist_ok=True)
-    return picture.write(run, folder / "report.png"), page.write(run, folder / "report.html", arguments or {})
+    return picture.write(run, folder / "report.png"), page.write(run, folder / "report.html", arguments)

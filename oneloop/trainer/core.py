@@ -9,11 +9,12 @@ from .. import backends, loop
 from ..accelerator import Accelerator
 from ..callbacks import CallbackHandler
 from ..checkpoint import store
-from ..data.order import BatchSampler
+from ..checkpoint.saver import Buffers, Saver
 from ..errors import ArgumentError, DataError, ModelError
 from ..evaluation import check_batch_metrics, evaluation_loop, loader_rows
 from ..measuring import LossMeter, MemoryTracker, speed_metrics
 from ..outputs import EvalLoopOutput, PredictionOutput, TrainOutput
+from ..preemption import Watch
 from ..randomness import enable_full_determinism, set_seed
 from ..state import TrainerControl, TrainerState
 from . import setup
@@ -21,6 +22,7 @@ from .data import TrainerData, has_length
 from .later import TrainerLater
 from .optimizing import TrainerOptimizing
 from .reporting import TrainerReporting
+from .resuming import TrainerResuming
 from .saving import TrainerSaving, check_writable
 from .surface import TrainerSurface
 from .training import TrainerSteps
@@ -29,7 +31,14 @@ logger = logging.getLogger(__name__)
 
 
 class Trainer(
-    TrainerSteps, TrainerData, TrainerOptimizing, TrainerSaving, TrainerReporting, TrainerSurface, TrainerLater
+    TrainerSteps,
+    TrainerData,
+    TrainerOptimizing,
+    TrainerSaving,
+    TrainerResuming,
+    TrainerReporting,
+    TrainerSurface,
+    TrainerLater,
 ):
     """Trains, evaluates and predicts with a torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell.
 
@@ -212,6 +221,12 @@ class Trainer(
         self._last_saved = None
         self._new_best = self._save_for_best = False
         self._metric_scheduler = False
+        self._resume_random = None
+        self._resume_stopped = (False, False)
+        self._stored_data_state: Any = None
+        self._tokenizer_files = None
+        self._saver = Saver()
+        self._buffers = Buffers()
         self._plan = None
         self._train_started = time.time()
         self._log_clock = (time.perf_counter(), 0)
@@ -251,9 +266,11 @@ class Trainer(
         self.is_in_train = True
         undo = self._before_training()
         try:
-            return self._train(checkpoint, trial)
+            with Watch(args.preemption_signals) as self._watch:
+                return self._train(checkpoint, trial)
         finally:
             self.is_in_train = False
+            self._saver.settle()
             for remove in undo:
                 remove()
 
@@ -285,8 +302,7 @@ class Trainer(
         self._prepare_optimizer(plan.max_steps)
         start = loop.Position()
         if checkpoint is not None:
-            self._load_course(checkpoint)
-            start = self._resume_position(plan)
+            start = self._load_course(checkpoint)
         self._announce(plan, checkpoint)
         self._set_up_state(plan, trial)
         self.engine.clear()
@@ -297,7 +313,9 @@ class Trainer(
         self.call("on_train_begin")
         if args.eval_on_start and checkpoint is None:
             self._evaluate(self._ignore_keys_for_eval)
-        self._resume_random = checkpoint
+        if any(self._resume_stopped):
+            self.control.should_training_stop, self.control.should_epoch_stop = self._resume_stopped
+        self._place = start
         loop.run(self, plan, start)
         return self._finish(plan, first_step)
 
@@ -307,6 +325,7 @@ class Trainer(
         if late is not None:
             self._nonfinite_step(late)
         args = self.args
+        self._end_saves()
         if args.load_best_model_at_end:
             self._load_best_model()
         self.store_flos()
@@ -361,58 +380,6 @@ class Trainer(
             loader, accumulation, per_epoch, max_steps, epochs, samples, self.get_total_train_batch_size(args)
         )
 
-    def _resume_position(self, plan: loop.Plan) -> loop.Position:
-        step = self.state.global_step
-        if plan.steps_per_epoch:
-            epoch, done = divmod(step, plan.steps_per_epoch)
-        else:
-            epoch = int(self.state.epoch or 0) if plan.max_steps <= 0 else 0
-            done = step - self._steps_before(epoch)
-        if self.args.ignore_data_skip:
-            done = 0
-        return loop.Position(epoch, done)
-
-    def _steps_before(self, epoch: int) -> int:
-        """Steps of the epochs before this one, from the log, for data without a length."""
-        logged = [e["step"] for e in self.state.log_history if e.get("epoch") is not None and e["epoch"] <= epoch]
-        return max(logged, default=0) if epoch else 0
-
-    def open_epoch(self, plan: loop.Plan, epoch: int, done: int) -> Any:
-        """An iterator over the micro-batches of an epoch, from the given step on. A resume computes its position;
-        only loaders that cannot be positioned are walked through, aloud."""
-        loader, skip = plan.loader, done * plan.accumulation
-        sampler: Any = getattr(loader, "batch_sampler", None)
-        dataset: Any = getattr(loader, "dataset", None)
-        parts: list[Any] = [sampler, getattr(loader, "sampler", None), dataset, loader]
-        for part in {id(p): p for p in parts}.values():
-            if hasattr(part, "set_epoch"):
-                part.set_epoch(epoch)
-        if dataset is not None:
-            self.backend.loaders.reseed_generator(dataset, self._data_seed + epoch)
-        positioned = isinstance(sampler, BatchSampler)
-        if positioned and skip:
-            sampler.start_at(min(skip, len(sampler)))
-        batches = iter(loader)
-        if skip and not positioned:
-            self._walk(batches, skip)
-        if self._resume_random is not None:
-            # After the iterator exists: making it may draw numbers, which the unbroken run drew long ago.
-            self._load_random(self._resume_random)
-            self._resume_random = None
-        return batches
-
-    def _walk(self, batches: Any, count: int) -> None:
-        from tqdm.auto import tqdm
-
-        logger.warning(
-            "The training data cannot be positioned, so the resumed run reads %d batches again and drops them. "
-            "A data set with a length and an index resumes at once; ignore_data_skip=True starts the epoch anew.",
-            count,
-        )
-        for _ in tqdm(range(count), desc="skipping", disable=self.args.disable_tqdm):
-            if next(batches, None) is None:
-                return
-
     def end_of_empty_epoch(self, epoch: int) -> None:
         """The data gave nothing: an iterable that is used up ends the run, aloud."""
         if self.state.global_step == 0:
@@ -447,6 +414,10 @@ class Trainer(
             plan.max_steps if plan.max_steps > 0 else "unknown",
             "" if checkpoint is None else f", going on from {checkpoint} at step {self.state.global_step}",
         )
+
+    def is_over(self, plan: loop.Plan) -> bool:
+        """The last step is done, or a callback has stopped the run."""
+        return self.control.should_training_stop or plan.is_over(self.state.global_step)
 
     def call(self, event: str) -> None:
         """One of the events without arguments, to all callbacks."""

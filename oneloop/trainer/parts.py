@@ -39,6 +39,9 @@ class TrainerParts:
     _plan: Any
     _run_id: str
     _last_saved: str | None
+    _place: Any  # loop.Position
+    _resume_random: Any  # the checkpoint whose random state is still to be restored
+    _tokenizer_files: dict[str, bytes] | None
     _train_batch_size: int
     _new_best: bool
     _save_for_best: bool

@@ -29,18 +29,25 @@ class TrainerReporting(TrainerParts):
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=logs)
 
-    def log_evaluate_save(self, epoch: int) -> None:
-        """Do what the callbacks asked for after a step or an epoch."""
+    def log_evaluate_save(self) -> None:
+        """Do what the callbacks, or a signal, asked for after a step or an epoch."""
+        if self._saver.has_news:
+            self._tell_saved()
         control = self.control
+        if self._watch.received is not None and self.args.save_strategy != "no":
+            control.should_save = True
         if control.should_log:
             self._log_step()
         if control.should_evaluate:
             metrics = self._evaluate(self._ignore_keys_for_eval)
             self._find_best(metrics)
         if self.control.should_save:
+            self.control.should_save = False
             self._save_checkpoint(self.model, reason="best" if self._save_for_best else "save")
             self._save_for_best = self._new_best = False
-            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+        if self._watch.received is not None:
+            self._end_saves()
+            self._watch.leave(self._last_saved)
 
     def _log_step(self) -> None:
         loss = self.losses.take()

@@ -1,22 +1,23 @@
-"""What goes into a checkpoint, and back out of it."""
+"""What goes into a checkpoint, and when."""
 
+import copy
 import json
 import logging
 import os
-import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from .. import randomness
 from ..checkpoint import store
+from ..checkpoint.contents import Contents, room_for
+from ..checkpoint.tensors import from_numpy
 from ..errors import CheckpointError
-from ..state import ExportableState, TrainerState
+from ..state import ExportableState
 from .parts import TrainerParts
 
 logger = logging.getLogger(__name__)
 
-WEIGHTS = "model.safetensors"
-ADAPTER = "adapter_model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 RANDOM = "random.safetensors"
 STATE = "trainer_state.json"
@@ -32,35 +33,46 @@ def write_json(path: Path, data: Any) -> None:
 
 
 class TrainerSaving(TrainerParts):
-    """save_model, save_state, checkpoints and their loading."""
+    """save_model, save_state and checkpoints."""
 
     # -- the model alone
 
     def save_model(self, output_dir: Any = None, _internal_call: bool = False) -> None:
         """Write the model, its configuration and its tokenizer so that the model's own library can open them."""
-        if not self.args.should_save:
-            return
-        self._save(str(output_dir or self.args.output_dir))
+        if self.args.should_save:
+            self._save(str(output_dir or self.args.output_dir))
 
     def _save(self, output_dir: str, state_dict: dict[str, Any] | None = None) -> None:
         folder = Path(output_dir)
         folder.mkdir(parents=True, exist_ok=True)
+        contents = Contents()
+        self._add_model(contents, folder, lambda tensors: tensors, state_dict)
+        contents.write_over(folder)
+
+    def _add_model(self, contents: Contents, folder: Path, copies: Any, state_dict: Any = None) -> None:
+        """Weights, configuration and tokenizer. An adapter writes its own, small, files into the folder at once."""
         models, weights = self.backend.models, self.backend.weights
         model = models.unwrap(self.model)
         if models.is_adapter(model):
             weights.save_adapter(model, folder)
         else:
             tensors, tied = weights.model_tensors(model)
-            partial = folder / f".{WEIGHTS}.partial"
-            weights.save_tensors(state_dict or tensors, partial, {"tied": json.dumps(tied)} if tied else None)
-            os.replace(partial, folder / WEIGHTS)
+            tensors = copies({f"model/{name}": value for name, value in (state_dict or tensors).items()})
+            metadata = {"format": weights.LAYOUT} | ({"tied": json.dumps(tied)} if tied else {})
+            raws = {name.removeprefix("model/"): weights.raw(value) for name, value in tensors.items()}
+            contents.add_weights(raws, metadata)
+        contents.texts.update(self._companion_files(model))
+        contents.add_json(ARGUMENTS, self.args.to_dict())
+
+    def _companion_files(self, model: Any) -> dict[str, bytes]:
+        """Configuration and tokenizer files. A tokenizer does not change while training and is asked once."""
+        found: dict[str, bytes] = {}
+        if not self.backend.models.is_adapter(model):
             for part in ("config", "generation_config"):
-                config: Any = getattr(model, part, None)
-                if hasattr(config, "save_pretrained"):
-                    config.save_pretrained(str(folder))
-        if hasattr(self.processing_class, "save_pretrained"):
-            self.processing_class.save_pretrained(str(folder))
-        write_json(folder / ARGUMENTS, self.args.to_dict())
+                found |= _saved_files(getattr(model, part, None))
+        if self._tokenizer_files is None:
+            self._tokenizer_files = _saved_files(self.processing_class)
+        return found | self._tokenizer_files
 
     def save_state(self) -> None:
         """trainer_state.json in the output directory."""
@@ -74,54 +86,83 @@ class TrainerSaving(TrainerParts):
 
     # -- checkpoints
 
-    def _save_checkpoint(self, model: Any = None, trial: Any = None, reason: str = "save") -> Path:
-        """Everything that a resumed run needs, in output_dir/checkpoint-STEP."""
+    def _save_checkpoint(self, model: Any = None, trial: Any = None, reason: str = "save") -> None:
+        """Everything that a resumed run needs, in output_dir/checkpoint-STEP.
+
+        Training waits only while it is copied; files are written in the background, and on_save follows their commit.
+        """
+        args, step = self.args, self.state.global_step
+        parent = Path(args.output_dir)
+        self._end_saves(f"{store.PREFIX}-{step}")
         self.store_flos()
-        self.losses.read()
-        step = self.state.global_step
-        parent = Path(self.args.output_dir)
-        target = parent / f"{store.PREFIX}-{step}"
-        if reason == "best" or self._new_best:
-            self.state.best_model_checkpoint = str(target)
-        self.state.stateful_callbacks = self._callback_states()
-        with store.staged(parent, step, self._run_id, reason) as folder:
-            self.save_model(str(folder), _internal_call=True)
-            if not self.args.save_only_model:
-                self._write_course(folder)
-            self.state.save_to_json(folder / STATE)
-        self._last_saved = str(target)
-        self._forget_old_checkpoints(reason)
-        return target
+        target = str(parent / f"{store.PREFIX}-{step}")
+        state = copy.copy(self.state)
+        if self._new_best:
+            state.best_model_checkpoint = target
+        state.stateful_callbacks = self._callback_states()
+        state.log_history = list(state.log_history)
+        best, run_id = state.best_model_checkpoint, self._run_id
+        try:
+            stage = store.open_stage(parent, step)
+            contents = self._contents(stage, state)
+        except OSError as error:
+            self._saver.refused(error, target)
+            return
 
-    def _forget_old_checkpoints(self, reason: str) -> None:
-        parent = Path(self.args.output_dir)
-        best = self.state.best_model_checkpoint
-        for old in [c for c in store.find(parent) if c.run_id == self._run_id and str(c.path) != best]:
-            manifest = store.read_manifest(old.path)
-            if manifest is not None and manifest.get("reason") == "best":  # was kept only for being the best
-                store.delete(old.path)
-        store.rotate(parent, self._run_id, self.args.save_total_limit, {best} if best else set())
+        def job() -> None:
+            try:
+                room_for(stage, contents.size)
+                store.commit(stage, step, run_id, reason, contents.write(stage))
+            except BaseException:
+                store.discard(stage)
+                raise
+            store.forget_superseded(parent, run_id, best)
+            store.rotate(parent, run_id, args.save_total_limit, {best} if best else set())
 
-    def _write_course(self, folder: Path) -> None:
+        def then() -> None:
+            self._last_saved = target
+            self.state.best_model_checkpoint = best
+            self.control = self.callback_handler.call_event("on_save", args, state, self.control)
+
+        self._saver.submit(job, then, args.save_async, f"{store.PREFIX}-{step}")
+        self._tell_saved()
+
+    def _contents(self, stage: Path, state: Any) -> Contents:
+        contents = Contents()
+        if type(self).save_model is TrainerSaving.save_model and type(self)._save is TrainerSaving._save:
+            self._add_model(contents, stage, lambda tensors: self._buffers.copy(tensors, self.backend.weights.copy_to))
+        else:
+            self.save_model(str(stage), _internal_call=True)  # an override writes what it likes
+        if not self.args.save_only_model:
+            self._add_course(contents)
+        contents.texts[STATE] = state.to_json().encode()
+        return contents
+
+    def _add_course(self, contents: Contents) -> None:
         """Optimizer, schedule, random state and the rest of what decides how the run goes on."""
-        from safetensors.numpy import save_file
-
-        tensors, optimizer = self.backend.weights.optimizer_state(self.optimizer, self.model)
-        self.backend.weights.save_tensors(tensors, folder / OPTIMIZER)
-        save_file(randomness.get_state(self.backend), folder / RANDOM)
-        run = {
-            "format": store.FORMAT,
-            "run_id": self._run_id,
-            "framework": self.backend.NAME,
-            "optimizer": optimizer,
-            "scheduler": _json_state(self.lr_scheduler),
-            "engine": self.engine.state(),
-            "losses": self.losses.state(),
-            "work": {"tokens": self._tokens, "flops": self._flops, "unpadded": self._unpadded_total},
-            "split": self._split,
-            "course": self._course(),
-        }
-        write_json(folder / RUN, run)
+        weights = self.backend.weights
+        tensors, optimizer = weights.optimizer_state(self.optimizer, self.model)
+        copies = self._buffers.copy({f"optimizer/{name}": t for name, t in tensors.items()}, weights.copy_to)
+        raws = {name.removeprefix("optimizer/"): weights.raw(value) for name, value in copies.items()}
+        contents.tensors[OPTIMIZER] = (raws, {"format": weights.LAYOUT})
+        states = {name: from_numpy(array.copy()) for name, array in randomness.get_state(self.backend).items()}
+        contents.tensors[RANDOM] = (states, {})
+        contents.add_json(
+            RUN,
+            {
+                "format": store.FORMAT,
+                "run_id": self._run_id,
+                "framework": self.backend.NAME,
+                "optimizer": optimizer,
+                "scheduler": _json_state(self.lr_scheduler),
+                "engine": self.engine.state(),
+                "losses": self.losses.state(),
+                "work": {"tokens": self._tokens, "flops": self._flops, "unpadded": self._unpadded_total},
+                "split": self._split,
+                "position": self._position(),
+                "course": self._course(),
+            },
+        )
 
     def _course(self) -> dict[str, Any]:
         """What a resumed run should have the same of."""
@@ -134,6 +175,11 @@ class TrainerSaving(TrainerParts):
             "seed": self.args.seed,
             "data_seed": self._data_seed,
             "sampling": str(self.args.train_sampling_strategy),
+            "learning_rate": self.args.learning_rate,
+            "lr_scheduler_type": str(self.args.lr_scheduler_type),
+            "weight_decay": self.args.weight_decay,
+            "max_grad_norm": self.args.max_grad_norm,
+            "optim": str(self.args.optim),
         }
 
     def _callback_states(self) -> dict[str, Any]:
@@ -145,109 +191,30 @@ class TrainerSaving(TrainerParts):
                 states.setdefault(type(callback).__name__, []).append(callback.state())
         return {name: s[0] if isinstance(s, list) and len(s) == 1 else s for name, s in states.items()}
 
-    # -- loading
+    # -- saves under way
 
-    def _find_checkpoint(self, wanted: Any) -> Path | None:
-        """The checkpoint that resume_from_checkpoint means; None for a fresh start."""
-        if wanted is None or wanted is False:
-            return None
-        if wanted is True or wanted == "latest":
-            found = store.latest(Path(self.args.output_dir))
-            if found is None:
-                logger.warning(
-                    "resume_from_checkpoint=%s, but %s has no checkpoint: the run starts from the beginning.",
-                    wanted,
-                    self.args.output_dir,
-                )
-            return None if found is None else found.path
-        path = Path(wanted)
-        if not path.is_dir():
-            raise CheckpointError(
-                f"resume_from_checkpoint={str(wanted)!r} is not a directory. Give a checkpoint-N "
-                "directory, or True for the newest one in output_dir."
-            )
-        wrong = store.problems(path)
-        if wrong:
-            raise CheckpointError(f"the checkpoint {path} is not whole: {'; '.join(wrong)}")
-        return path
+    def _tell_saved(self) -> None:
+        """on_save for every save that has been committed since the last look."""
+        for then in self._saver.poll():
+            then()
 
-    def _load_weights(self, path: Path) -> None:
-        """Weights of a checkpoint or of a directory that save_model wrote."""
-        weights = self.backend.weights
-        if self.backend.models.is_adapter(self.backend.models.unwrap(self.model)):
-            weights.load_adapter(self.model, path)
-            return
-        if not (path / WEIGHTS).is_file():
-            raise CheckpointError(f"{path} has no {WEIGHTS}")
-        from safetensors import safe_open
+    def _end_saves(self, what: str | None = None) -> None:
+        """Wait until nothing is being written; errors of the background are raised here."""
+        self._saver.wait(what)
+        self._tell_saved()
 
-        with safe_open(str(path / WEIGHTS), framework="np") as f:
-            tied = json.loads((f.metadata() or {}).get("tied", "{}"))
-        weights.load_model(self.model, weights.load_tensors(path / WEIGHTS), tied, str(path))
 
-    def _load_best_model(self) -> None:
-        best = self.state.best_model_checkpoint
-        if best is None:
-            logger.warning("load_best_model_at_end=True, but no evaluation has set a best model; the last one stays.")
-            return
-        logger.info("Loading the best model: %s (%s).", best, self.state.best_metric)
-        self._load_weights(Path(best))
-
-    def _load_state(self, path: Path) -> None:
-        """Step, logs and callbacks of a checkpoint; comes before the loop is planned."""
-        self.state = TrainerState.load_from_json(path / STATE)
-        self.state.is_world_process_zero = self.is_world_process_zero()
-        self.state.is_local_process_zero = self.is_local_process_zero()
-        best = self.state.best_model_checkpoint
-        if best and not Path(best).is_dir() and (path.parent / Path(best).name).is_dir():
-            self.state.best_model_checkpoint = str(path.parent / Path(best).name)  # the run was moved
-        for callback in self.callback_handler.callbacks:
-            stored = self.state.stateful_callbacks.get(type(callback).__name__)
-            if not stored or not hasattr(callback, "from_state"):
-                continue
-            stored = stored if isinstance(stored, dict) else stored.pop(0)
-            values = dict(stored["attributes"])
-            if self.args.restore_callback_states_from_checkpoint:
-                values |= stored["args"]
-            for name, value in values.items():
-                setattr(callback, name, value)
-
-    def _load_course(self, path: Path) -> None:
-        """Optimizer, schedule and counters of a checkpoint; the random state comes last of all, in _load_random."""
-        if not (path / RUN).is_file():
-            raise CheckpointError(
-                f"{path} holds a model without optimizer and random state (save_only_model=True wrote it), so a run "
-                "cannot go on from it. Load its weights into the model and start a new run."
-            )
-        run = json.loads((path / RUN).read_text(encoding="utf-8"))
-        self._run_id = run["run_id"]
-        self._last_saved = str(path)
-        weights = self.backend.weights
-        weights.load_optimizer(
-            self.optimizer, self.model, weights.load_tensors(path / OPTIMIZER), run["optimizer"], str(path)
-        )
-        if run["scheduler"] is not None and hasattr(self.lr_scheduler, "load_state_dict"):
-            self.lr_scheduler.load_state_dict(run["scheduler"])
-        self.engine.load_state(run["engine"])
-        self.losses.load_state(run["losses"])
-        work = run["work"]
-        self._tokens, self._flops, self._unpadded_total = work["tokens"], work["flops"], work["unpadded"]
-        self._split = run.get("split", 1)
-        self._report_changes(run["course"])
-
-    def _report_changes(self, before: dict[str, Any]) -> None:
-        now = self._course()
-        changed = [f"{key} was {before[key]}, is {now[key]}" for key in before if before[key] != now.get(key)]
-        if changed:
-            logger.warning(
-                "This run differs from the one that wrote the checkpoint, so it will not end with the same bits: %s.",
-                "; ".join(changed),
-            )
-
-    def _load_random(self, path: Path) -> None:
-        from safetensors.numpy import load_file
-
-        randomness.set_state(self.backend, load_file(path / RANDOM))
+def _saved_files(thing: Any) -> dict[str, bytes]:
+    """The files that an object writes with save_pretrained."""
+    if not hasattr(thing, "save_pretrained"):
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        thing.save_pretrained(folder)
+        return {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(Path(folder).rglob("*"))
+            if path.is_file()
+        }
 
 
 def _json_state(scheduler: Any) -> Any:
@@ -278,7 +245,3 @@ def check_writable(directory: Any) -> None:
             f"output_dir {str(directory)!r} cannot be written: {error.strerror or error}. Choose another directory, or "
             "change its permissions."
         ) from error
-
-
-def free_bytes(directory: Any) -> int:
-    return shutil.disk_usage(directory).free

@@ -1,13 +1,13 @@
 """Weights and optimizer state as named tensors, to and from safetensors files."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
+from ...checkpoint.tensors import Raw
 from ...errors import CheckpointError
 from .models import named_parameters, unwrap
 
@@ -31,25 +31,36 @@ def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, 
     return tensors, tied
 
 
-def save_tensors(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file."""
-    seen: set[int] = set()
-    plain = {}
-    for name, value in tensors.items():
-        value = value.detach().contiguous().cpu()
-        storage = value.untyped_storage().data_ptr()
-        # Two views of one storage may not lie in one file.
-        plain[name] = value.clone() if storage in seen else value
-        seen.add(storage)
-    save_file(plain, str(path), metadata={"format": LAYOUT, **(metadata or {})})
-    path.chmod(0o666 & ~_umask())
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
-def _umask() -> int:
-    """safetensors makes files that only their owner can read; a checkpoint is as readable as any other file."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def copy_to(tensor: torch.Tensor, buffer: torch.Tensor | None) -> torch.Tensor:
+    """A real copy on the host, in the buffer of the save before where it fits: `.cpu()` of a CPU tensor is no copy."""
+    tensor = tensor.detach()
+    if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+        buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    return buffer.copy_(tensor)
+
+
+def raw(tensor: torch.Tensor) -> Raw:
+    """A tensor on the host as the bytes that go into a file."""
+    if tensor.dtype not in _DTYPES:
+        raise CheckpointError(f"a tensor of type {tensor.dtype} has no place in a safetensors file")
+    flat = tensor.detach().contiguous().cpu().reshape(-1)
+    return Raw(_DTYPES[tensor.dtype], tuple(tensor.shape), flat.view(torch.uint8).numpy())
 
 
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:

@@ -1,0 +1,88 @@
+"""What a checkpoint holds, ready to be written by any thread: the training thread has copied it all."""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .tensors import Raw, write, write_bytes
+
+SHARD_BYTES = 5 * 10**9
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass
+class Contents:
+    """Files by name: texts as bytes, tensor files as named tensors with their metadata."""
+
+    texts: dict[str, bytes] = field(default_factory=dict)
+    tensors: dict[str, tuple[dict[str, Raw], dict[str, str]]] = field(default_factory=dict)
+
+    def add_json(self, name: str, data: Any) -> None:
+        self.texts[name] = (json.dumps(data, indent=2, sort_keys=True) + "\n").encode()
+
+    def add_weights(self, tensors: dict[str, Raw], metadata: dict[str, str]) -> None:
+        """model.safetensors, or several files and an index when there is too much for one."""
+        shards = split(tensors, SHARD_BYTES)
+        if len(shards) == 1:
+            self.tensors[WEIGHTS] = (tensors, metadata)
+            return
+        places = {}
+        for i, shard in enumerate(shards, 1):
+            name = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+            self.tensors[name] = (shard, metadata)
+            places |= dict.fromkeys(shard, name)
+        total = sum(raw.size for raw in tensors.values())
+        self.add_json(INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, but for the tables of contents."""
+        tensors = sum(raw.size for group, _ in self.tensors.values() for raw in group.values())
+        return tensors + sum(map(len, self.texts.values()))
+
+    def write(self, folder: Path) -> dict[str, dict[str, Any]]:
+        """Write every file; their facts for the manifest."""
+        for name in (*self.tensors, *self.texts):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        facts = {name: write(folder / name, group, metadata) for name, (group, metadata) in self.tensors.items()}
+        return facts | {name: write_bytes(folder / name, [text]) for name, text in self.texts.items()}
+
+    def write_over(self, folder: Path) -> None:
+        """Put the files into a directory that people read: each appears whole, in place of the one before it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, (group, metadata) in self.tensors.items():
+            write(folder / f".{name}.partial", group, metadata)
+        for name, text in self.texts.items():
+            write_bytes(folder / f".{name}.partial", [text])
+        for name in (*self.tensors, *self.texts):
+            os.replace(folder / f".{name}.partial", folder / name)
+        if self.tensors:  # files of an earlier save with another number of shards would be read instead
+            for old in folder.glob("model*.safetensors*"):
+                if old.name not in self.tensors and old.name not in self.texts:
+                    old.unlink()
+
+
+def split(tensors: dict[str, Raw], limit: int) -> list[dict[str, Raw]]:
+    """Groups of at most `limit` bytes, in order; a tensor above it is alone."""
+    shards: list[dict[str, Raw]] = [{}]
+    size = 0
+    for name, raw in tensors.items():
+        if shards[-1] and size + raw.size > limit:
+            shards.append({})
+            size = 0
+        shards[-1][name] = raw
+        size += raw.size
+    return shards
+
+
+def room_for(folder: Path, size: int) -> None:
+    """An error before writing, when the disk has not enough room: a tenth more than the data, for tables and luck."""
+    free = shutil.disk_usage(folder).free
+    if free < size * 1.02 + (1 << 20):
+        import errno
+
+        raise OSError(errno.ENOSPC, f"{size / 2**20:.0f} MB are needed and {free / 2**20:.0f} MB are free", str(folder))

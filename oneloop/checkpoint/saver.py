@@ -1,0 +1,128 @@
+"""Saves in the background: one at a time, and no error is ever lost."""
+
+import errno
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+# The disk is full, read-only or gone: nothing that stopping the run would mend.
+DISK_TROUBLE = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.ESTALE,
+}
+
+
+class Saver:
+    """Runs a job in a thread. A second job waits for the first, aloud; an error of a job is raised at the next use."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._finished: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self.failures = 0  # saves that the disk did not take
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def submit(self, job: Callable[[], None], then: Callable[[], None], background: bool, what: str) -> None:
+        """Run job, and let `then` be called by the main thread once it has ended well."""
+        self.wait(what)
+        if not background:
+            self._run(job, then, what)
+            self._raise()
+            return
+        self._thread = threading.Thread(target=self._run, args=(job, then, what), name="oneloop-save", daemon=False)
+        self._thread.start()
+
+    def _run(self, job: Callable[[], None], then: Callable[[], None], what: str) -> None:
+        try:
+            job()
+        except OSError as error:
+            self.refused(error, what)
+        except BaseException as error:
+            self._error = error
+        else:
+            with self._lock:
+                self._finished.append(then)
+
+    def refused(self, error: OSError, what: str) -> None:
+        """The disk did not take a save: the run goes on, aloud. Any other error is kept for the next use."""
+        if error.errno not in DISK_TROUBLE:
+            self._error = error
+            return
+        self.failures += 1
+        logger.error(
+            "%s was NOT saved: %s. The run goes on, and the checkpoint before it is untouched. Free some space or mend "
+            "the disk; the next save tries again.",
+            what,
+            error,
+        )
+
+    def wait(self, what: str | None = None) -> None:
+        """Return when nothing is being written. A wait for the sake of another save is said aloud."""
+        if self.busy:
+            started = time.perf_counter()
+            assert self._thread is not None
+            self._thread.join()
+            if what is not None:
+                logger.warning(
+                    "%s waited %.1f s for the save before it. Saves come faster than the disk takes them: raise "
+                    "save_steps to keep training from waiting.",
+                    what,
+                    time.perf_counter() - started,
+                )
+        self._raise()
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise CheckpointError(f"a checkpoint could not be written: {error}") from error
+
+    @property
+    def has_news(self) -> bool:
+        """Something has ended, well or not, that the main thread should hear of."""
+        return bool(self._finished) or self._error is not None
+
+    def settle(self) -> None:
+        """Let a save under way finish, on the way out of a run; an error of it is said and does not hide another."""
+        try:
+            self.wait()
+        except CheckpointError as error:
+            logger.error("%s", error)
+
+    def poll(self) -> list[Callable[[], None]]:
+        """What is to be done, by the main thread, for saves that have ended since the last call."""
+        self._raise()
+        if not self._finished:
+            return []
+        with self._lock:
+            finished, self._finished = self._finished, []
+        return finished
+
+
+class Buffers:
+    """Copies of tensors in memory that is used again for every save."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] = {}
+
+    def copy(self, tensors: dict[str, Any], copy_to: Callable[[Any, Any], Any]) -> dict[str, Any]:
+        """copy_to(tensor, buffer or None) returns the buffer that holds the copy."""
+        copies = {name: copy_to(tensor, self._kept.get(name)) for name, tensor in tensors.items()}
+        self._kept.update(copies)
+        return copies

@@ -1,0 +1,81 @@
+"""Safetensors files, written in one pass with their checksum.
+
+The safetensors library builds a second copy of everything before it writes. Here each tensor goes from its buffer to
+the file as it is, in blocks that let other threads run, while the checksum is taken of the same bytes. Files are read
+back by the library.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BLOCK = 1 << 22  # bytes between two looks at the clock of other threads
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A tensor as the file sees it: the format's name for its type, its shape, and its bytes in row order."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: Any  # anything with the buffer protocol, contiguous
+
+    @property
+    def size(self) -> int:
+        return memoryview(self.data).nbytes
+
+
+_NUMPY = {"f": "F", "i": "I", "u": "U"}
+
+
+def from_numpy(array: np.ndarray) -> Raw:
+    """An array as it lies in memory."""
+    array = np.ascontiguousarray(array)
+    dtype = "BOOL" if array.dtype.kind == "b" else f"{_NUMPY[array.dtype.kind]}{array.dtype.itemsize * 8}"
+    return Raw(dtype, array.shape, array.reshape(-1).view(np.uint8))
+
+
+def header(tensors: dict[str, Raw], metadata: dict[str, str]) -> bytes:
+    """The file's table of contents, padded so that the data starts at a multiple of eight."""
+    table: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    start = 0
+    for name, raw in tensors.items():
+        table[name] = {"dtype": raw.dtype, "shape": list(raw.shape), "data_offsets": [start, start + raw.size]}
+        start += raw.size
+    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def write(path: Path, tensors: dict[str, Raw], metadata: dict[str, str] | None = None) -> dict[str, Any]:
+    """Write a file, flush it to the disk, and return its facts for the manifest."""
+    # Types with wide elements first keep every tensor aligned, as readers expect.
+    ordered = dict(sorted(tensors.items(), key=lambda item: (-_width(item[1].dtype), item[0])))
+    return write_bytes(path, [header(ordered, metadata or {}), *(raw.data for raw in ordered.values())])
+
+
+def _width(dtype: str) -> int:
+    digits = "".join(c for c in dtype if c.isdigit())
+    return int(digits) if digits else 8
+
+
+def write_bytes(path: Path, parts: list[Any]) -> dict[str, Any]:
+    """Write buffers one after the other; {"bytes", "sha256"} of the file."""
+    digest, size = hashlib.sha256(), 0
+    with open(path, "wb", buffering=0) as f:
+        for part in parts:
+            view = memoryview(part).cast("B") if memoryview(part).nbytes else memoryview(b"")
+            for start in range(0, view.nbytes, BLOCK):
+                block = view[start : start + BLOCK]
+                digest.update(block)
+                written = 0
+                while written < block.nbytes:  # a write to a nearly full disk may take less than it was given
+                    written += f.write(block[written:])
+                size += block.nbytes
+        os.fsync(f.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}

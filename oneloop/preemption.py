@@ -1,0 +1,79 @@
+"""Signals that ask a run to leave: it finishes its step, saves, and goes with an exit status that says so."""
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+from .errors import ArgumentError, OneloopError
+
+EXIT_STATUS = 75  # EX_TEMPFAIL of sysexits.h: not done, but trying again will go on from here
+
+
+class Preempted(OneloopError, SystemExit):
+    """Raised out of train() after the save that a signal asked for; a script that lets it pass exits with 75."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = EXIT_STATUS
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def parse(names: list[str]) -> list[signal.Signals]:
+    """Signals by name, with or without SIG."""
+    found = []
+    for name in names:
+        full = name.upper() if name.upper().startswith("SIG") else f"SIG{name.upper()}"
+        if not hasattr(signal, full) or full in ("SIGKILL", "SIGSTOP"):
+            raise ArgumentError(
+                f"preemption_signals: {name!r} is not a signal that a program can catch; use names such as SIGTERM, "
+                "SIGINT or SIGUSR1"
+            )
+        found.append(getattr(signal, full))
+    return found
+
+
+class Watch:
+    """Catches the signals while training. The first is remembered; a second of the same kind works as it always did."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.signals = parse(names)
+        self.received: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "Watch":
+        if threading.current_thread() is threading.main_thread():
+            for number in self.signals:
+                self._before[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        self._before = {}
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self.received = signal.Signals(number)
+        self._restore()
+        # Not through logging: the signal may have come while this very thread was writing a log line.
+        text = f"oneloop: {self.received.name}: the run finishes this step, saves and leaves; again to leave at once.\n"
+        os.write(2, text.encode())
+
+    def leave(self, saved: str | None) -> None:
+        """Leave train(), after the save."""
+        assert self.received is not None
+        text = f"the run left on {self.received.name}. " + (
+            f"It was saved as {saved}; resume_from_checkpoint=True goes on from there."
+            if saved
+            else "Nothing was saved: save_strategy is 'no', or the messages above say why."
+        )
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt(text)
+        raise Preempted(text)

@@ -1,0 +1,249 @@
+"""Going on from a checkpoint: which one, what is in it, and where in the data it stands."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from .. import loop, randomness
+from ..checkpoint import store
+from ..checkpoint.contents import INDEX, WEIGHTS
+from ..data.order import BatchSampler
+from ..errors import CheckpointError
+from ..state import TrainerState
+from .parts import TrainerParts
+from .saving import OPTIMIZER, RANDOM, RUN, STATE
+
+logger = logging.getLogger(__name__)
+
+
+class TrainerResuming(TrainerParts):
+    """resume_from_checkpoint, and the epoch that it starts in."""
+
+    # -- which checkpoint
+
+    def _find_checkpoint(self, wanted: Any) -> Path | None:
+        """The checkpoint that resume_from_checkpoint means; None for a fresh start."""
+        if wanted is None or wanted is False:
+            return None
+        if wanted is True or wanted == "latest":
+            return self._newest_whole()
+        path = Path(wanted)
+        if not path.is_dir():
+            raise CheckpointError(
+                f"resume_from_checkpoint={str(wanted)!r} is not a directory. Give a checkpoint-N directory, or True "
+                "for the newest one in output_dir."
+            )
+        wrong = store.problems(path)
+        if wrong:
+            whole = [str(c.path) for c in store.find(path.parent) if not store.problems(c.path)]
+            raise CheckpointError(
+                f"the checkpoint {path} is not whole: {'; '.join(wrong)}. "
+                + (f"Whole ones beside it: {', '.join(whole)}." if whole else "There is no whole one beside it.")
+            )
+        return path
+
+    def _newest_whole(self) -> Path | None:
+        """The newest checkpoint of the run that wrote last; one that is damaged is passed over, aloud."""
+        every = store.newest_first(Path(self.args.output_dir))
+        for candidate in every:
+            wrong = store.problems(candidate.path)
+            if not wrong:
+                return candidate.path
+            logger.warning("Passing over %s, which is not whole: %s.", candidate.path, "; ".join(wrong))
+        if every:
+            raise CheckpointError(
+                f"none of the {len(every)} checkpoints in {self.args.output_dir} is whole; the warnings above say why. "
+                "Leave resume_from_checkpoint out to start from the beginning."
+            )
+        logger.warning(
+            "resume_from_checkpoint is set, but %s has no checkpoint: the run starts from the beginning.",
+            self.args.output_dir,
+        )
+        return None
+
+    # -- what is in it
+
+    def _load_weights(self, path: Path) -> None:
+        """Weights of a checkpoint or of a directory that save_model wrote."""
+        weights = self.backend.weights
+        if self.backend.models.is_adapter(self.backend.models.unwrap(self.model)):
+            weights.load_adapter(self.model, path)
+            return
+        if (path / INDEX).is_file():
+            places = json.loads((path / INDEX).read_text(encoding="utf-8"))["weight_map"]
+            files = [path / name for name in sorted(set(places.values()))]
+        elif (path / WEIGHTS).is_file():
+            files = [path / WEIGHTS]
+        else:
+            raise CheckpointError(f"{path} has no {WEIGHTS}")
+        from safetensors import safe_open
+
+        with safe_open(str(files[0]), framework="np") as f:
+            tied = json.loads((f.metadata() or {}).get("tied", "{}"))
+        tensors: dict[str, Any] = {}
+        for file in files:
+            tensors |= weights.load_tensors(file)
+        weights.load_model(self.model, tensors, tied, str(path))
+
+    def _load_best_model(self) -> None:
+        best = self.state.best_model_checkpoint
+        if best is None:
+            logger.warning("load_best_model_at_end=True, but no evaluation has set a best model; the last one stays.")
+            return
+        logger.info("Loading the best model: %s (%s).", best, self.state.best_metric)
+        self._load_weights(Path(best))
+
+    def _load_state(self, path: Path) -> None:
+        """Step, logs and callbacks of a checkpoint; comes before the loop is planned."""
+        self.state = TrainerState.load_from_json(path / STATE)
+        self.state.is_world_process_zero = self.is_world_process_zero()
+        self.state.is_local_process_zero = self.is_local_process_zero()
+        best = self.state.best_model_checkpoint
+        if best and not Path(best).is_dir() and (path.parent / Path(best).name).is_dir():
+            self.state.best_model_checkpoint = str(path.parent / Path(best).name)  # the run was moved
+        for callback in self.callback_handler.callbacks:
+            stored = self.state.stateful_callbacks.get(type(callback).__name__)
+            if not stored or not hasattr(callback, "from_state"):
+                continue
+            stored = stored if isinstance(stored, dict) else stored.pop(0)
+            values = dict(stored["attributes"])
+            if self.args.restore_callback_states_from_checkpoint:
+                values |= stored["args"]
+            for name, value in values.items():
+                setattr(callback, name, value)
+
+    def _load_course(self, path: Path) -> loop.Position:
+        """Optimizer, schedule, counters and position; the random state comes last of all, in open_epoch."""
+        if not (path / RUN).is_file():
+            raise CheckpointError(
+                f"{path} holds a model without optimizer and random state (save_only_model=True wrote it), so a run "
+                "cannot go on from it. Load its weights into the model and start a new run."
+            )
+        run = json.loads((path / RUN).read_text(encoding="utf-8"))
+        self._run_id = run["run_id"]
+        self._last_saved = str(path)
+        weights = self.backend.weights
+        weights.load_optimizer(
+            self.optimizer, self.model, weights.load_tensors(path / OPTIMIZER), run["optimizer"], str(path)
+        )
+        if run["scheduler"] is not None and hasattr(self.lr_scheduler, "load_state_dict"):
+            self.lr_scheduler.load_state_dict(run["scheduler"])
+        self.engine.load_state(run["engine"])
+        self.losses.load_state(run["losses"])
+        work = run["work"]
+        self._tokens, self._flops, self._unpadded_total = work["tokens"], work["flops"], work["unpadded"]
+        self._split = run.get("split", 1)
+        self._report_changes(run["course"])
+        self._resume_random = path
+        return self._start_from(run)
+
+    def _report_changes(self, before: dict[str, Any]) -> None:
+        now = self._course()
+        changed = [f"{key} was {before[key]}, is {now[key]}" for key in before if before[key] != now.get(key)]
+        if changed:
+            logger.warning(
+                "This run differs from the one that wrote the checkpoint, so it will not end with the same bits: %s.",
+                "; ".join(changed),
+            )
+
+    # -- where in the data
+
+    def _position(self) -> dict[str, Any]:
+        """Where the run stands, for the checkpoint."""
+        place: loop.Position = self._place
+        return {
+            "epoch": place.epoch,
+            "step_in_epoch": place.step_in_epoch,
+            "epoch_ended": place.epoch_ended,
+            # A run that was stopped by a callback stays stopped; one that reached its last step may be given more.
+            "stopped": self.control.should_training_stop and not self._plan.is_over(self.state.global_step),
+            "epoch_stopped": self.control.should_epoch_stop,
+            "data": self._data_state(),
+        }
+
+    def _start_from(self, run: dict[str, Any]) -> loop.Position:
+        stored, plan = run["position"], self._plan
+        epoch, done, ended = stored["epoch"], stored["step_in_epoch"], stored["epoch_ended"]
+        changed = run["course"]["samples_per_step"] != plan.samples_per_step
+        if plan.steps_per_epoch and (changed or run["course"]["samples"] != plan.samples):
+            # Another batch size or data set: the position is counted anew from the step.
+            epoch, done = divmod(self.state.global_step, plan.steps_per_epoch)
+            ended = False
+        if ended:
+            epoch, done = epoch + 1, 0
+        if self.args.ignore_data_skip:
+            done = 0
+        self._stored_data_state = None if ended or self.args.ignore_data_skip else stored.get("data")
+        self._resume_stopped = (stored["stopped"], stored["epoch_stopped"] and not ended)
+        return loop.Position(epoch, done)
+
+    def _data_state(self) -> Any:
+        """The state of data that keep their own position, as plain JSON; None for the rest."""
+        loader = self._plan.loader
+        if isinstance(getattr(loader, "batch_sampler", None), BatchSampler):
+            return None
+        owners: list[Any] = [loader, getattr(loader, "dataset", None)]
+        for owner in owners:
+            if callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None)):
+                if owner is not loader and getattr(loader, "num_workers", False):
+                    return None  # the workers have copies of the data set; this one has not moved
+                try:
+                    return json.loads(json.dumps(owner.state_dict()))
+                except (TypeError, ValueError, NotImplementedError, AttributeError):
+                    return None
+        return None
+
+    def open_epoch(self, plan: loop.Plan, epoch: int, done: int) -> Any:
+        """An iterator over the micro-batches of an epoch, from the given step on. A resume computes its position;
+        only data that cannot be positioned are walked through, aloud."""
+        loader, skip = plan.loader, done * plan.accumulation
+        sampler: Any = getattr(loader, "batch_sampler", None)
+        dataset: Any = getattr(loader, "dataset", None)
+        parts: list[Any] = [sampler, getattr(loader, "sampler", None), dataset, loader]
+        for part in {id(p): p for p in parts}.values():
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+        if dataset is not None:
+            self.backend.loaders.reseed_generator(dataset, self._data_seed + epoch)
+        skip = self._put_in_place(loader, sampler, dataset, skip)
+        batches = iter(loader)
+        if skip:
+            self._walk(batches, skip)
+        if self._resume_random is not None:
+            # After the iterator exists: making it may draw numbers, which the unbroken run drew long ago.
+            self._load_random(self._resume_random)
+            self._resume_random = None
+        return batches
+
+    def _put_in_place(self, loader: Any, sampler: Any, dataset: Any, skip: int) -> int:
+        """Position the data; how many batches are left to walk through."""
+        stored, self._stored_data_state = self._stored_data_state, None
+        if not skip:
+            return 0
+        if isinstance(sampler, BatchSampler):
+            sampler.start_at(min(skip, len(sampler)))
+            return 0
+        if stored is not None:
+            owner = loader if callable(getattr(loader, "load_state_dict", None)) else dataset
+            owner.load_state_dict(stored)
+            return 0
+        return skip
+
+    def _walk(self, batches: Any, count: int) -> None:
+        from tqdm.auto import tqdm
+
+        logger.warning(
+            "The training data cannot be positioned, so the resumed run reads %d batches again and drops them. "
+            "A data set with a length and an index, or with state_dict and load_state_dict, resumes at once; "
+            "ignore_data_skip=True starts the epoch anew.",
+            count,
+        )
+        for _ in tqdm(range(count), desc="skipping", disable=self.args.disable_tqdm):
+            if next(batches, None) is None:
+                return
+
+    def _load_random(self, path: Path) -> None:
+        from safetensors.numpy import load_file
+
+        randomness.set_state(self.backend, load_file(path / RANDOM))

@@ -1,0 +1,260 @@
+"""For every argument that works: two values or more, and what there is to see of each in a small run."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.arguments import sights
+from tests.arguments.sights import for_metrics, log, log_steps, notes
+
+FLOAT, HALF, BRAIN = "torch.float32", "torch.float16", "torch.bfloat16"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """see: from a Scene to a value. seen: (value of the argument, what is to be seen); only `differs` leaves that open.
+    given: the other arguments of these runs."""
+
+    see: Any
+    seen: list
+    given: dict = field(default_factory=dict)
+    exact: bool = True
+
+
+def shows(see, *seen, **given):
+    return Observation(see, list(seen), given)
+
+
+def differs(see, first, second, **given):
+    """The same again for the same value, something else for the other."""
+    return Observation(see, [(first, None), (second, None)], given, exact=False)
+
+
+def refuses(value, refused, error="RefusedError", **given):
+    """One value trains, another is refused: all that there is to choose."""
+    return shows(sights.outcome, (value, "trained"), (refused, error), **given)
+
+
+by_steps = {"eval_strategy": "steps", "eval_steps": 1}
+one_epoch = {"max_steps": -1, "num_train_epochs": 1}
+by_sgd = {"optim": "sgd", "learning_rate": 0.1}
+workers = {"dataloader_num_workers": 1}
+saving = {"save_strategy": "steps", "save_steps": 2}
+generating = {"predict_with_generate": True}
+
+RUN = {
+    "output_dir": shows(sights.folders, ("here", ["here"]), ("there", ["there"])),
+    "overwrite_output_dir": shows(sights.warnings_about_checkpoints, (False, 1), (True, 0)),
+    "do_train": shows(sights.script, (False, []), (True, ["train"])),
+    "do_eval": shows(sights.script, (False, []), (True, ["eval"])),
+    "do_predict": shows(sights.script, (False, []), (True, ["predict"])),
+    "do_export": shows(sights.script, (False, []), (True, ["export"])),
+    "resume_from_checkpoint": shows(sights.resumed_steps, (None, [1, 2, 3, 4]), (True, [3, 4]), ("latest", [3, 4])),
+    "seed": differs(sights.weights, 1, 2, data_seed=1),
+    "data_seed": differs(sights.order, 1, 2),
+    "full_determinism": shows(sights.deterministic, (False, False), (True, True)),
+    "run_name": shows(sights.name_in_writers, ("one", ["one"]), ("two", ["two"]), report_to="tensorboard"),
+    "device": shows(sights.device_used, ("cpu", "cpu"), ("mps", "RefusedError"), ("cuda:99", "ArgumentError")),
+    "debug": shows(sights.named_layer, ("", False), ("underflow_overflow", True)),
+    "log_level": shows(sights.log_level, ("passive", "warning"), ("error", "error"), ("debug", "debug")),
+    "disable_tqdm": shows(sights.shows_a_bar, (False, True), (True, False)),
+    "skip_memory_metrics": shows(sights.metric("train_mem_cpu_alloc_delta"), (False, True), (True, False)),
+    "past_index": shows(notes("mems"), (-1, [False] * 4), (2, [False, True, True, True])),
+}
+
+DATA = {
+    "per_device_train_batch_size": shows(notes("rows"), (2, [2] * 4), (4, [4] * 4)),
+    "per_device_eval_batch_size": shows(notes("rows", training=False), (4, [4] * 4), (8, [8] * 2), eval_on_start=True),
+    "gradient_accumulation_steps": shows(notes("rows"), (1, [4] * 4), (2, [4] * 8)),
+    "dataloader_drop_last": shows(
+        notes("rows"), (False, [6, 6, 4]), (True, [6, 6]), per_device_train_batch_size=6, **one_epoch
+    ),
+    "dataloader_num_workers": shows(sights.loaders, (0, 0), (2, 2)),
+    "dataloader_pin_memory": shows(sights.pinned, (False, False), (True, True)),
+    "dataloader_persistent_workers": shows(
+        sights.loaders, (False, 2), (True, 1), max_steps=-1, num_train_epochs=2, **workers
+    ),
+    "dataloader_prefetch_factor": shows(sights.loader("prefetch_factor"), (1, 1), (3, 3), **workers),
+    "dataloader_multiprocessing_context": shows(
+        sights.start_method, ("fork", "fork"), ("spawn", "spawn"), ("forkserver", "forkserver"), **workers
+    ),
+    "dataloader_in_order": shows(
+        sights.arrival,
+        (True, [0, 1, 2, 3, 4, 5, 6, 7]),
+        (False, [4, 5, 6, 7, 0, 1, 2, 3]),
+        train_sampling_strategy="sequential",
+        dataloader_num_workers=2,
+        **one_epoch,
+    ),
+    "remove_unused_columns": shows(sights.extra_columns, (True, []), (False, ["extra"])),
+    "label_names": shows(
+        sights.labels_found, (None, [i % 3 for i in range(16)]), (["number"], list(range(16)))
+    ),
+    "train_sampling_strategy": shows(
+        lambda scene: sights.order(scene) == list(range(16)), ("random", False), ("sequential", True)
+    ),
+    "length_column_name": shows(
+        sights.first_batch("length"), ("length", [15]), ("size", [0]), train_sampling_strategy="group_by_length"
+    ),
+    "ignore_data_skip": shows(sights.resumed_data, (False, 8), (True, 0), resume_from_checkpoint=True),
+    "auto_find_batch_size": shows(sights.micro_batches, (False, "out of memory"), (True, [2] * 8)),
+}
+
+OPTIMIZATION = {
+    "learning_rate": differs(sights.weights, 0.01, 0.02),
+    "weight_decay": differs(sights.weights, 0.0, 0.5),
+    "adam_beta1": differs(sights.weights, 0.9, 0.5),
+    "adam_beta2": differs(sights.weights, 0.999, 0.5),
+    "adam_epsilon": differs(sights.weights, 1e-8, 0.1),
+    "max_grad_norm": differs(sights.weights, 0.01, 0, **by_sgd),
+    "optim": shows(
+        sights.optimizer, ("adamw", "AdamW"), ("sgd", "SGD"), ("adafactor", "Adafactor"), ("rmsprop", "RMSprop")
+    ),
+    "optim_args": differs(sights.weights, None, "momentum=0.9", **by_sgd),
+    "lr_scheduler_type": shows(
+        log("learning_rate"), ("constant", [0.5] * 4), ("linear", [0.375, 0.25, 0.125, 0.0]), learning_rate=0.5
+    ),
+    "lr_scheduler_kwargs": differs(log("learning_rate"), {"power": 1.0}, {"power": 2.0}, lr_scheduler_type="polynomial"),
+    "warmup_steps": shows(
+        log("learning_rate"),
+        (0, [0.5] * 4),
+        (2, [0.25, 0.5, 0.5, 0.5]),
+        (0.5, [0.25, 0.5, 0.5, 0.5]),
+        lr_scheduler_type="constant_with_warmup",
+        learning_rate=0.5,
+    ),
+    "warmup_ratio": shows(
+        log("learning_rate"),
+        (0.5, [0.25, 0.5, 0.5, 0.5]),
+        (1.0, [0.125, 0.25, 0.375, 0.5]),
+        lr_scheduler_type="constant_with_warmup",
+        learning_rate=0.5,
+    ),
+    "num_train_epochs": shows(log_steps("loss"), (0.5, [1, 2]), (1, [1, 2, 3, 4]), max_steps=-1),
+    "max_steps": shows(log_steps("loss"), (2, [1, 2]), (3, [1, 2, 3])),
+    "label_smoothing_factor": differs(log("loss"), 0.0, 0.2),
+    "neftune_noise_alpha": differs(sights.noisy, None, 50.0),
+}
+
+PRECISION = {
+    "fp16": shows(sights.precision, (False, (FLOAT, FLOAT, False)), (True, (HALF, FLOAT, False))),
+    "bf16": shows(sights.precision, (False, (FLOAT, FLOAT, False)), (True, (BRAIN, FLOAT, False))),
+    "fp16_opt_level": shows(
+        sights.precision,
+        ("O0", (FLOAT, FLOAT, False)),
+        ("O1", (BRAIN, FLOAT, False)),
+        ("O2", (BRAIN, FLOAT, True)),
+        ("O3", (BRAIN, BRAIN, False)),
+        bf16=True,
+    ),
+    "half_precision_backend": refuses("auto", "apex", "MissingPackageError", bf16=True),
+    "scale_loss": shows(log("loss_scale"), (8.0, [8.0] * 4), (64.0, [64.0] * 4), fp16=True),
+    "bf16_full_eval": shows(sights.evaluated_in, (False, FLOAT), (True, BRAIN)),
+    "fp16_full_eval": shows(sights.evaluated_in, (False, FLOAT), (True, HALF)),
+    "tf32": shows(sights.tf32_flag, (None, True), (False, False)),
+    "gradient_checkpointing": shows(sights.computed, (False, 4), (True, 8)),
+    "gradient_checkpointing_kwargs": shows(
+        sights.block_learns, ({"use_reentrant": False}, True), ({"use_reentrant": True}, False),
+        gradient_checkpointing=True,
+    ),
+    "torch_compile": shows(sights.is_compiled, (False, False), (True, True)),
+    "torch_compile_backend": shows(sights.compiler_modes, (None, []), ("noting", [None])),
+    "torch_compile_mode": shows(
+        sights.compiler_modes, (None, [None]), ("reduce-overhead", ["reduce-overhead"]), torch_compile_backend="noting"
+    ),
+    "jit_mode_eval": shows(
+        sights.compiled_evaluation, (False, []), (True, [None])
+    ),
+    "use_cache": shows(sights.cache_setting, (False, False), (True, True)),
+    "torch_empty_cache_steps": shows(sights.cache_emptied, (None, []), (2, [2, 4])),
+}
+
+EVALUATION = {
+    "eval_strategy": shows(
+        log_steps("eval_loss"), ("no", []), ("steps", [1, 2, 3, 4]), ("epoch", [2, 4]), per_device_train_batch_size=8
+    ),
+    "eval_steps": shows(log_steps("eval_loss"), (1, [1, 2, 3, 4]), (0.5, [2, 4]), eval_strategy="steps"),
+    "eval_delay": shows(log_steps("eval_loss"), (0, [1, 2, 3, 4]), (3, [3, 4]), **by_steps),
+    "eval_on_start": shows(log_steps("eval_loss"), (False, []), (True, [0])),
+    "eval_accumulation_steps": shows(
+        sights.moves_to_host, (None, [1, 2, 3, 4]), (2, [2, 4]), (3, [3, 4]), per_device_eval_batch_size=4
+    ),
+    "eval_do_concat_batches": shows(
+        for_metrics(lambda prediction: len(prediction.label_ids)), (True, [16]), (False, [2])
+    ),
+    "minimum_eval_times": shows(
+        log_steps("eval_loss"), (None, [4]), (2, [2, 4]), eval_strategy="steps", eval_steps=4
+    ),
+    "prediction_loss_only": shows(sights.has_predictions, (False, True), (True, False)),
+    "include_for_metrics": shows(
+        for_metrics(lambda prediction: (prediction.inputs is not None, prediction.losses is not None)),
+        ([], [(False, False)]),
+        (["inputs"], [(True, False)]),
+        (["loss"], [(False, True)]),
+    ),
+    "batch_eval_metrics": shows(for_metrics(lambda prediction: len(prediction.label_ids)), (False, [16]), (True, [8, 8])),
+    "load_best_model_at_end": shows(
+        sights.loaded_step, (False, [4]), (True, [2]), metric_for_best_model="score", **by_steps
+    ),
+    "metric_for_best_model": shows(
+        sights.best_step, ("rising", 4), ("falling", 1), load_best_model_at_end=True, greater_is_better=True, **by_steps
+    ),
+    "greater_is_better": shows(
+        sights.best_step, (True, 4), (False, 1), load_best_model_at_end=True, metric_for_best_model="rising", **by_steps
+    ),
+}
+
+LOGGING = {
+    "logging_dir": shows(sights.event_folders, ("one", ["one"]), ("two", ["two"]), report_to="tensorboard"),
+    "logging_strategy": shows(
+        log_steps("loss"), ("no", []), ("steps", [1, 2, 3, 4]), ("epoch", [2, 4]), per_device_train_batch_size=8
+    ),
+    "logging_steps": shows(log_steps("loss"), (1, [1, 2, 3, 4]), (0.5, [2, 4])),
+    "logging_first_step": shows(log_steps("loss"), (False, [4]), (True, [1, 4]), logging_steps=4),
+    "logging_nan_inf_filter": shows(
+        sights.average_is_finite, (False, [False]), (True, [True]), nonfinite="skip", logging_steps=4
+    ),
+    "nonfinite": shows(sights.after_poison, ("stop", "NonFiniteError"), ("skip", True), ("ignore", False)),
+    "report_to": shows(sights.has_events, ("none", False), ("tensorboard", True)),
+    "include_num_input_tokens_seen": shows(sights.tokens_seen, ("no", 0), ("all", 80), ("non_padding", 48)),
+    "include_tokens_per_second": shows(sights.token_speed, (False, False), (True, True)),
+}
+
+SAVING = {
+    "save_strategy": shows(
+        sights.checkpoints, ("no", []), ("steps", ["checkpoint-3", "checkpoint-4"]),
+        ("epoch", ["checkpoint-2", "checkpoint-4"]), save_steps=3, per_device_train_batch_size=8,
+    ),
+    "save_steps": shows(
+        sights.checkpoints, (2, ["checkpoint-2", "checkpoint-4"]), (0.75, ["checkpoint-3", "checkpoint-4"]),
+        save_strategy="steps",
+    ),
+    "save_total_limit": shows(
+        sights.checkpoints, (None, ["checkpoint-2", "checkpoint-4"]), (1, ["checkpoint-4"]), **saving
+    ),
+    "save_only_model": shows(sights.checkpoint_files, (False, True), (True, False), **saving),
+    "save_safetensors": refuses(True, False, **saving),
+    "restore_callback_states_from_checkpoint": shows(
+        sights.restored_patience, (False, 99), (True, 7), resume_from_checkpoint=True, eval_strategy="epoch"
+    ),
+}
+
+PROCESSES = {
+    "accelerator_config": refuses({"split_batches": False}, {"split_batches": True}),
+    "ray_scope": refuses("last", "avg"),
+}
+
+GENERATION = {
+    "sortish_sampler": shows(sights.sortish, (True, [15]), (False, [])),
+    "predict_with_generate": shows(sights.generated, (False, ((16, 3), [])), (True, ((16, 5), [{}] * 2))),
+    "generation_max_length": shows(
+        sights.generation_options, (None, {}), (7, {"max_length": 7}), **generating
+    ),
+    "generation_num_beams": shows(sights.generation_options, (None, {}), (2, {"num_beams": 2}), **generating),
+    "generation_config": shows(
+        sights.generation_settings,
+        (sights.generation(max_length=3), {"max_length": 3}),
+        (sights.generation(num_beams=4), {"num_beams": 4}),
+    ),
+}
+
+OBSERVATIONS = RUN | DATA | OPTIMIZATION | PRECISION | EVALUATION | LOGGING | SAVING | PROCESSES | GENERATION

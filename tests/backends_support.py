@@ -1,0 +1,94 @@
+"""Small models and data for the tests that run on every backend.
+
+A backend takes part in all of tests/trainer and tests/callbacks when it has a kit here: a class with the methods of
+TorchKit, listed in KITS. Data is plain Python and NumPy, so only models and their weights need writing again.
+"""
+
+from importlib.util import find_spec
+
+import numpy as np
+
+FEATURES = 6
+CLASSES = 3
+WORDS = 17
+
+
+def rows(count=24, seed=0, features=FEATURES, classes=CLASSES):
+    """Samples of a small classification: {"x": ..., "labels": ...}."""
+    random = np.random.RandomState(seed)
+    x = random.randn(count, features).astype(np.float32)
+    labels = (np.abs(x).sum(axis=1) * 7).astype(np.int64) % classes
+    return [{"x": x[i], "labels": int(labels[i])} for i in range(count)]
+
+
+def tagged(lengths, seed=0, width=None, unlabelled=()):
+    """Samples of token classification, padded to one width with -100; those in `unlabelled` have no label at all."""
+    random = np.random.RandomState(seed)
+    width = width or max(lengths)
+    samples = []
+    for i, length in enumerate(lengths):
+        ids = random.randint(1, WORDS, width)
+        labels = np.where(np.arange(width) < length, ids % CLASSES, -100)
+        if i in unlabelled:
+            labels[:] = -100
+        samples.append({"input_ids": ids.astype(np.int64), "labels": labels.astype(np.int64)})
+    return samples
+
+
+class TorchKit:
+    """Models in PyTorch. Weights depend on nothing but `seed`."""
+
+    name = "torch"
+
+    def classifier(self, returns="dict", dropout=0.0, norm=False, seed=0):
+        """forward(x, labels): a hidden layer and a cross entropy. `returns`: dict, tuple, object, scalar or logits."""
+        import torch
+
+        from tests.torch_models import Classifier
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return Classifier(returns, dropout, norm)
+
+    def tagger(self, signature="plain", seed=0):
+        """forward(input_ids, labels): a class for each token, the mean over labelled ones. signature: plain or kwargs."""
+        import torch
+
+        from tests.torch_models import KwargsTagger, Tagger
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return KwargsTagger() if signature == "kwargs" else Tagger()
+
+    def weights(self, model):
+        """Copies of all weights and buffers by name, as NumPy arrays."""
+        return {name: value.detach().cpu().numpy().copy() for name, value in model.state_dict().items()}
+
+    def cross_entropy(self, logits, labels, reduction="mean"):
+        import torch
+
+        return torch.nn.functional.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), reduction=reduction
+        )
+
+    def numpy(self, value):
+        return value.detach().cpu().numpy()
+
+
+KITS = {"torch": TorchKit}
+
+
+def available():
+    return [kit() for name, kit in KITS.items() if find_spec(name) is not None]
+
+
+def same_bytes(left, right):
+    """Whether two {name: array} hold the same names and the same bits."""
+    return left.keys() == right.keys() and all(
+        left[name].dtype == right[name].dtype and left[name].tobytes() == right[name].tobytes() for name in left
+    )
+
+
+def largest_difference(left, right):
+    assert left.keys() == right.keys()
+    return max(float(np.abs(np.float64(left[name]) - np.float64(right[name])).max()) for name in left)

@@ -1,0 +1,38 @@
+import pytest
+
+from tests.backends_support import available
+
+
+@pytest.fixture(params=available(), ids=lambda kit: kit.name)
+def backend(request):
+    """The kit of each framework that is installed: see backends_support."""
+    return request.param
+
+
+@pytest.fixture
+def arguments(tmp_path):
+    """TrainingArguments into a fresh directory, quiet and without writers or checkpoints unless asked for."""
+    from oneloop import TrainingArguments
+
+    def make(output_dir=None, **given):
+        options = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "device": "cpu"} | given
+        return TrainingArguments(output_dir=str(output_dir or tmp_path / "out"), **options)
+
+    return make
+
+
+@pytest.fixture
+def trained(arguments):
+    """Train a model on data; the Trainer afterwards. Keywords that Trainer takes go there, the rest to the arguments."""
+    from oneloop import Trainer
+
+    own = {"eval_dataset", "criterion", "compute_loss_func", "compute_metrics", "callbacks", "optimizers"}
+    own |= {"data_collator", "tokenizer", "processing_class", "model_init", "optimizer_cls_and_kwargs"}
+
+    def train(model, data, trainer_class=Trainer, resume=None, **given):
+        options = {key: given.pop(key) for key in own & given.keys()}
+        trainer = trainer_class(model, arguments(**given), train_dataset=data, **options)
+        trainer.result = trainer.train(resume_from_checkpoint=resume)
+        return trainer
+
+    return train
