@@ -10,7 +10,7 @@ from torch import nn
 
 @dataclass
 class Case:
-    """A model with data for it; `block` steps take a fraction of a second to a few."""
+    """A model with data for it; a round is `block` steps of every variant."""
 
     title: str
     make: Callable[[Callable[[], None]], nn.Module]
@@ -38,10 +38,10 @@ class Mlp(nn.Module):
 
 
 def mlp() -> Case:
-    """So small that nearly all of a step is the trainer's own work. A block has one log in it (every 500 steps)."""
+    """So small that nearly all of a step is the trainer's own work."""
     generator = torch.Generator().manual_seed(0)
     samples = [{"x": torch.randn(32, generator=generator), "labels": i % 2} for i in range(20_000)]
-    return Case("MLP 32-64-2, batch 8", Mlp, samples, batch=8, rounds=40, block=500)
+    return Case("MLP 32-64-2, batch 8", Mlp, samples, batch=8, rounds=100, block=100)
 
 
 def bert() -> Case:
@@ -67,7 +67,7 @@ def bert() -> Case:
     ids = torch.randint(5, 2000, (4_000, 64), generator=generator)
     mask = torch.ones(64, dtype=torch.long)
     samples = [{"input_ids": row, "attention_mask": mask, "labels": i % 2} for i, row in enumerate(ids)]
-    return Case("BERT, 2 layers of 128, length 64, batch 8", make, samples, batch=8, rounds=25, block=60)
+    return Case("BERT, 2 layers of 128, length 64, batch 8", make, samples, batch=8, rounds=40, block=20)
 
 
 MODELS: dict[str, Callable[[], Case]] = {"mlp": mlp, "bert": bert}

@@ -56,18 +56,19 @@ def evaluation_loop(
     expected = loader_rows(loader)
     logger.info("%s: %s samples in batches of %s", description, expected or "unknown", args.eval_batch_size)
 
-    keep_inputs = "inputs" in args.include_for_metrics
+    keep_inputs = "inputs" in args.include_for_metrics and not loss_only
     gather = Gathered(trainer, expected, loss_only)
     every = args.eval_accumulation_steps or 1
     seen = 0
     step = -1
+    past, trainer._past = trainer._past, None  # past_index: training's past is not this data's
     for step, inputs in enumerate(loader):
         rows = batch_rows(inputs) or args.eval_batch_size
         seen += rows
         loss, logits, labels = trainer.prediction_step(model, inputs, loss_only, ignore_keys=ignore_keys)
         if logits is not None and trainer.preprocess_logits_for_metrics is not None:
             logits = trainer.preprocess_logits_for_metrics(logits, labels)
-        kept = trainer._prepare_inputs(_main_input(trainer, inputs)) if keep_inputs and not loss_only else None
+        kept = backend.devices.move(_main_input(trainer, inputs), args.device) if keep_inputs else None
         if args.batch_eval_metrics:
             gather.batch_metrics(last=False)  # the batch before this one: only now is it known not to be the last
         gather.hold(rows, loss, logits, labels, kept)
@@ -76,6 +77,7 @@ def evaluation_loop(
             gather.to_host()
     if step < 0:
         raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
+    trainer._past = past
     metrics = gather.finish(prefix)
     return EvalLoopOutput(gather.predictions, gather.label_ids, metrics, seen)
 

@@ -51,7 +51,7 @@ class TorchKit:
             return Classifier(returns, dropout, norm)
 
     def tagger(self, signature="plain", seed=0):
-        """forward(input_ids, labels): a class for each token, the mean over labelled ones. signature: plain or kwargs."""
+        """forward(input_ids, labels): the mean over labelled tokens. signature: plain or kwargs."""
         import torch
 
         from tests.torch_models import KwargsTagger, Tagger
@@ -63,6 +63,9 @@ class TorchKit:
     def weights(self, model):
         """Copies of all weights and buffers by name, as NumPy arrays."""
         return {name: value.detach().cpu().numpy().copy() for name, value in model.state_dict().items()}
+
+    def freeze(self, model):
+        model.requires_grad_(False)
 
     def cross_entropy(self, logits, labels, reduction="mean"):
         import torch

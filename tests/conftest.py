@@ -23,7 +23,7 @@ def arguments(tmp_path):
 
 @pytest.fixture
 def trained(arguments):
-    """Train a model on data; the Trainer afterwards. Keywords that Trainer takes go there, the rest to the arguments."""
+    """Train a model; the Trainer afterwards. What Trainer takes goes there, other keywords to the arguments."""
     from oneloop import Trainer
 
     own = {"eval_dataset", "criterion", "compute_loss_func", "compute_metrics", "callbacks", "optimizers"}

@@ -161,6 +161,10 @@ LASTING: tuple[Refusal, ...] = (
         "use_legacy_prediction_loop", "True", lambda args: args.use_legacy_prediction_loop,
         "there is one evaluation loop, with the same results", "leave it out",
     ),
+    Refusal(
+        "optim_target_modules", "any", lambda args: bool(args.optim_target_modules),
+        "GaLore and APOLLO, which work on named modules, are not driven", 'optim="adamw_torch" or "adafactor"',
+    ),
     *(_accelerator_key(key) for key in ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler",
                                         "gradient_accumulation_kwargs", "use_configured_state")),
     *(_optimizer(name) for name in OPTIMIZERS),
@@ -198,7 +202,6 @@ COMPANIONS = {
         ("hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_always_push", "hub_revision"),
         "push_to_hub",
     ),
-    "optim_target_modules": "optim",
 }
 # Arguments that several processes or machines need, and that leave one process nothing to do.
 IDLE = (

@@ -30,7 +30,7 @@ class Contents:
         if len(shards) == 1:
             self.tensors[WEIGHTS] = (tensors, metadata)
             return
-        places = {}
+        places: dict[str, str] = {}
         for i, shard in enumerate(shards, 1):
             name = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
             self.tensors[name] = (shard, metadata)

@@ -33,6 +33,7 @@ class Saver:
         self._error: BaseException | None = None
         self._finished: list[Callable[[], None]] = []
         self._lock = threading.Lock()
+        self.waits = 0  # saves that had to wait for the one before
         self.failures = 0  # saves that the disk did not take
 
     @property
@@ -80,7 +81,9 @@ class Saver:
             assert self._thread is not None
             self._thread.join()
             if what is not None:
-                logger.warning(
+                self.waits += 1
+                logger.log(
+                    logging.WARNING if self.waits == 1 else logging.INFO,  # once is enough to be heard
                     "%s waited %.1f s for the save before it. Saves come faster than the disk takes them: raise "
                     "save_steps to keep training from waiting.",
                     what,

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import ArgumentError
 from .permutation import MAX_LENGTH, permute
+from .seeding import Indices
 
 BLOCK = 8192  # positions computed at a time: enough to make the cost per batch vanish, too few to be felt as a pause
 
@@ -72,6 +73,7 @@ class BatchSampler:
         world: int = 1,
         rank: int = 0,
         drop_last: bool = False,
+        placed: bool = False,
     ):
         if micro_batch < 1:
             raise ArgumentError(f"a batch holds at least 1 sample, not {micro_batch}; raise the batch size")
@@ -82,6 +84,7 @@ class BatchSampler:
         self.world = world
         self.rank = rank
         self.drop_last = drop_last
+        self.placed = placed  # batches tell their place, for workers that seed by it
         self.length = len(orders(0))
         self.epoch = 0
         self._start = 0
@@ -105,11 +108,18 @@ class BatchSampler:
         self._start = batch
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Not a generator itself: epoch and start belong to the moment of iter(), not of the first next().
-        first, self._start = self._start, 0
-        return self._batches(self.orders(self.epoch), first)
+        # Not a generator itself: epoch and start belong to the moment of iter(), not of the first next(). Some loaders
+        # call iter() twice and use the second; so it is the first next() that uses the start up.
+        first = self._start
+        batches = self._batches(self.orders(self.epoch), first)
+        if not self.placed:
+            return batches
+        epoch = self.epoch
+        return (Indices(batch, (epoch, number)) for number, batch in enumerate(batches, first))
 
     def _batches(self, order: Order, first: int) -> Iterator[list[int]]:
+        if self._start == first:
+            self._start = 0
         size, together = self.batch_size, self.batch_size * self.world
         whole = self.length // together
         at_once = -(-BLOCK // size)

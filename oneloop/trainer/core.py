@@ -184,7 +184,16 @@ class Trainer(
             config.use_cache = args.use_cache
         if args.gradient_checkpointing:
             models.recompute(self.model, args.gradient_checkpointing_kwargs)
+        if setup.half(args) and args.fp16_opt_level not in models.HALF_LEVELS:
+            logger.warning(
+                "fp16_opt_level=%r: %s has no half weights with float32 master weights; the nearest, O1 (autocast), is "
+                "used.",
+                args.fp16_opt_level,
+                self.backend.NAME,
+            )
+        self._half_inputs = None
         if setup.pure_half(args):
+            self._half_inputs = setup.half(args)
             self.model = models.to_half(self.model, setup.half(args))
         if args.place_model_on_device:
             self.model = self.backend.devices.place(self.model, args.device)
@@ -286,7 +295,7 @@ class Trainer(
         undo = []
         if self.args.neftune_noise_alpha is not None:
             undo.append(self.backend.models.add_embedding_noise(self.model, self.args.neftune_noise_alpha))
-        if "underflow_overflow" in [str(getattr(o, "value", o)) for o in self.args.debug]:
+        if "underflow_overflow" in self.args.debug:
             undo.append(self.backend.debugging.watch(self.model, lambda: self.state.global_step + 1))
         return undo
 

@@ -1,7 +1,7 @@
 """Data sets to loaders: columns, order, collators."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from ..data.columns import ColumnFilter, forward_columns
 from ..data.lengths import LengthGroups, measure_lengths
 from ..data.order import BatchSampler, Order
 from ..data.samplers import IndexSampler, SamplerBatches
+from ..data.seeding import SeededData
 from ..errors import DataError
 from ..evaluation import batch_rows
 from ..losses import split_labels
@@ -98,7 +99,8 @@ class TrainerData(TrainerParts):
 
     def _lengths(self, dataset: Any) -> np.ndarray:
         names = getattr(self.processing_class, "model_input_names", None)
-        return measure_lengths(dataset, self.args.length_column_name, names[0] if names else "input_ids")
+        name = names[0] if names else "input_ids"
+        return measure_lengths(dataset, self.args.length_column_name, name, progress=not self.args.disable_tqdm)
 
     @property
     def _data_seed(self) -> int:
@@ -127,7 +129,12 @@ class TrainerData(TrainerParts):
         sampler = self._get_train_sampler_for(dataset) if train else self._get_eval_sampler(dataset)
         drop_last = args.dataloader_drop_last
         if isinstance(sampler, IndexSampler):
-            batches: Any = BatchSampler(sampler.orders, batch_size, args.world_size, args.process_index, drop_last)
+            workers = args.dataloader_num_workers > 0
+            batches: Any = BatchSampler(
+                sampler.orders, batch_size, args.world_size, args.process_index, drop_last, placed=workers
+            )
+            if workers:
+                dataset = SeededData(dataset, self._data_seed, args.process_index, self.backend.NAME)
             if train and len(batches) == 0:
                 raise DataError(
                     f"{where} has {len(dataset)} samples, fewer than one batch of {batch_size}, and "
@@ -206,6 +213,23 @@ class TrainerData(TrainerParts):
                 "a batch is empty: the data_collator returned nothing that the model's forward takes. "
                 "Look at the columns of the data set, or set remove_unused_columns=False."
             )
+        if self._half_inputs is not None:
+            inputs = self._in_half(inputs, self._half_inputs)
         if self.args.past_index >= 0 and self._past is not None:
+            if not isinstance(inputs, MutableMapping):
+                raise DataError(
+                    f"past_index={self.args.past_index} hands `mems` to the model by name, but a batch is a "
+                    f"{type(inputs).__name__}. Use a data set or collator that makes dicts, or leave past_index out."
+                )
             inputs["mems"] = self._past
+        return inputs
+
+    def _in_half(self, inputs: Any, kind: str) -> Any:
+        """Inputs for weights in pure half; labels keep their precision."""
+        in_half = self.backend.tensors.in_half
+        if not isinstance(inputs, MutableMapping):
+            return in_half(inputs, kind)
+        for name in inputs:
+            if name not in self.label_names:
+                inputs[name] = in_half(inputs[name], kind)
         return inputs

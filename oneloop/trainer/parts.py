@@ -54,6 +54,7 @@ class TrainerParts:
     _split: int
 
     _past: Any
+    _half_inputs: str | None  # fp16 or bf16 while the weights are in pure half, which take no float32 inputs
     _counts_tokens: str
     _tokens: int
     _flops: float

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..losses import accepts
 from ..measuring import speed_metrics
 from .parts import TrainerParts
 from .saving import write_json
@@ -70,7 +71,8 @@ class TrainerReporting(TrainerParts):
             logs["steps_per_second"] = round(steps / seconds, 3)
             logs["samples_per_second"] = round(steps * self._plan.samples_per_step / seconds, 3)
         self._log_clock = (now, step)
-        self.log(logs, self._train_started)
+        # Overrides written for 4.x take the logs alone.
+        self.log(logs, *([self._train_started] if accepts(self.log, "start_time") else []))
 
     def _learning_rate(self) -> float:
         # The rate that the step just done was made with is gone from the optimizer; what is shown is the next one's,

@@ -160,6 +160,8 @@ class TrainerResuming(TrainerParts):
             "stopped": self.control.should_training_stop and not self._plan.is_over(self.state.global_step),
             "epoch_stopped": self.control.should_epoch_stop,
             "data": self._data_state(),
+            "collator": _own_state(self.data_collator),
+            "dataset": self._indexed_data_state(),
         }
 
     def _start_from(self, run: dict[str, Any]) -> loop.Position:
@@ -175,8 +177,17 @@ class TrainerResuming(TrainerParts):
         if self.args.ignore_data_skip:
             done = 0
         self._stored_data_state = None if ended or self.args.ignore_data_skip else stored.get("data")
+        for owner, key in ((self.data_collator, "collator"), (self.train_dataset, "dataset")):
+            if stored.get(key):
+                owner.load_state_dict(stored[key])
         self._resume_stopped = (stored["stopped"], stored["epoch_stopped"] and not ended)
         return loop.Position(epoch, done)
+
+    def _indexed_data_state(self) -> Any:
+        """An indexed data set needs no position, but may draw random numbers from a stream of its own."""
+        if self.args.dataloader_num_workers or self.backend.loaders.is_iterable(self.train_dataset):
+            return None
+        return _own_state(self.train_dataset)
 
     def _data_state(self) -> Any:
         """The state of data that keep their own position, as plain JSON; None for the rest."""
@@ -184,20 +195,15 @@ class TrainerResuming(TrainerParts):
         if isinstance(getattr(loader, "batch_sampler", None), BatchSampler):
             return None
         owners: list[Any] = [loader, getattr(loader, "dataset", None)]
-        for owner in owners:
-            if callable(getattr(owner, "state_dict", None)) and callable(getattr(owner, "load_state_dict", None)):
-                if owner is not loader and getattr(loader, "num_workers", False):
-                    return None  # the workers have copies of the data set; this one has not moved
-                try:
-                    return json.loads(json.dumps(owner.state_dict()))
-                except (TypeError, ValueError, NotImplementedError, AttributeError):
-                    return None
-        return None
+        if getattr(loader, "num_workers", False):
+            owners.pop()  # the workers have copies of the data set; this one has not moved
+        return next((state for owner in owners if (state := _own_state(owner)) is not None), None)
 
     def open_epoch(self, plan: loop.Plan, epoch: int, done: int) -> Any:
         """An iterator over the micro-batches of an epoch, from the given step on. A resume computes its position;
         only data that cannot be positioned are walked through, aloud."""
         loader, skip = plan.loader, done * plan.accumulation
+        self._past = None
         sampler: Any = getattr(loader, "batch_sampler", None)
         dataset: Any = getattr(loader, "dataset", None)
         parts: list[Any] = [sampler, getattr(loader, "sampler", None), dataset, loader]
@@ -247,3 +253,18 @@ class TrainerResuming(TrainerParts):
         from safetensors.numpy import load_file
 
         randomness.set_state(self.backend, load_file(path / RANDOM))
+
+
+def _own_state(owner: Any) -> Any:
+    """The state that a loader, data set or collator keeps of itself, as plain JSON; None when it keeps none."""
+    if not callable(getattr(owner, "state_dict", None)) or not callable(getattr(owner, "load_state_dict", None)):
+        return None
+    try:
+        return json.loads(json.dumps(owner.state_dict()))
+    except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
+        logger.warning(
+            "%s has a state_dict that JSON cannot hold (%s); a resumed run cannot restore it.",
+            type(owner).__name__,
+            error,
+        )
+        return None

@@ -13,6 +13,7 @@ from ..checkpoint import store
 from ..checkpoint.contents import Contents, room_for
 from ..checkpoint.tensors import from_numpy
 from ..errors import CheckpointError
+from ..losses import accepts
 from ..state import ExportableState
 from .parts import TrainerParts
 
@@ -132,7 +133,8 @@ class TrainerSaving(TrainerParts):
         if type(self).save_model is TrainerSaving.save_model and type(self)._save is TrainerSaving._save:
             self._add_model(contents, stage, lambda tensors: self._buffers.copy(tensors, self.backend.weights.copy_to))
         else:
-            self.save_model(str(stage), _internal_call=True)  # an override writes what it likes
+            known = {"_internal_call": True} if accepts(self.save_model, "_internal_call") else {}
+            self.save_model(str(stage), **known)  # an override writes what it likes
         if not self.args.save_only_model:
             self._add_course(contents)
         contents.texts[STATE] = state.to_json().encode()

@@ -5,11 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..data.lengths import SortishOrder
-from ..data.order import Order
-from ..data.samplers import IndexSampler
 from ..errors import ModelError
 from ..losses import split_labels
 from .core import Trainer
@@ -91,27 +87,10 @@ class Seq2SeqTrainer(Trainer):
             generated = base.generate(**given, **(gen_kwargs or self._gen_kwargs or self._generation({})))
         return loss, generated, labels
 
-    # -- sortish_sampler: batches of like lengths, with a little randomness in training
+    # -- sortish_sampler: training batches of like lengths; evaluation, and so predictions, keep the order of the data
 
     def _orders(self, dataset: Any) -> Any:
         if not getattr(self.args, "sortish_sampler", False):
             return super()._orders(dataset)
         per_update = self.get_total_train_batch_size(self.args)
         return partial(SortishOrder, self._lengths(dataset), per_update, self._data_seed)
-
-    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        if not getattr(self.args, "sortish_sampler", False):
-            return super()._get_eval_sampler(eval_dataset)
-        lengths = self._lengths(eval_dataset)
-        return IndexSampler(lambda epoch: _Sorted(np.argsort(-lengths, kind="stable")))
-
-
-class _Sorted(Order):
-    """An order given as an array."""
-
-    def __init__(self, samples: np.ndarray) -> None:
-        super().__init__(len(samples), shuffle=False)
-        self.samples = samples
-
-    def at(self, positions: np.ndarray) -> np.ndarray:
-        return self.samples[positions]

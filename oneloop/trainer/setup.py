@@ -56,7 +56,13 @@ def log_levels(args: Any) -> None:
 def bind(args: Any, backend: Any) -> None:
     """The arguments meet the model: what its framework or device refuses is an error now, not at step 400."""
     args.bind(backend.NAME)
-    args.check_backend(backend.NAME, backend.devices.kind(args.device))
+    try:
+        device = args.device
+    except ArgumentError:
+        # A device that this machine lacks: a refusal that names the user's own words comes first.
+        args.check_backend(backend.NAME, backend.devices.kind(backend.devices.resolve(None)))
+        raise
+    args.check_backend(backend.NAME, backend.devices.kind(device))
     if args.tf32 is not None:
         backend.devices.allow_tf32(args.tf32)
 
@@ -149,9 +155,11 @@ def full_half_evaluation(trainer: "Trainer") -> Iterator[None]:
         return
     if not trainer.is_in_train:  # HF's rule too: after training nobody needs the full weights, but we keep them
         logger.info("Evaluating with %s weights.", kind)
-    before = models.copy_values(trainer.model)
+    before, inputs = models.copy_values(trainer.model), trainer._half_inputs
     models.to_half(trainer.model, kind)
+    trainer._half_inputs = kind
     try:
         yield
     finally:
         models.restore_values(trainer.model, before)
+        trainer._half_inputs = inputs

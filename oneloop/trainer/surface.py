@@ -12,6 +12,14 @@ from .parts import TrainerParts
 class TrainerSurface(TrainerParts):
     """Sizes of parallel groups, old names, and the end of a script."""
 
+    # A training_step copied from 5.x asks for these two before it divides the loss; here it is a share already.
+    model_accepts_loss_kwargs = True
+
+    @property
+    def current_gradient_accumulation_steps(self) -> int:
+        """Micro-batches in the update that is under way."""
+        return max(1, len(self._micro_items))
+
     def get_tp_size(self) -> int:
         """Tensor parallelism: one, since no model is split here."""
         return 1

@@ -38,6 +38,7 @@ class Writer(TrainerCallback):
         if not state.is_world_process_zero:
             return
         self._ensure_open(args, state)
+        self.text("run_name", str(args.run_name))
         self.text("args", args.to_json_string())
         config: Any = getattr(model, "config", None)
         if hasattr(config, "to_json_string"):

@@ -1,6 +1,7 @@
 """log.jsonl in the output directory: one line a log, of every run that went there."""
 
 import json
+import logging
 import math
 import os
 import time
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..callbacks import TrainerCallback
+
+logger = logging.getLogger(__name__)
 
 NAME = "log.jsonl"
 
@@ -18,6 +21,7 @@ class JsonLinesCallback(TrainerCallback):
 
     def __init__(self, run_id: Any) -> None:
         self._run_id = run_id  # a function: a resumed run takes the id of its checkpoint
+        self._failed = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         path = Path(args.output_dir) / NAME
@@ -43,5 +47,13 @@ class JsonLinesCallback(TrainerCallback):
         for key, value in logs.items():
             finite = not isinstance(value, float) or math.isfinite(value)
             entry[key] = value if finite and isinstance(value, (int, float, str, bool, type(None))) else str(value)
-        with open(Path(args.output_dir) / NAME, "a", encoding="utf-8") as f:
-            f.write(json.dumps(entry) + "\n")
+        path = Path(args.output_dir) / NAME
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "a", encoding="utf-8") as f:
+                f.write(json.dumps(entry) + "\n")
+        except OSError as error:
+            # Metrics are worth more than their log: an evaluation or a long run does not end over it.
+            if not self._failed:
+                logger.warning("%s cannot be written (%s); what is logged is missing there.", path, error)
+            self._failed = True

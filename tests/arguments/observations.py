@@ -1,5 +1,6 @@
 """For every argument that works: two values or more, and what there is to see of each in a small run."""
 
+import signal
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,9 +87,7 @@ DATA = {
         **one_epoch,
     ),
     "remove_unused_columns": shows(sights.extra_columns, (True, []), (False, ["extra"])),
-    "label_names": shows(
-        sights.labels_found, (None, [i % 3 for i in range(16)]), (["number"], list(range(16)))
-    ),
+    "label_names": shows(sights.labels_found, (None, [i % 3 for i in range(16)]), (["number"], list(range(16)))),
     "train_sampling_strategy": shows(
         lambda scene: sights.order(scene) == list(range(16)), ("random", False), ("sequential", True)
     ),
@@ -113,7 +112,9 @@ OPTIMIZATION = {
     "lr_scheduler_type": shows(
         log("learning_rate"), ("constant", [0.5] * 4), ("linear", [0.375, 0.25, 0.125, 0.0]), learning_rate=0.5
     ),
-    "lr_scheduler_kwargs": differs(log("learning_rate"), {"power": 1.0}, {"power": 2.0}, lr_scheduler_type="polynomial"),
+    "lr_scheduler_kwargs": differs(
+        log("learning_rate"), {"power": 1.0}, {"power": 2.0}, lr_scheduler_type="polynomial"
+    ),
     "warmup_steps": shows(
         log("learning_rate"),
         (0, [0.5] * 4),
@@ -153,7 +154,9 @@ PRECISION = {
     "tf32": shows(sights.tf32_flag, (None, True), (False, False)),
     "gradient_checkpointing": shows(sights.computed, (False, 4), (True, 8)),
     "gradient_checkpointing_kwargs": shows(
-        sights.block_learns, ({"use_reentrant": False}, True), ({"use_reentrant": True}, False),
+        sights.block_learns,
+        ({"use_reentrant": False}, True),
+        ({"use_reentrant": True}, False),
         gradient_checkpointing=True,
     ),
     "torch_compile": shows(sights.is_compiled, (False, False), (True, True)),
@@ -161,9 +164,7 @@ PRECISION = {
     "torch_compile_mode": shows(
         sights.compiler_modes, (None, [None]), ("reduce-overhead", ["reduce-overhead"]), torch_compile_backend="noting"
     ),
-    "jit_mode_eval": shows(
-        sights.compiled_evaluation, (False, []), (True, [None])
-    ),
+    "jit_mode_eval": shows(sights.compiled_evaluation, (False, []), (True, [None])),
     "use_cache": shows(sights.cache_setting, (False, False), (True, True)),
     "torch_empty_cache_steps": shows(sights.cache_emptied, (None, []), (2, [2, 4])),
 }
@@ -181,9 +182,7 @@ EVALUATION = {
     "eval_do_concat_batches": shows(
         for_metrics(lambda prediction: len(prediction.label_ids)), (True, [16]), (False, [2])
     ),
-    "minimum_eval_times": shows(
-        log_steps("eval_loss"), (None, [4]), (2, [2, 4]), eval_strategy="steps", eval_steps=4
-    ),
+    "minimum_eval_times": shows(log_steps("eval_loss"), (None, [4]), (2, [2, 4]), eval_strategy="steps", eval_steps=4),
     "prediction_loss_only": shows(sights.has_predictions, (False, True), (True, False)),
     "include_for_metrics": shows(
         for_metrics(lambda prediction: (prediction.inputs is not None, prediction.losses is not None)),
@@ -191,7 +190,9 @@ EVALUATION = {
         (["inputs"], [(True, False)]),
         (["loss"], [(False, True)]),
     ),
-    "batch_eval_metrics": shows(for_metrics(lambda prediction: len(prediction.label_ids)), (False, [16]), (True, [8, 8])),
+    "batch_eval_metrics": shows(
+        for_metrics(lambda prediction: len(prediction.label_ids)), (False, [16]), (True, [8, 8])
+    ),
     "load_best_model_at_end": shows(
         sights.loaded_step, (False, [4]), (True, [2]), metric_for_best_model="score", **by_steps
     ),
@@ -221,15 +222,31 @@ LOGGING = {
 
 SAVING = {
     "save_strategy": shows(
-        sights.checkpoints, ("no", []), ("steps", ["checkpoint-3", "checkpoint-4"]),
-        ("epoch", ["checkpoint-2", "checkpoint-4"]), save_steps=3, per_device_train_batch_size=8,
+        sights.checkpoints,
+        ("no", []),
+        ("steps", ["checkpoint-3", "checkpoint-4"]),
+        ("epoch", ["checkpoint-2", "checkpoint-4"]),
+        save_steps=3,
+        per_device_train_batch_size=8,
     ),
     "save_steps": shows(
-        sights.checkpoints, (2, ["checkpoint-2", "checkpoint-4"]), (0.75, ["checkpoint-3", "checkpoint-4"]),
+        sights.checkpoints,
+        (2, ["checkpoint-2", "checkpoint-4"]),
+        (0.75, ["checkpoint-3", "checkpoint-4"]),
         save_strategy="steps",
     ),
     "save_total_limit": shows(
         sights.checkpoints, (None, ["checkpoint-2", "checkpoint-4"]), (1, ["checkpoint-4"]), **saving
+    ),
+    "save_interval_minutes": shows(
+        sights.checkpoints, (None, []), (1e-9, [f"checkpoint-{step}" for step in (1, 2, 3, 4)])
+    ),
+    "save_async": shows(sights.writing_threads, (True, ["oneloop-save"]), (False, ["MainThread"]), **saving),
+    "preemption_signals": shows(
+        sights.left_on(signal.SIGUSR1), ([], [1, 2, 3, 4]), (["SIGTERM"], [1, 2, 3, 4]), (["SIGUSR1"], [1, 2])
+    ),
+    "enable_jit_checkpoint": shows(
+        sights.left_on(signal.SIGTERM), (False, [1, 2, 3, 4]), (True, [1, 2]), preemption_signals=[]
     ),
     "save_only_model": shows(sights.checkpoint_files, (False, True), (True, False), **saving),
     "save_safetensors": refuses(True, False, **saving),
@@ -245,11 +262,9 @@ PROCESSES = {
 
 GENERATION = {
     "sortish_sampler": shows(sights.sortish, (True, [15]), (False, [])),
-    "predict_with_generate": shows(sights.generated, (False, ((16, 3), [])), (True, ((16, 5), [{}] * 2))),
-    "generation_max_length": shows(
-        sights.generation_options, (None, {}), (7, {"max_length": 7}), **generating
-    ),
-    "generation_num_beams": shows(sights.generation_options, (None, {}), (2, {"num_beams": 2}), **generating),
+    "predict_with_generate": shows(sights.generated, (False, []), (True, [{}] * 2)),
+    "generation_max_length": shows(sights.generated, (None, [{}] * 2), (7, [{"max_length": 7}] * 2), **generating),
+    "generation_num_beams": shows(sights.generated, (None, [{}] * 2), (2, [{"num_beams": 2}] * 2), **generating),
     "generation_config": shows(
         sights.generation_settings,
         (sights.generation(max_length=3), {"max_length": 3}),

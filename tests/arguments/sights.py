@@ -1,18 +1,22 @@
 """What there is to see of a run: one small function each, from a Scene to a value that can be compared."""
 
 import itertools
-import json
 import logging
 import math
 import multiprocessing
 import os
+import signal
+import threading
 import time
+import warnings
 from types import SimpleNamespace
 
 import torch
 
-from oneloop import EarlyStoppingCallback
+from oneloop import EarlyStoppingCallback, TrainerCallback, backends
+from oneloop.checkpoint import store
 from oneloop.errors import OneloopError
+from oneloop.preemption import Preempted
 from tests.arguments.scenes import SAMPLES, Located, Notes, Plain, Words, samples, sentences, weights_of
 
 
@@ -149,10 +153,12 @@ def computed(scene):
 
 
 def block_learns(scene):
-    """Whether the weights of the recomputed block move."""
+    """Whether the weights of the recomputed block move; PyTorch warns where its old way of recomputing loses them."""
     trainer = scene.trainer()
     before = trainer.model.layers[0].linear.weight.tolist()
-    trainer.train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer.train()
     return trainer.model.layers[0].linear.weight.tolist() != before
 
 
@@ -190,7 +196,12 @@ def compiler_modes(scene, work="train"):
 
 
 def compiled_evaluation(scene):
-    return compiler_modes(scene, "evaluate")
+    """The same for an evaluation, with our compiler in the place of the framework's own."""
+    models = backends.load("torch").models
+    plain = models.compiled
+    with scene.monkeypatch.context() as patch:
+        patch.setattr(models, "compiled", lambda model, backend, mode: plain(model, "noting", mode))
+        return compiler_modes(scene, "evaluate")
 
 
 # -- from the log
@@ -206,10 +217,6 @@ def log_steps(key):
 
 def metric(key):
     return lambda scene: key in scene.trainer().train().metrics
-
-
-def smoothed(scene):
-    return log("loss")(scene)
 
 
 def noisy(scene):
@@ -318,14 +325,11 @@ def has_predictions(scene):
 
 
 def generated(scene):
-    """The shape of the predictions, and what the model was asked to generate."""
+    """What the model was asked to generate, batch by batch."""
     scene.seq2seq = True
     trainer = scene.trainer()
-    return trainer.predict(samples()).predictions[0].shape, trainer.model.generated
-
-
-def generation_options(scene):
-    return generated(scene)[1][0]
+    trainer.predict([{"x": row["x"], "labels": row["labels"]} for row in samples()])
+    return trainer.model.generated
 
 
 def generation_settings(scene):
@@ -349,6 +353,20 @@ def checkpoints(scene):
 def checkpoint_files(scene):
     scene.train()
     return "optimizer.safetensors" in [path.name for path in (scene.output / "checkpoint-4").iterdir()]
+
+
+def writing_threads(scene):
+    """The threads that commit checkpoints."""
+    plain, names = store.commit, set()
+
+    def commit(*args):
+        names.add(threading.current_thread().name)
+        return plain(*args)
+
+    with scene.monkeypatch.context() as patch:
+        patch.setattr(store, "commit", commit)
+        scene.train()
+    return sorted(names)
 
 
 def event_folders(scene):
@@ -407,6 +425,36 @@ def restored_patience(scene):
     stopping = EarlyStoppingCallback(99)
     scene.train(callbacks=[stopping])
     return stopping.early_stopping_patience
+
+
+# -- signals
+
+
+class Sends(TrainerCallback):
+    """A signal to this process in the middle of step 2."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == 1:
+            os.kill(os.getpid(), self.number)
+
+
+def left_on(number):
+    """The steps that are done of a run that gets a signal. Whoever else would catch it does nothing."""
+
+    def see(scene):
+        before = signal.signal(number, lambda *_: None)
+        try:
+            scene.train(callbacks=[Sends(number)])
+        except Preempted:
+            pass
+        finally:
+            signal.signal(number, before)
+        return scene.watch.steps
+
+    return see
 
 
 # -- around the run
@@ -483,9 +531,3 @@ def optimizer(scene):
 def generation(**settings):
     """A stand-in for a GenerationConfig, which equals another with the same settings."""
     return SimpleNamespace(**settings)
-
-
-def written_arguments(scene):
-    """training_args.json beside a saved model."""
-    scene.trainer().save_model()
-    return json.loads((scene.output / "training_args.json").read_text())

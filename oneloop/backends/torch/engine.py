@@ -55,6 +55,11 @@ class Engine:
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Add the gradients of a loss to those held."""
+        if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
+            raise ModelError(
+                f"the loss cannot be differentiated: it is a {type(loss).__name__} that depends on no trainable "
+                "parameter. Look for .item(), .detach() or torch.no_grad() on the way to it, or a frozen model."
+            )
         if self.scaler is not None:
             loss, self._scaled = self.scaler.scale(loss), True
         loss.backward(**kwargs)

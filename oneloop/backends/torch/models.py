@@ -10,6 +10,7 @@ from torch import nn
 
 from ...errors import ModelError, RefusedError
 
+HALF_LEVELS = ("O0", "O1", "O3")  # of fp16_opt_level; the others are mapped to O1, aloud
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
 
 

@@ -41,6 +41,17 @@ def detach(value: Any) -> Any:
     return value
 
 
+def in_half(value: Any, kind: str) -> Any:
+    """Nested values with every floating-point tensor in float16 ("fp16") or bfloat16 ("bf16")."""
+    if isinstance(value, torch.Tensor):
+        return value.to(torch.float16 if kind == "fp16" else torch.bfloat16) if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return type(value)({key: in_half(inner, kind) for key, inner in value.items()})
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(in_half(inner, kind) for inner in value)
+    return value
+
+
 def copy_into(target: np.ndarray, tensor: torch.Tensor) -> None:
     """Write a tensor into a NumPy array of the same shape, with the framework's own (threaded) copy."""
     torch.from_numpy(target).copy_(tensor.detach())

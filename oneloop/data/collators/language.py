@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import ArgumentError, DataError
 from ...processes import world
+from .. import seeding
 from .base import DataCollatorMixin, as_mappings, check_samples
 from .padding import pad, pad_token_id, pads_left, take_labels
 
@@ -23,11 +24,25 @@ class RandomCollator(DataCollatorMixin):
         """What has random(size): a Generator, or the module np.random, whose state checkpoints keep."""
         if self.seed is None:
             return np.random
+        if seeding.current is not None:  # in a worker: the batch's place in the run decides
+            return np.random.default_rng([self.seed, *seeding.current])
         # A worker or a rank that drew the same numbers as its neighbour would mask the same places.
         origin = [self.seed, world().rank, *multiprocessing.current_process()._identity]
         if self._stream is None or self._stream[0] != origin:
             self._stream = (origin, np.random.default_rng(origin))
         return self._stream[1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the collator's own stream stands; goes into the checkpoint."""
+        return (
+            {} if self._stream is None else {"origin": self._stream[0], "stream": self._stream[1].bit_generator.state}
+        )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            generator = np.random.default_rng(state["origin"])
+            generator.bit_generator.state = state["stream"]
+            self._stream = (list(state["origin"]), generator)
 
 
 @dataclass

@@ -100,7 +100,8 @@ def test_logging_evaluating_and_saving_change_no_bit(arguments):
     quiet, busy = KIT.classifier(dropout=dropped), KIT.classifier(dropout=dropped)
     options = {"max_steps": 30, "learning_rate": RATE, "per_device_train_batch_size": BATCH}
     Trainer(quiet, arguments(**options), train_dataset=data).train()
-    options |= {"logging_steps": 1, "save_strategy": "steps", "save_steps": 7, "eval_strategy": "steps", "eval_steps": 3}
+    options |= {"logging_steps": 1, "save_strategy": "steps", "save_steps": 7}
+    options |= {"eval_strategy": "steps", "eval_steps": 3}
     Trainer(busy, arguments(**options), train_dataset=data, eval_dataset=rows(9, seed=1)).train()
     assert same_bytes(KIT.weights(quiet), KIT.weights(busy))
 

@@ -1,0 +1,81 @@
+"""Random numbers in loader workers, as a function of the position in the data.
+
+A worker fetches whatever batch comes next, so a stream of its own would depend on timing, and a resumed run would draw
+other numbers. Here each sample, and each batch for data sets that are fetched by the batch and for collators, starts
+from a seed made of (data seed, epoch, position). Without workers this would cost more than a small model's step, and
+is not needed: the streams of the main process are in the checkpoint.
+"""
+
+import random
+from typing import Any
+
+import numpy as np
+
+from .permutation import key_of
+
+_SAMPLE, _FETCH, _COLLATE = -101, -102, -103  # keeps these seeds apart from each other and from the data order's keys
+
+current: tuple[int, ...] | None = None  # in a worker: the seed of the batch that is being collated
+
+
+class Indices(list):
+    """The samples of a batch, with the place that they have in the run."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, samples: list[int], place: tuple[int, int]) -> None:
+        super().__init__(samples)
+        self.place = place  # (epoch, number of the global micro-batch)
+
+    def __reduce__(self) -> Any:
+        return Indices, (list(self), self.place)
+
+
+def seed_streams(backend_name: str, seed: int) -> None:
+    """Start every global random stream from here."""
+    from ..backends import load
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    load(backend_name).randomness.seed(seed)
+
+
+class SeededData:
+    """A map-style data set for workers. What it fetches is that of the data set; only random numbers are placed."""
+
+    def __init__(self, dataset: Any, seed: int, rank: int, backend_name: str) -> None:
+        self.dataset = dataset
+        self.seed = seed
+        self.rank = rank
+        self.backend_name = backend_name
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.dataset[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "dataset":
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def _start(self, *place: int) -> int:
+        seed = key_of(self.seed, *place) >> 1
+        seed_streams(self.backend_name, seed)
+        return seed
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        global current
+        epoch, number = getattr(indices, "place", (0, 0))
+        fetch = getattr(self.dataset, "__getitems__", None)
+        if fetch is not None:
+            self._start(epoch, _FETCH, self.rank, number)
+            samples = fetch(list(indices))
+        else:
+            samples = []
+            for index in indices:
+                self._start(epoch, _SAMPLE, index)
+                samples.append(self.dataset[index])
+        current = (self._start(epoch, _COLLATE, self.rank, number),)  # what follows is the collator's
+        return samples

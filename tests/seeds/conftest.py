@@ -1,0 +1,26 @@
+"""Running a guide's script as its reader would: in a directory of its own, with a command line."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@pytest.fixture
+def run_script(tmp_path, monkeypatch):
+    """run_script(name, *options, where=folder): runs scripts/NAME.py there and returns the names that it defined."""
+    monkeypatch.syspath_prepend(str(SCRIPTS.parent))
+
+    def run(name, *options, where="."):
+        folder = tmp_path / where
+        folder.mkdir(parents=True, exist_ok=True)
+        path = SCRIPTS / f"{name}.py"
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            patch.setattr(sys, "argv", [str(path), *map(str, options)])
+            return runpy.run_path(str(path), run_name="__main__")
+
+    return run
