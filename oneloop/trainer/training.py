@@ -67,7 +67,6 @@ class TrainerSteps(TrainerParts):
         elif self.criterion is not None:
             loss = self.criterion(logits_of(outputs), labels)
             loss = loss[0] if isinstance(loss, (tuple, list)) else loss
-            outputs = _with_loss(outputs, loss)
         else:
             loss = self.backend.tensors.smoothed_loss(
                 logits_of(outputs if not isinstance(outputs, (tuple, list)) else outputs[:1]),
@@ -77,7 +76,7 @@ class TrainerSteps(TrainerParts):
             )
         if num_items is not None and self._share is not None and not divided:
             loss = loss / self._share
-        return loss, outputs
+        return loss, outputs if needs_labels else _with_loss(outputs, loss)
 
     def compute_loss_context_manager(self) -> AbstractContextManager:
         """The context of the forward pass: mixed precision when it is on."""
@@ -289,10 +288,12 @@ def _output_at(outputs: Any, index: int) -> Any:
 
 
 def _with_loss(outputs: Any, loss: Any) -> Any:
-    """Outputs of a model whose loss came from a criterion, in the shape of one that has its own."""
-    if isinstance(outputs, Mapping):
+    """Outputs of a model whose loss came from outside, in the shape of one that has its own."""
+    if type(outputs) is dict:
         return {"loss": loss, **outputs}
-    return (loss, *outputs) if isinstance(outputs, (tuple, list)) else (loss, outputs)
+    if isinstance(outputs, (tuple, list)):
+        return (loss, *outputs)
+    return (loss, outputs) if hasattr(outputs, "shape") else outputs
 
 
 def _without(outputs: Any, ignored: list[str], drop_first: bool) -> Any:

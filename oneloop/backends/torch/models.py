@@ -11,6 +11,9 @@ from torch import nn
 from ...errors import ModelError, RefusedError
 
 HALF_LEVELS = ("O0", "O1", "O3")  # of fp16_opt_level; the others are mapped to O1, aloud
+# fp16_opt_level: levels that this framework has under another one.
+NEAREST_LEVEL = {"O2": ("O1", "autocast keeps float32 weights, which is what O2 has its master weights for")}
+
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
 
 
