@@ -33,5 +33,12 @@ class CheckpointError(OneloopError, ValueError):
     """A checkpoint cannot be written, or is not whole, or does not fit the run."""
 
 
+class DiskError(OSError, CheckpointError):
+    """A directory or file cannot be written: the disk is full, read-only or gone, or the path is no directory."""
+
+    def __str__(self) -> str:
+        return self.strerror or ""
+
+
 class NonFiniteError(OneloopError, FloatingPointError):
     """A loss or a gradient is NaN or infinite."""

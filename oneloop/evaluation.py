@@ -132,7 +132,8 @@ class Gathered:
             if "loss" in self.trainer.args.include_for_metrics:
                 extra["losses"] = loss
             prediction = EvalPrediction(logits, labels, **extra)
-            self.batch_result = compute(prediction, compute_result=last) or self.batch_result
+            result = compute(prediction, compute_result=last)
+            self.batch_result = _checked(result) if last else self.batch_result
         self.held = []
 
     def finish(self, prefix: str) -> dict[str, Any]:
@@ -162,13 +163,16 @@ class Gathered:
             import numpy as np
 
             extra["losses"] = np.repeat([loss for loss, _ in self.losses], [rows for _, rows in self.losses])
-        result = trainer.compute_metrics(EvalPrediction(self.predictions, self.label_ids, **extra))
-        if not isinstance(result, Mapping):
-            raise ArgumentError(
-                f"compute_metrics returned {type(result).__name__}; expected a dict of names and numbers, "
-                "such as {'accuracy': 0.9}"
-            )
-        return dict(result)
+        return _checked(trainer.compute_metrics(EvalPrediction(self.predictions, self.label_ids, **extra)))
+
+
+def _checked(result: Any) -> dict[str, Any]:
+    if not isinstance(result, Mapping):
+        raise ArgumentError(
+            f"compute_metrics returned {type(result).__name__}; expected a dict of names and numbers, such as "
+            "{'accuracy': 0.9}. Return one."
+        )
+    return dict(result)
 
 
 def check_batch_metrics(compute_metrics: Any) -> None:

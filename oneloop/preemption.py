@@ -72,7 +72,7 @@ class Watch:
         text = f"the run left on {self.received.name}. " + (
             f"It was saved as {saved}; resume_from_checkpoint=True goes on from there."
             if saved
-            else "Nothing was saved: save_strategy is 'no', or the messages above say why."
+            else "This step was not saved: save_strategy is 'no', or the messages above say why."
         )
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt(text)

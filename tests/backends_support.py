@@ -4,6 +4,7 @@ A backend takes part in all of tests/trainer and tests/callbacks when it has a k
 TorchKit, listed in KITS. Data is plain Python and NumPy, so only models and their weights need writing again.
 """
 
+import contextlib
 from importlib.util import find_spec
 
 import numpy as np
@@ -64,6 +65,23 @@ class TorchKit:
         """Copies of all weights and buffers by name, as NumPy arrays."""
         return {name: value.detach().cpu().numpy().copy() for name, value in model.state_dict().items()}
 
+    def tensor(self, array):
+        import torch
+
+        return torch.from_numpy(np.array(array))
+
+    def half_collator(self, kind):
+        """A collator whose "x" is in the half precision that an argument such as bf16_full_eval names."""
+        import torch
+
+        dtype = torch.bfloat16 if kind.startswith("bf16") else torch.float16
+
+        def collate(samples):
+            batch = {key: self.tensor(np.stack([sample[key] for sample in samples])) for key in samples[0]}
+            return batch | {"x": batch["x"].to(dtype)}
+
+        return collate
+
     def freeze(self, model):
         model.requires_grad_(False)
 
@@ -73,6 +91,38 @@ class TorchKit:
         return torch.nn.functional.cross_entropy(
             logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), reduction=reduction
         )
+
+    def optimizer(self, trainer):
+        """The optimizer's state by parameter, as NumPy arrays."""
+        names = {id(p): name for name, p in trainer.model.named_parameters()}
+        state = {}
+        for p, values in trainer.optimizer.state.items():
+            state |= {f"{names[id(p)]}:{key}": self.numpy(value).copy() for key, value in values.items()}
+        return state
+
+    def smoothed(self, logits, labels, epsilon):
+        import torch
+
+        return torch.nn.functional.cross_entropy(logits, labels, label_smoothing=epsilon)
+
+    def dtypes(self, model):
+        """Names of the dtypes that the weights have."""
+        return {str(p.dtype).removeprefix("torch.") for p in model.parameters()}
+
+    def is_deterministic(self):
+        import torch
+
+        return torch.are_deterministic_algorithms_enabled()
+
+    @contextlib.contextmanager
+    def undone_determinism(self):
+        """Puts back what full_determinism=True switches on."""
+        from oneloop.backends.torch import randomness
+
+        try:
+            yield
+        finally:
+            randomness.deterministic(False)
 
     def numpy(self, value):
         return value.detach().cpu().numpy()

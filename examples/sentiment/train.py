@@ -42,15 +42,14 @@ class FromScratch(TrainingArguments):
     num_train_epochs: float = 5
     per_device_train_batch_size: int = 64
     per_device_eval_batch_size: int = 128
+    train_sampling_strategy: str = "group_by_length"
     learning_rate: float = 2e-3
     warmup_ratio: float = 0.1
     weight_decay: float = 0.01
     label_smoothing_factor: float = 0.05
     logging_steps: float = 10
-    eval_strategy: str = "steps"
-    eval_steps: float = 0.1  # below 1: a share of the whole run
-    save_strategy: str = "steps"
-    save_steps: float = 0.1
+    eval_strategy: str = "epoch"
+    save_strategy: str = "epoch"
     save_total_limit: int = 1
     load_best_model_at_end: bool = True
     metric_for_best_model: str = "accuracy"
@@ -70,10 +69,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Trains, evaluates and reports; returns the accuracies on dev and test."""
     argv = list(sys.argv[1:] if argv is None else argv)
     tuning = any(word.split("=")[0] == "--model" for word in argv)
-    parser = ArgumentParser((JobArguments, FineTuning if tuning else FromScratch), description=__doc__)
+    parser = ArgumentParser((JobArguments, FineTuning if tuning else FromScratch), description=__doc__.splitlines()[0])
     job, args = parser.parse_args_into_dataclasses(argv)
 
-    splits = data.load(job.data)
+    try:
+        splits = data.load(job.data)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     print("reviews: " + ", ".join(f"{len(reviews):,} {name}" for name, reviews in splits.items()))
     set_seed(args.seed)
     parts = transformers_parts(job.model) if job.model else small_encoder(splits["train"])
@@ -119,7 +121,10 @@ def small_encoder(train: Sequence[data.Review]) -> dict[str, Any]:
 
 def transformers_parts(name: str) -> dict[str, Any]:
     """What the Trainer needs for a model of the transformers library; its tokenizer also pads the batches."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    try:
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    except ImportError as error:
+        raise SystemExit("--model needs the package transformers: pip install 'oneloop[transformers]'") from error
 
     tokenizer = AutoTokenizer.from_pretrained(name)
     model = AutoModelForSequenceClassification.from_pretrained(name, num_labels=2)

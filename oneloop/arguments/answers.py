@@ -54,7 +54,10 @@ class Refusal:
         value = show(name, getattr(args, stored if name == "device" else name))
         start = f"{name}={value} cannot be used on {backend} with the device {device}: "
         if self.missing:
-            return start + f"it needs the package {self.package}, which is not installed. Instead: {self.instead}."
+            unused = "" if self.driven else ", and which this release would not use yet"
+            return start + (
+                f"it needs the package {self.package}, which is not installed{unused}. Instead: {self.instead}."
+            )
         if self.module:
             return (
                 start + f"{self.package} is installed, but this release does not use it yet. Instead: {self.instead}."

@@ -3,6 +3,7 @@
 Conversions are made where nothing can be lost: "1e-4" is a float, 1e3 an int, "a,b" a list. True is never a number.
 """
 
+import difflib
 import json
 import math
 import os
@@ -139,8 +140,17 @@ def to_member(name: str, value: Any, choices: type[Enum] | tuple[Any, ...]) -> A
     if plain is False and "no" in allowed:
         plain = "no"
     if isinstance(plain, bool) or plain not in allowed:
-        raise wrong(name, value, "one of " + ", ".join(repr(choice) for choice in allowed))
+        raise wrong(name, value, _one_of(plain, allowed))
     return choices(plain) if isinstance(choices, type) else plain
+
+
+def _one_of(value: Any, allowed: list[Any]) -> str:
+    """The choices; of a very long list those that look most like what was given."""
+    if len(allowed) <= 20:
+        return "one of " + ", ".join(repr(choice) for choice in allowed)
+    near = difflib.get_close_matches(str(value), map(str, allowed), n=3, cutoff=0.4) or allowed[:3]
+    shown = ", ".join(repr(choice) for choice in near)
+    return f"one of {len(allowed)} names, such as {shown}; docs/arguments.md lists all of them"
 
 
 CONVERTERS: dict[Any, Callable[[str, Any], Any]] = {

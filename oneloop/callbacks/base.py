@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import ArgumentError
 from ..state import TrainerControl
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,11 @@ class CallbackHandler(TrainerCallback):
     def add_callback(self, callback: Any) -> None:
         """Takes an instance or a class; a second one of the same class is added, with a warning."""
         instance = callback() if isinstance(callback, type) else callback
+        if not any(callable(getattr(instance, event, None)) for event in EVENTS):
+            raise ArgumentError(
+                f"a callback is a {type(instance).__name__} without any event; expected a TrainerCallback, as an "
+                f"instance or a class, with methods such as {EVENTS[1]} or {EVENTS[9]}."
+            )
         if type(instance) in [type(cb) for cb in self.callbacks]:
             logger.warning(
                 "A callback of class %s is there already; it will be called twice. Callbacks: %s",

@@ -54,12 +54,18 @@ class Contents:
     def write_over(self, folder: Path) -> None:
         """Put the files into a directory that people read: each appears whole, in place of the one before it."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name, (group, metadata) in self.tensors.items():
-            write(folder / f".{name}.partial", group, metadata)
-        for name, text in self.texts.items():
-            write_bytes(folder / f".{name}.partial", [text])
-        for name in (*self.tensors, *self.texts):
-            os.replace(folder / f".{name}.partial", folder / name)
+        partial = {name: folder / f".{name}.partial" for name in (*self.tensors, *self.texts)}
+        try:
+            for name, (group, metadata) in self.tensors.items():
+                write(partial[name], group, metadata)
+            for name, text in self.texts.items():
+                write_bytes(partial[name], [text])
+        except BaseException:
+            for path in partial.values():
+                path.unlink(missing_ok=True)
+            raise
+        for name, path in partial.items():
+            os.replace(path, folder / name)
         if self.tensors:  # files of an earlier save with another number of shards would be read instead
             for old in folder.glob("model*.safetensors*"):
                 if old.name not in self.tensors and old.name not in self.texts:

@@ -22,6 +22,13 @@ DISK_TROUBLE = {
     errno.EPERM,
     errno.EIO,
     errno.ESTALE,
+    errno.EEXIST,  # a file where the directory was
+    errno.EBUSY,
+    errno.EFBIG,
+    errno.ENODEV,
+    errno.ENXIO,
+    errno.ENOTCONN,  # what is left of a file system whose server has gone
+    errno.ETIMEDOUT,
 }
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
+from . import foreign
 from .tensors import write_bytes
 
 logger = logging.getLogger(__name__)
@@ -25,8 +26,9 @@ logger = logging.getLogger(__name__)
 FORMAT = 1
 MANIFEST = "manifest.json"
 PREFIX = "checkpoint"
-_NAME = re.compile(rf"^{PREFIX}-(\d+)$")
+_NAME = re.compile(rf"{PREFIX}-([0-9]+)")
 _STAGED = f".{PREFIX}-"
+_LEFTOVER = re.compile(rf"\.{PREFIX}-([0-9]+)\.[0-9a-f]{{8}}\.(partial|replaced|deleted)")
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,14 @@ def _sync_directory(path: Path) -> None:
 def open_stage(parent: Path, step: int) -> Path:
     """A hidden directory beside the place of a checkpoint, to write it into."""
     parent.mkdir(parents=True, exist_ok=True)
-    folder = parent / f"{_STAGED}{step}.{uuid.uuid4().hex[:8]}.partial"
+    folder = _hidden(parent, step, "partial")
     folder.mkdir()
     return folder
+
+
+def _hidden(parent: Path, step: int | str, state: str) -> Path:
+    """A new name for what is not, or no longer, a checkpoint; remove_leftovers knows it."""
+    return parent / f"{_STAGED}{step}.{uuid.uuid4().hex[:8]}.{state}"
 
 
 def commit(folder: Path, step: int, run_id: str, reason: str, facts: dict[str, dict[str, Any]]) -> Path:
@@ -99,12 +106,26 @@ def commit(folder: Path, step: int, run_id: str, reason: str, facts: dict[str, d
 
 
 def _take_place(folder: Path, target: Path) -> None:
-    """A checkpoint that stands there already is moved aside until the new one is in its place."""
+    """A checkpoint that stands there already is moved aside until the new one is in its place.
+
+    One of another trainer stays, under another name: it is not ours to delete.
+    """
     old = None
-    if target.exists():
-        old = target.with_name(f"{_STAGED}{target.name.rsplit('-', 1)[1]}.{uuid.uuid4().hex[:8]}.replaced")
+    if is_foreign(target):
+        kept = target.with_name(f"{target.name}.{foreign.WRITER}")
+        if kept.exists():
+            kept = kept.with_name(f"{kept.name}.{uuid.uuid4().hex[:8]}")
+        logger.warning("%s of %s is kept as %s: this run has reached its step.", target.name, foreign.WRITER, kept.name)
+        target.rename(kept)
+    elif target.exists():
+        old = _hidden(target.parent, target.name.rsplit("-", 1)[1], "replaced")
         target.rename(old)
-    folder.rename(target)
+    try:
+        folder.rename(target)
+    except OSError:
+        if old is not None:  # better the old one than none
+            old.rename(target)
+        raise
     _sync_directory(target.parent)
     if old is not None:
         delete(old)
@@ -113,6 +134,11 @@ def _take_place(folder: Path, target: Path) -> None:
 def discard(folder: Path) -> None:
     """Remove a staged directory that will not become a checkpoint."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether a checkpoint was written by transformers' Trainer; one of ours that is torn was not."""
+    return not (path / MANIFEST).exists() and foreign.looks_foreign(path)
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:
@@ -128,22 +154,29 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
 def _is_manifest(value: Any) -> bool:
     if not isinstance(value, dict) or not isinstance(value.get("files"), dict) or "format" not in value:
         return False
-    if not isinstance(value.get("run_id"), str) or not isinstance(value.get("written"), (int, float)):
+    written = value.get("written")
+    if not isinstance(value.get("run_id"), str) or not isinstance(written, (int, float)) or not 0 <= written < 1e12:
         return False
     return all(
         isinstance(facts, dict)
         and isinstance(facts.get("bytes"), int)
         and isinstance(facts.get("sha256"), str)
-        and not Path(name).is_absolute()
-        and ".." not in Path(name).parts
-        and "\0" not in name
+        and _is_inside(name)
         for name, facts in value["files"].items()
     )
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a name of a manifest stays in the checkpoint, and can be a file's at all."""
+    path = Path(name)
+    return name.isprintable() and path.name != "" and not path.is_absolute() and ".." not in path.parts
 
 
 def problems(path: Path, contents: bool = True) -> list[str]:
     """What keeps a checkpoint from being whole; without `contents`, sizes are compared and no byte is read."""
     manifest = read_manifest(path)
+    if manifest is None and is_foreign(path):
+        return foreign.problems(path, contents)
     if manifest is None:
         return [f"{MANIFEST} is missing or cannot be read"]
     if manifest["format"] != FORMAT:
@@ -167,14 +200,15 @@ def find(parent: Path) -> list[Checkpoint]:
     """All checkpoints in a directory, by step. Those without our manifest were written by another trainer."""
     found = []
     for path in parent.iterdir() if parent.is_dir() else ():
-        match = _NAME.match(path.name)
+        match = _NAME.fullmatch(path.name)
         if match is None or not path.is_dir():
             continue
         manifest = read_manifest(path)
-        if manifest is None:
+        if manifest is not None:
+            found.append(Checkpoint(path, int(match[1]), manifest["run_id"], float(manifest["written"])))
+            continue
+        with contextlib.suppress(FileNotFoundError):  # another run may have deleted it just now
             found.append(Checkpoint(path, int(match[1]), None, path.stat().st_mtime))
-        else:
-            found.append(Checkpoint(path, int(match[1]), manifest.get("run_id"), float(manifest.get("written", 0))))
     return sorted(found, key=lambda c: (c.step, c.written))
 
 
@@ -189,33 +223,48 @@ def latest(parent: Path) -> Checkpoint | None:
 
 
 def newest_first(parent: Path) -> list[Checkpoint]:
-    """The checkpoints of the run that wrote last, newest first; then those of the others."""
+    """The checkpoints of the run that wrote last, newest first; then those of the others. Whatever is torn and comes
+    after them all stands first: it may be what a resume was expected to take."""
     every = find(parent)
     last = latest(parent)
     if last is None:
         return []
+    torn = [c for c in every if c.run_id is None and c.step > last.step and not is_foreign(c.path)]
     own = [c for c in every if c.run_id == last.run_id]
-    return own[::-1] + sorted((c for c in every if c.run_id != last.run_id), key=lambda c: -c.written)
+    rest = [c for c in every if c.run_id != last.run_id and c not in torn]
+    return torn[::-1] + own[::-1] + sorted(rest, key=lambda c: -c.written)
 
 
 def forget_superseded(parent: Path, run_id: str, best: str | None) -> None:
     """Delete what was kept only for being the best and is no more."""
     for old in find(parent):
-        if old.run_id == run_id and str(old.path) != best:
+        if old.run_id == run_id and not _is_among(old.path, {best} if best else set()):
             manifest = read_manifest(old.path)
             if manifest is not None and manifest.get("reason") == "best":
                 delete(old.path)
 
 
 def delete(path: Path) -> None:
-    """Remove a checkpoint; its manifest goes first, so that a half-deleted one is never taken for whole."""
+    """Remove a checkpoint. It loses its name first and its manifest next, so that a half-deleted one is never taken
+    for whole, and the rest of it is found at the next start."""
+    match = _NAME.fullmatch(path.name)
+    if match is not None:
+        path = path.rename(_hidden(path.parent, match[1], "deleted"))
     with contextlib.suppress(FileNotFoundError):
         (path / MANIFEST).unlink()
     shutil.rmtree(path, ignore_errors=True)
 
 
+def _is_among(path: Path, kept: set[str]) -> bool:
+    """Whether one of these paths, which may be written in other ways, is this one."""
+    return path.resolve() in {Path(other).resolve() for other in kept}
+
+
 def rotate(parent: Path, run_id: str, limit: int | None, keep: set[str]) -> list[Path]:
-    """Delete the oldest checkpoints of this run above the limit. The newest and those in `keep` stay."""
+    """Delete the oldest checkpoints of this run above the limit. The newest and those in `keep` stay.
+
+    The one just written belongs in `keep`: a run that fell back to an earlier checkpoint has damaged ones after it.
+    """
     own = [c for c in find(parent) if c.run_id == run_id]
     if not limit or len(own) <= limit:
         return []
@@ -224,7 +273,7 @@ def rotate(parent: Path, run_id: str, limit: int | None, keep: set[str]) -> list
     for candidate in own:
         if len(own) - len(removed) <= limit:
             break
-        if candidate.path != newest and str(candidate.path) not in keep:
+        if candidate.path != newest and not _is_among(candidate.path, keep):
             delete(candidate.path)
             removed.append(candidate.path)
     return removed
@@ -236,13 +285,13 @@ def remove_leftovers(parent: Path) -> None:
     A save may have died between its two renames: then the new checkpoint is whole but hidden, and takes its place now;
     or the one that it was to replace is put back.
     """
-    hidden = [p for p in parent.glob(f"{_STAGED}*") if p.is_dir()] if parent.is_dir() else []
-    for suffix in (".partial", ".replaced"):
-        for path in hidden:
-            if path.suffix != suffix:
+    hidden = [(p, m) for p in parent.glob(f"{_STAGED}*") if (m := _LEFTOVER.fullmatch(p.name)) and p.is_dir()]
+    for state in ("partial", "replaced", "deleted"):
+        for path, match in hidden:
+            if match[2] != state:
                 continue
-            target = parent / f"{PREFIX}-{path.name[len(_STAGED) :].split('.')[0]}"
-            if not target.exists() and not problems(path):
+            target = parent / f"{PREFIX}-{match[1]}"
+            if state != "deleted" and not target.exists() and not problems(path):
                 logger.warning("Putting %s in its place: the save that wrote it died before it could.", target.name)
                 path.rename(target)
             else:

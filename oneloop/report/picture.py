@@ -16,6 +16,7 @@ def write(run: Run, path: Path) -> Path:
         # The object interface: no pyplot, so no window system and no figure left in a global registry.
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError as error:
         raise MissingPackageError(
             "the picture of a run is drawn by matplotlib, which is not installed: pip install 'oneloop[report]'"
@@ -23,9 +24,9 @@ def write(run: Run, path: Path) -> Path:
 
     charts = run.charts()[:4]
     rows, columns = (1, max(len(charts), 1)) if len(charts) < 3 else (2, 2)
-    figure = Figure(figsize=(6.0 * columns, 3.4 * rows + 0.5), dpi=110, facecolor="white", layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.12)
+    figure = Figure(figsize=(6.0 * columns, 3.4 * rows + 0.5), dpi=110, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(w_pad=0.15, h_pad=0.12)
     figure.suptitle(run.title, fontsize=14, color=INK, x=0.015, ha="left", fontweight="bold")
     for position, chart in enumerate(charts, start=1):
         _draw(figure.add_subplot(rows, columns, position), chart)
@@ -44,10 +45,10 @@ def _draw(axes: Any, chart: Chart) -> None:
     axes.tick_params(colors=FAINT, labelsize=9, length=0)
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.spines[:].set_visible(False)
     axes.spines["bottom"].set(visible=True, color=GRID)
     if chart.zero:
         axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
-        axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 6), useMathText=True)
     if len(chart.lines) > 1:
         axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")

@@ -17,8 +17,9 @@ from ..outputs import EvalLoopOutput, PredictionOutput, TrainOutput
 from ..preemption import Watch
 from ..randomness import enable_full_determinism, set_seed
 from ..state import TrainerControl, TrainerState
-from . import setup
-from .data import TrainerData, has_length
+from . import checks, setup
+from .checks import has_length
+from .data import TrainerData
 from .later import TrainerLater
 from .optimizing import TrainerOptimizing
 from .reporting import TrainerReporting
@@ -82,6 +83,13 @@ class Trainer(
                 None,
             )
         self.args = setup.arguments(args)
+        checks.functions(
+            model_init=model_init,
+            criterion=criterion,
+            compute_loss_func=compute_loss_func,
+            compute_metrics=compute_metrics,
+            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
+        )
         setup.log_levels(self.args)
         (enable_full_determinism if self.args.full_determinism else set_seed)(self.args.seed)
         self.model_init = model_init
@@ -89,23 +97,22 @@ class Trainer(
         self.backend = backends.of_model(self.model)
         setup.bind(self.args, self.backend)
         self.memory = MemoryTracker(not self.args.skip_memory_metrics)
+        self._init_memory: dict[str, Any] = {}
         self.memory.start("init", self.backend, self.args.device)
         (enable_full_determinism if self.args.full_determinism else set_seed)(self.args.seed)
 
-        if tokenizer is not None and processing_class is not None and tokenizer is not processing_class:
-            raise ArgumentError("tokenizer and processing_class are one argument; pass one of them")
-        self.processing_class = processing_class if processing_class is not None else tokenizer
+        self.processing_class = checks.tokenizer(tokenizer, processing_class)
         self.train_dataset = train_dataset
         self.eval_dataset = eval_dataset
         self.criterion = criterion
         self.compute_loss_func = compute_loss_func
         self.compute_metrics = compute_metrics
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
-        self.optimizer, self.lr_scheduler = setup.optimizers(optimizers, model_init)
+        self.optimizer, self.lr_scheduler = checks.optimizers(
+            optimizers, optimizer_cls_and_kwargs, model_init, self.backend
+        )
         self._given_optimizers, self._optimizers_are_used = (self.optimizer, self.lr_scheduler), False
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
-        if optimizer_cls_and_kwargs is not None and self.optimizer is not None:
-            raise ArgumentError("optimizers and optimizer_cls_and_kwargs contradict each other; pass one of them")
         self._check_data()
         self._prepare_model()
         self.data_collator = setup.collator(data_collator, self.processing_class, self.backend.NAME)
@@ -161,11 +168,15 @@ class Trainer(
                 f"eval_strategy={str(getattr(args.eval_strategy, 'value', args.eval_strategy))!r} needs data to "
                 "evaluate on: pass eval_dataset=, or eval_strategy='no'"
             )
-        for name, dataset in (("train_dataset", self.train_dataset), ("eval_dataset", self.eval_dataset)):
-            if isinstance(dataset, str):
-                raise DataError(
-                    f"{name} is the text {dataset[:60]!r}; pass a data set: a list of dicts, a Dataset, ..."
-                )
+        given = {}  # an overridden get_..._dataloader may take whatever it likes
+        if type(self).get_train_dataloader is TrainerData.get_train_dataloader:
+            given["train_dataset"] = self.train_dataset
+        if type(self).get_eval_dataloader is TrainerData.get_eval_dataloader:
+            several = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+            given |= {f"eval_dataset[{name!r}]" if name else "eval_dataset": each for name, each in several.items()}
+        for name, dataset in given.items():
+            if dataset is not None:
+                checks.dataset(name, dataset, self.backend)
         if args.batch_eval_metrics and self.compute_metrics is not None:
             check_batch_metrics(self.compute_metrics)
 
@@ -217,7 +228,6 @@ class Trainer(
 
     def _reset_counters(self) -> None:
         self._train_batch_size = self.args.train_batch_size
-        self._init_memory: dict[str, Any] = {}
         self._counts_tokens = setup.token_counting(self.args)
         self._micro_items = []
         self._share = None

@@ -15,22 +15,18 @@ from ..data.seeding import SeededData
 from ..errors import DataError
 from ..evaluation import batch_rows
 from ..losses import split_labels
+from . import checks
+from .checks import has_length
 from .parts import TrainerParts
 
 logger = logging.getLogger(__name__)
+
+END = object()  # what next() gives when there is no batch left
 
 
 def _is_hub_dataset(dataset: Any) -> bool:
     """A datasets.Dataset, found without importing the package."""
     return any(base.__module__.startswith("datasets.") and base.__name__ == "Dataset" for base in type(dataset).__mro__)
-
-
-def has_length(dataset: Any) -> bool:
-    """Whether len() works."""
-    try:
-        return len(dataset) is not None
-    except (TypeError, AttributeError, NotImplementedError):
-        return False
 
 
 def say_dropped(where: str, names: list[str]) -> None:
@@ -66,6 +62,8 @@ class TrainerData(TrainerParts):
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """The loader of a set to predict on."""
+        if test_dataset is None:
+            raise DataError("prediction needs data: pass test_dataset to predict().")
         return self._make_loader(test_dataset, "test_dataset", self.args.eval_batch_size, train=False)
 
     def num_examples(self, dataloader: Any) -> int:
@@ -110,6 +108,7 @@ class TrainerData(TrainerParts):
 
     def _make_loader(self, dataset: Any, where: str, batch_size: int, train: bool) -> Any:
         args, loaders = self.args, self.backend.loaders
+        checks.dataset(where, dataset, self.backend)
         dataset, collate = self._columns(dataset, where)
         iterable = loaders.is_iterable(dataset)
         options = {
@@ -123,6 +122,12 @@ class TrainerData(TrainerParts):
             "seed": self._data_seed,
         }
         if iterable:
+            if train and (args.train_sampling_strategy == "group_by_length" or getattr(args, "sortish_sampler", False)):
+                raise DataError(
+                    f"grouping by length needs a data set with a length and indices, and {where}, a "
+                    f"{type(dataset).__name__}, is walked through. Leave train_sampling_strategy (group_by_length, "
+                    "sortish_sampler) out, or load the data into a map-style data set."
+                )
             return loaders.make_loader(dataset, batch_size=batch_size, drop_last=args.dataloader_drop_last, **options)
         if has_length(dataset) and len(dataset) == 0:
             raise DataError(f"{where} is empty. Pass a data set with at least one sample.")
@@ -135,7 +140,7 @@ class TrainerData(TrainerParts):
             )
             if workers:
                 dataset = SeededData(dataset, self._data_seed, args.process_index, self.backend.NAME)
-            if train and len(batches) == 0:
+            if len(batches) == 0:
                 raise DataError(
                     f"{where} has {len(dataset)} samples, fewer than one batch of {batch_size}, and "
                     "dataloader_drop_last=True drops it. Use a smaller batch, or dataloader_drop_last=False."
@@ -189,9 +194,11 @@ class TrainerData(TrainerParts):
         """The micro-batches of the next update, and how many items they hold together (None when nothing needs it)."""
         batches = []
         for _ in range(num_batches):
-            batch = next(epoch_iterator, None)
-            if batch is None:
+            batch = next(epoch_iterator, END)
+            if batch is END:
                 break
+            if batch is None:
+                raise DataError("the data_collator returned None; expected a batch. Does it end with a return?")
             batches.append(batch)
         if not self._counts_items or not batches:
             return batches, None

@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..errors import ArgumentError
 from ..losses import accepts
 from ..measuring import speed_metrics
 from .parts import TrainerParts
-from .saving import write_json
+from .saving import write_json, writing
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,8 @@ class TrainerReporting(TrainerParts):
             self._save_for_best = self._new_best = False
         if self._watch.received is not None:
             self._end_saves()
-            self._watch.leave(self._last_saved)
+            saved = self._last_saved or ""
+            self._watch.leave(saved if saved.endswith(f"-{self.state.global_step}") else None)
 
     def _log_step(self) -> None:
         loss = self.losses.take()
@@ -85,20 +87,25 @@ class TrainerReporting(TrainerParts):
         # Time spent on evaluation is not the training's.
         self._log_clock = (self._log_clock[0] + time.perf_counter() - started, self._log_clock[1])
         if self._steps_by_metric:
-            name = self._metric_name()
-            if name not in metrics:
-                from ..errors import ArgumentError
-
-                raise ArgumentError(
-                    f"reduce_lr_on_plateau looks at {name} (metric_for_best_model); this evaluation has "
-                    f"{', '.join(sorted(metrics))}"
-                )
-            self.lr_scheduler.step(metrics[name])
+            self.lr_scheduler.step(self._metric_of(metrics))
         return metrics
 
     def _metric_name(self) -> str:
         name = self.args.metric_for_best_model or "loss"
         return name if name.startswith("eval_") else f"eval_{name}"
+
+    def _metric_of(self, metrics: dict[str, Any]) -> float:
+        """The number that says how good an evaluation is."""
+        name = self._metric_name()
+        if isinstance(metrics.get(name), (int, float)):
+            return metrics[name]
+        found = f"the evaluation has no {name}"
+        if name in metrics:
+            found = f"the evaluation's {name} is {metrics[name]!r}, not a number"
+        raise ArgumentError(
+            f"metric_for_best_model={self.args.metric_for_best_model!r}: {found}; it has {', '.join(sorted(metrics))}. "
+            "Name one of them, or return it from compute_metrics."
+        )
 
     def _find_best(self, metrics: dict[str, float]) -> None:
         """Keep the best evaluation; one that improves is saved whatever save_steps and save_strategy say."""
@@ -106,16 +113,9 @@ class TrainerReporting(TrainerParts):
         if self.args.metric_for_best_model is None and not wanted:
             return
         name = self._metric_name()
-        if name not in metrics:
-            if not wanted:
-                return
-            from ..errors import ArgumentError
-
-            raise ArgumentError(
-                f"metric_for_best_model={self.args.metric_for_best_model!r}: the evaluation has no {name}; it has "
-                f"{', '.join(sorted(metrics))}. Name one of them, or return it from compute_metrics."
-            )
-        value = metrics[name]
+        if name not in metrics and not wanted:
+            return
+        value = self._metric_of(metrics)
         greater = self.args.greater_is_better
         if greater is None:
             greater = not name.endswith("loss")
@@ -164,12 +164,13 @@ class TrainerReporting(TrainerParts):
         if not self.is_world_process_zero():
             return
         folder = Path(self.args.output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / f"{split}_results.json", metrics)
-        if combined:
-            path = folder / "all_results.json"
-            before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-            write_json(path, before | metrics)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / f"{split}_results.json", metrics)
+            if combined:
+                path = folder / "all_results.json"
+                before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+                write_json(path, before | metrics)
 
     def _speed(self, prefix: str, started: float, samples: int | None, batches: int | None) -> dict[str, float]:
         return speed_metrics(prefix, started, samples, batches)

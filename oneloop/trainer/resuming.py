@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..checkpoint.contents import INDEX, WEIGHTS
 from ..data.order import BatchSampler
 from ..errors import CheckpointError
 from ..state import TrainerState
+from . import foreign
 from .parts import TrainerParts
 from .saving import OPTIMIZER, RANDOM, RUN, STATE
 
@@ -28,10 +30,10 @@ class TrainerResuming(TrainerParts):
             return None
         if wanted is True or wanted == "latest":
             return self._newest_whole()
-        path = Path(wanted)
-        if not path.is_dir():
+        path = Path(wanted) if isinstance(wanted, (str, os.PathLike)) else None
+        if path is None or not path.is_dir():
             raise CheckpointError(
-                f"resume_from_checkpoint={str(wanted)!r} is not a directory. Give a checkpoint-N directory, or True "
+                f"resume_from_checkpoint={wanted!r} is not a directory. Give a checkpoint-N directory, or True "
                 "for the newest one in output_dir."
             )
         wrong = store.problems(path)
@@ -67,6 +69,9 @@ class TrainerResuming(TrainerParts):
     def _load_weights(self, path: Path) -> None:
         """Weights of a checkpoint or of a directory that save_model wrote."""
         weights = self.backend.weights
+        if store.is_foreign(path):
+            self.backend.foreign.load_weights(self.model, path)
+            return
         if self.backend.models.is_adapter(self.backend.models.unwrap(self.model)):
             weights.load_adapter(self.model, path)
             return
@@ -100,8 +105,8 @@ class TrainerResuming(TrainerParts):
         self.state.is_world_process_zero = self.is_world_process_zero()
         self.state.is_local_process_zero = self.is_local_process_zero()
         best = self.state.best_model_checkpoint
-        if best and not Path(best).is_dir() and (path.parent / Path(best).name).is_dir():
-            self.state.best_model_checkpoint = str(path.parent / Path(best).name)  # the run was moved
+        if best and (path.parent / Path(best).name).is_dir():  # the run may have been moved or copied
+            self.state.best_model_checkpoint = str(path.parent / Path(best).name)
         for callback in self.callback_handler.callbacks:
             stored = self.state.stateful_callbacks.get(type(callback).__name__)
             if not stored or not hasattr(callback, "from_state"):
@@ -115,13 +120,15 @@ class TrainerResuming(TrainerParts):
 
     def _load_course(self, path: Path) -> loop.Position:
         """Optimizer, schedule, counters and position; the random state comes last of all, in open_epoch."""
+        if store.is_foreign(path):
+            return foreign.load_course(self, path)
         if not (path / RUN).is_file():
             raise CheckpointError(
                 f"{path} holds a model without optimizer and random state (save_only_model=True wrote it), so a run "
                 "cannot go on from it. Load its weights into the model and start a new run."
             )
         run = json.loads((path / RUN).read_text(encoding="utf-8"))
-        self._run_id = run["run_id"]
+        self._run_id = self._own_or_new_id(run["run_id"])
         self._last_saved = str(path)
         weights = self.backend.weights
         weights.load_optimizer(
@@ -130,6 +137,7 @@ class TrainerResuming(TrainerParts):
         if run["scheduler"] is not None and hasattr(self.lr_scheduler, "load_state_dict"):
             self.lr_scheduler.load_state_dict(run["scheduler"])
         self.engine.load_state(run["engine"])
+        self.engine.norm = run.get("grad_norm")
         self.losses.load_state(run["losses"])
         work = run["work"]
         self._tokens, self._flops, self._unpadded_total = work["tokens"], work["flops"], work["unpadded"]
@@ -137,6 +145,20 @@ class TrainerResuming(TrainerParts):
         self._report_changes(run["course"])
         self._resume_random = path
         return self._start_from(run)
+
+    def _own_or_new_id(self, run_id: str) -> str:
+        """A run that is taken back becomes one of its own: what it wrote later is another course, and stays."""
+        every = store.find(Path(self.args.output_dir))
+        later = [c.path for c in every if c.run_id == run_id and c.step > self.state.global_step]
+        later = [path.name for path in later if not store.problems(path)]
+        if not later:
+            return run_id
+        logger.warning(
+            "The run was further than this checkpoint: %s. From here on it is a run of its own, which leaves these "
+            "alone until it reaches their steps.",
+            ", ".join(later),
+        )
+        return store.new_run_id()
 
     def _report_changes(self, before: dict[str, Any]) -> None:
         now = self._course()

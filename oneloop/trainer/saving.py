@@ -1,10 +1,12 @@
 """What goes into a checkpoint, and when."""
 
+import contextlib
 import copy
 import json
 import logging
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from .. import randomness
 from ..checkpoint import store
 from ..checkpoint.contents import Contents, room_for
 from ..checkpoint.tensors import from_numpy
-from ..errors import CheckpointError
+from ..errors import CheckpointError, DiskError
 from ..losses import accepts
 from ..state import ExportableState
 from .parts import TrainerParts
@@ -33,6 +35,20 @@ def write_json(path: Path, data: Any) -> None:
     os.replace(partial, path)
 
 
+@contextlib.contextmanager
+def writing(directory: Any) -> Iterator[None]:
+    """What the disk does not take is said in words."""
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise DiskError(
+            error.errno,
+            f"{str(directory)!r} cannot be written: {why}. Choose another directory, free some space, or change its "
+            "permissions.",
+        ) from error
+
+
 class TrainerSaving(TrainerParts):
     """save_model, save_state and checkpoints."""
 
@@ -45,10 +61,11 @@ class TrainerSaving(TrainerParts):
 
     def _save(self, output_dir: str, state_dict: dict[str, Any] | None = None) -> None:
         folder = Path(output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
         contents = Contents()
-        self._add_model(contents, folder, lambda tensors: tensors, state_dict)
-        contents.write_over(folder)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._add_model(contents, folder, lambda tensors: tensors, state_dict)
+            contents.write_over(folder)
 
     def _add_model(self, contents: Contents, folder: Path, copies: Any, state_dict: Any = None) -> None:
         """Weights, configuration and tokenizer. An adapter writes its own, small, files into the folder at once."""
@@ -69,6 +86,9 @@ class TrainerSaving(TrainerParts):
         """Configuration and tokenizer files. A tokenizer does not change while training and is asked once."""
         found: dict[str, bytes] = {}
         if not self.backend.models.is_adapter(model):
+            config: Any = getattr(model, "config", None)
+            if hasattr(config, "architectures"):  # what opens the folder by its class, as pipelines and servers do
+                config.architectures = [type(model).__name__]
             for part in ("config", "generation_config"):
                 found |= _saved_files(getattr(model, part, None))
         if self._tokenizer_files is None:
@@ -79,11 +99,12 @@ class TrainerSaving(TrainerParts):
         """trainer_state.json in the output directory."""
         if self.args.should_save:
             folder = Path(self.args.output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
             self.store_flos()
             partial = folder / f".{STATE}.partial"
-            self.state.save_to_json(partial)
-            os.replace(partial, folder / STATE)
+            with writing(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                self.state.save_to_json(partial)
+                os.replace(partial, folder / STATE)
 
     # -- checkpoints
 
@@ -103,10 +124,15 @@ class TrainerSaving(TrainerParts):
         state.stateful_callbacks = self._callback_states()
         state.log_history = list(state.log_history)
         best, run_id = state.best_model_checkpoint, self._run_id
+        stage = None
         try:
             stage = store.open_stage(parent, step)
             contents = self._contents(stage, state)
-        except OSError as error:
+        except BaseException as error:
+            if stage is not None:
+                store.discard(stage)
+            if not isinstance(error, OSError):
+                raise
             self._saver.refused(error, target)
             return
 
@@ -117,8 +143,11 @@ class TrainerSaving(TrainerParts):
             except BaseException:
                 store.discard(stage)
                 raise
-            store.forget_superseded(parent, run_id, best)
-            store.rotate(parent, run_id, args.save_total_limit, {best} if best else set())
+            try:
+                store.forget_superseded(parent, run_id, best)
+                store.rotate(parent, run_id, args.save_total_limit, {target, best or target})
+            except OSError as error:
+                logger.error("%s is saved, but checkpoints that it supersedes are still there: %s.", target, error)
 
         def then() -> None:
             self._last_saved = target
@@ -158,6 +187,7 @@ class TrainerSaving(TrainerParts):
                 "optimizer": optimizer,
                 "scheduler": _json_state(self.lr_scheduler),
                 "engine": self.engine.state(),
+                "grad_norm": self.engine.grad_norm(),  # of the last step, should the end of the epoch log it
                 "losses": self.losses.state(),
                 "work": {"tokens": self._tokens, "flops": self._flops, "unpadded": self._unpadded_total},
                 "split": self._split,

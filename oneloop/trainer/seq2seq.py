@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.lengths import SortishOrder
-from ..errors import ModelError
+from ..errors import ArgumentError, MissingPackageError, ModelError
 from ..losses import split_labels
 from .core import Trainer
 
@@ -26,18 +26,29 @@ class Seq2SeqTrainer(Trainer):
         """A GenerationConfig, from itself, a file, a folder or a name."""
         if not isinstance(gen_config_arg, (str, Path)):
             return gen_config_arg
-        from transformers import GenerationConfig
-
+        try:
+            from transformers import GenerationConfig
+        except ImportError as error:
+            raise MissingPackageError(
+                f"generation_config={str(gen_config_arg)!r} is loaded by transformers, which is not installed: "
+                "pip install transformers, or pass the configuration as an object."
+            ) from error
         path = Path(gen_config_arg)
-        if path.is_file():
-            return GenerationConfig.from_pretrained(str(path.parent), path.name)
-        return GenerationConfig.from_pretrained(str(gen_config_arg))
+        try:
+            if path.is_file():
+                return GenerationConfig.from_pretrained(str(path.parent), path.name)
+            return GenerationConfig.from_pretrained(str(gen_config_arg))
+        except OSError as error:
+            raise ArgumentError(
+                f"generation_config={str(gen_config_arg)!r} cannot be loaded ({str(error).splitlines()[0]}). Give a "
+                "folder with a generation_config.json, such a file, a model's name, or a GenerationConfig."
+            ) from error
 
     def _generation(self, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
         if gen_kwargs.get("max_length") is None and gen_kwargs.get("max_new_tokens") is None:
-            gen_kwargs["max_length"] = self.args.generation_max_length
+            gen_kwargs["max_length"] = getattr(self.args, "generation_max_length", None)
         if gen_kwargs.get("num_beams") is None:
-            gen_kwargs["num_beams"] = self.args.generation_num_beams
+            gen_kwargs["num_beams"] = getattr(self.args, "generation_num_beams", None)
         return {key: value for key, value in gen_kwargs.items() if value is not None}
 
     def evaluate(
@@ -71,7 +82,8 @@ class Seq2SeqTrainer(Trainer):
         **gen_kwargs: Any,
     ) -> tuple[Any, Any, Any]:
         """Loss from the labels, predictions from generate."""
-        if not self.args.predict_with_generate or prediction_loss_only:
+        # Plain TrainingArguments have no arguments about generation, and evaluate without it.
+        if not getattr(self.args, "predict_with_generate", False) or prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         base = self.backend.models.unwrap(self.model)
         if not hasattr(base, "generate"):

@@ -39,8 +39,10 @@ def arguments(args: Any) -> Any:
         return TrainingArguments(output_dir="tmp_trainer")
     if not isinstance(args, TrainingArguments):
         hint = "TrainingArguments(**args)" if isinstance(args, dict) else "oneloop.TrainingArguments(...)"
+        cls = args if isinstance(args, type) else type(args)
+        kind = f"the class {cls.__name__}" if cls is args else f"a {cls.__module__}.{cls.__name__}"
         raise ArgumentError(
-            f"args is a {type(args).__module__}.{type(args).__name__}; expected oneloop's TrainingArguments. "
+            f"args is {kind}; expected oneloop's TrainingArguments. "
             f"Use {hint}, which takes the arguments of the other trainers too."
         )
     args.validate()
@@ -65,20 +67,6 @@ def bind(args: Any, backend: Any) -> None:
     args.check_backend(backend.NAME, backend.devices.kind(device))
     if args.tf32 is not None:
         backend.devices.allow_tf32(args.tf32)
-
-
-def optimizers(given: Any, model_init: Any) -> tuple[Any, Any]:
-    """(optimizer, scheduler) from the argument of that name."""
-    if given is None:
-        return None, None
-    if not isinstance(given, (tuple, list)) or len(given) != 2:
-        raise ArgumentError("optimizers is a pair (optimizer, lr_scheduler); either may be None")
-    if model_init is not None and any(part is not None for part in given):
-        raise ArgumentError(
-            "optimizers and model_init contradict each other: the optimizer holds the parameters of a model that "
-            "model_init would replace. Override create_optimizer instead."
-        )
-    return given[0], given[1]
 
 
 def collator(given: Any, processing_class: Any, framework: str) -> Callable:

@@ -5,7 +5,7 @@ from typing import Any
 from ..accelerator import Accelerator
 from ..errors import RefusedError
 from ..loop import plan_steps
-from .data import has_length
+from .checks import has_length
 from .parts import TrainerParts
 
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ..data.order import BatchSampler
-from ..errors import DataError, NonFiniteError
+from ..errors import ArgumentError, DataError, NonFiniteError
 from ..evaluation import batch_rows
 from ..loop import Plan
 from ..losses import NUM_ITEMS, accepts, find_loss, logits_of, reads, split_labels
@@ -105,7 +105,8 @@ class TrainerSteps(TrainerParts):
             micro_batches = self._split_batches(micro_batches)
         while True:
             try:
-                return self._accumulate(micro_batches, num_items)
+                loss = self._accumulate(micro_batches, num_items)
+                break
             except Exception as error:
                 if not self.args.auto_find_batch_size or not self.backend.devices.is_out_of_memory(error):
                     raise
@@ -124,6 +125,9 @@ class TrainerSteps(TrainerParts):
                 max(batch_rows(batch) or 1 for batch in micro_batches),
                 self._split,
             )
+        for inputs in micro_batches:  # only now: a step that is computed again counts once
+            self._count_work(inputs)
+        return loss
 
     def _split_batches(self, micro_batches: list[Any], parts: int | None = None) -> list[Any]:
         """Every micro-batch cut into smaller ones; their weights follow."""
@@ -150,7 +154,6 @@ class TrainerSteps(TrainerParts):
                 loss = self.training_step(self.model_wrapped, inputs, num_items)
             else:
                 loss = self.training_step(self.model_wrapped, inputs)
-            self._count_work(inputs)
             total = loss if total is None else total + loss
             if i != last:
                 self.call("on_substep_end")
@@ -175,6 +178,8 @@ class TrainerSteps(TrainerParts):
 
     def _nonfinite_step(self, step: int) -> None:
         """nonfinite="stop" raises; "skip" left the update out and goes on, aloud."""
+        if self.args.nonfinite == "ignore":  # a loss scaler leaves the update out by itself
+            return
         samples = self._samples_of_step(step)
         text = (
             f"step {step}: the loss or a gradient is not finite (NaN or infinite), and the update was left out, so the "
@@ -183,6 +188,8 @@ class TrainerSteps(TrainerParts):
         if self.args.nonfinite == "skip":
             logger.warning("%s nonfinite='skip': the run goes on.", text)
             return
+        self._saver.settle()  # a save under way may be the last checkpoint
+        self._tell_saved()
         raise NonFiniteError(
             f"{text} Last checkpoint: {self._last_saved or 'none in this run'}. Look at these samples, lower the "
             "learning rate, or use debug='underflow_overflow' to find the layer; nonfinite='skip' leaves such steps "
@@ -197,7 +204,8 @@ class TrainerSteps(TrainerParts):
             return "unknown (the data set cannot be indexed)"
         epoch, place = divmod(step - 1, plan.steps_per_epoch)
         size = sampler.batch_size * sampler.world * plan.accumulation
-        indices = sampler.orders(epoch).take(place * size, min((place + 1) * size, sampler.length)).tolist()
+        end = min(sampler.length, len(sampler) * sampler.batch_size * sampler.world)  # drop_last drops what follows
+        indices = sampler.orders(epoch).take(place * size, min((place + 1) * size, end)).tolist()
         return str(indices) if len(indices) <= 64 else f"{str(indices[:64])[:-1]}, ... {len(indices)} in all]"
 
     def _count_work(self, inputs: Any) -> None:
@@ -282,8 +290,13 @@ class TrainerSteps(TrainerParts):
 
 
 def _output_at(outputs: Any, index: int) -> Any:
-    if isinstance(outputs, Mapping):
-        return list(outputs.values())[index]
+    outputs = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
+    if not isinstance(outputs, (tuple, list)) or index >= len(outputs):
+        has = f"{len(outputs)} outputs" if isinstance(outputs, (tuple, list)) else f"a {type(outputs).__name__}"
+        raise ArgumentError(
+            f"past_index={index} is the place, from 0, of the output that is fed back as `mems`, but the model "
+            f"returned {has}. Correct past_index, or leave it out."
+        )
     return outputs[index]
 
 

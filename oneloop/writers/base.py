@@ -3,6 +3,7 @@
 from typing import Any
 
 from ..callbacks import TrainerCallback
+from ..errors import ArgumentError
 
 
 def tag(name: str) -> str:
@@ -46,7 +47,13 @@ class Writer(TrainerCallback):
 
     def _ensure_open(self, args: Any, state: Any) -> None:
         if not self.is_open:
-            self.open(args.logging_dir, state.global_step)
+            try:
+                self.open(args.logging_dir, state.global_step)
+            except OSError as error:
+                raise ArgumentError(
+                    f"logging_dir={str(args.logging_dir)!r} cannot be written: {error.strerror or error}. Choose "
+                    'another directory, or report_to="none".'
+                ) from error
             self.is_open = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:

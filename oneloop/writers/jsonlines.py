@@ -28,12 +28,20 @@ class JsonLinesCallback(TrainerCallback):
         if not state.is_world_process_zero or not path.is_file():
             return
         run_id = self._run_id()
+        # Of the step itself, what the checkpoint knows: the end of its epoch may have been logged after the save.
+        left = sum(entry.get("step") == state.global_step for entry in state.log_history)
         kept = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 entry = json.loads(line)
             except ValueError:  # the torn last line of a run that died
                 continue
+            if not isinstance(entry, dict):
+                continue
+            if entry.get("run") == run_id and entry.get("step") == state.global_step:
+                left -= 1
+                if left < 0:
+                    continue
             if entry.get("run") != run_id or entry.get("step", 0) <= state.global_step:
                 kept.append(line)
         partial = path.with_name(f".{NAME}.partial")

@@ -215,7 +215,12 @@ LOGGING = {
         sights.average_is_finite, (False, [False]), (True, [True]), nonfinite="skip", logging_steps=4
     ),
     "nonfinite": shows(sights.after_poison, ("stop", "NonFiniteError"), ("skip", True), ("ignore", False)),
-    "report_to": shows(sights.has_events, ("none", False), ("tensorboard", True)),
+    "report_to": shows(
+        sights.writers,
+        ("none", []),
+        ("tensorboard", ["events"]),
+        (["tensorboard", "visualdl"], ["events", "vdlrecords"]),
+    ),
     "include_num_input_tokens_seen": shows(sights.tokens_seen, ("no", 0), ("all", 80), ("non_padding", 48)),
     "include_tokens_per_second": shows(sights.token_speed, (False, False), (True, True)),
 }

@@ -377,8 +377,10 @@ def event_folders(scene):
     return sorted({str(path.parent.relative_to(scene.folder)) for path in scene.folder.rglob("events.out.*")})
 
 
-def has_events(scene):
-    return bool(event_folders(scene))
+def writers(scene):
+    """Whose files there are, by the beginning of their names."""
+    scene.train()
+    return sorted({path.name.split(".")[0] for path in scene.output.glob("runs/*/*")})
 
 
 def name_in_writers(scene):

@@ -36,7 +36,6 @@ REFUSED = [
     ({"push_to_hub": True}, ["push_to_hub=True", "not in this release yet"]),
     ({"report_to": "wandb"}, ["report_to=['wandb']", "not in this release yet"]),
     ({"parallelism_config": object()}, ["parallelism_config"]),
-    ({"enable_jit_checkpoint": True}, ["enable_jit_checkpoint"]),
     ({"save_safetensors": False}, ["save_safetensors=False", "pickle"]),
     ({"mp_parameters": "x"}, ["SageMaker"]),
     ({"use_legacy_prediction_loop": True}, ["use_legacy_prediction_loop"]),

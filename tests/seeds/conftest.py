@@ -9,6 +9,17 @@ import pytest
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The models are so small that threads only wait for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def run_script(tmp_path, monkeypatch):
     """run_script(name, *options, where=folder): runs scripts/NAME.py there and returns the names that it defined."""

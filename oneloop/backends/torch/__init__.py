@@ -1,6 +1,6 @@
 """PyTorch. The same files and names stand in the folders of the other frameworks."""
 
-from . import debugging, devices, engine, loaders, memory, models, optimizers, randomness, tensors, weights
+from . import debugging, devices, engine, foreign, loaders, memory, models, optimizers, randomness, tensors, weights
 
 NAME = "torch"
 
@@ -9,6 +9,7 @@ __all__ = [
     "debugging",
     "devices",
     "engine",
+    "foreign",
     "loaders",
     "memory",
     "models",

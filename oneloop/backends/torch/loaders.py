@@ -7,13 +7,15 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from ...errors import OneloopError
+
 
 class Loader(DataLoader):
     """A DataLoader. Without workers and pinning it iterates plainly, which saves its bookkeeping on every batch."""
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self.num_workers or self.pin_memory or self.timeout:
-            return super().__iter__()
+            return _without_traceback(super().__iter__())
         return self._plain()
 
     def _plain(self) -> Iterator[Any]:
@@ -28,6 +30,21 @@ class Loader(DataLoader):
         fetch = getattr(dataset, "__getitems__", None)
         for indices in self.batch_sampler:
             yield collate(fetch(indices) if fetch is not None else [dataset[i] for i in indices])
+
+
+def _without_traceback(batches: Iterator[Any]) -> Iterator[Any]:
+    """Our own errors as they were raised: torch puts the worker's traceback in front of their words."""
+    try:
+        yield from batches
+    except OneloopError as error:
+        kind = type(error)
+        words = str(error).rpartition(f"{kind.__module__}.{kind.__qualname__}: ")[2].strip()
+        raise kind(words) from error
+
+
+def is_loader(value: Any) -> bool:
+    """Something that makes batches, not a data set."""
+    return isinstance(value, DataLoader)
 
 
 def is_iterable(dataset: Any) -> bool:

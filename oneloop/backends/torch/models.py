@@ -8,12 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...errors import ModelError, RefusedError
+from ...errors import ArgumentError, DataError, ModelError, RefusedError
 
 HALF_LEVELS = ("O0", "O1", "O3")  # of fp16_opt_level; the others are mapped to O1, aloud
-# fp16_opt_level: levels that this framework has under another one.
-NEAREST_LEVEL = {"O2": ("O1", "autocast keeps float32 weights, which is what O2 has its master weights for")}
-
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
 
 
@@ -84,11 +81,38 @@ def eval_mode(model: nn.Module) -> None:
 
 def invoke(model: Callable, inputs: Any) -> Any:
     """Call the model with a batch: names for a mapping, positions for a tuple."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    if isinstance(inputs, (list, tuple)):
-        return model(*inputs)
-    return model(inputs)
+    try:
+        if isinstance(inputs, Mapping):
+            return model(**inputs)
+        if isinstance(inputs, (list, tuple)):
+            return model(*inputs)
+        return model(inputs)
+    except TypeError as error:
+        _explain_call(model, inputs, error)
+        raise
+
+
+def _explain_call(model: Any, inputs: Any, error: TypeError) -> None:
+    """An error in words when it was the call that failed, and not something in the model."""
+    if not isinstance(model, nn.Module):
+        return
+    base = base_of(model)
+    if type(base).forward is nn.Module.forward:
+        raise ModelError(f"{type(base).__name__} has no forward method. Define forward(self, ...).") from error
+    signature = inspect.signature(base.forward)
+    names = isinstance(inputs, Mapping)
+    try:
+        if names:
+            signature.bind(**inputs)
+        else:
+            signature.bind(*(inputs if isinstance(inputs, (list, tuple)) else (inputs,)))
+    except TypeError as reason:
+        has = f"the columns {', '.join(inputs)}" if names else f"{len(inputs)} elements without names"
+        raise DataError(
+            f"the model's forward cannot take this batch: {reason}. The batch has {has}; {type(base).__name__}.forward "
+            f"takes {', '.join(signature.parameters)}. Give the samples the columns it needs (text and None are not "
+            "turned into arrays), leave remove_unused_columns on, or pass a data_collator that makes such batches."
+        ) from error
 
 
 def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -185,7 +209,10 @@ def add_embedding_noise(model: nn.Module, alpha: float) -> Callable[[], None]:
 def compiled(model: nn.Module, backend: str | None, mode: str | None) -> nn.Module:
     """The model behind torch.compile."""
     options = {key: value for key, value in (("backend", backend), ("mode", mode)) if value}
-    return torch.compile(model, **options)
+    try:
+        return torch.compile(model, **options)
+    except RuntimeError as error:  # torch looks at the mode when it is given
+        raise ArgumentError(f"torch_compile_mode={mode!r} is not possible: {error}.") from error
 
 
 def check_compiler(backend: str | None) -> None:
@@ -194,7 +221,7 @@ def check_compiler(backend: str | None) -> None:
     if backend is not None and backend not in known:
         raise RefusedError(
             f"torch_compile_backend (torchdynamo) {backend!r} is not known to PyTorch {torch.__version__} on this "
-            f"machine; it has {', '.join(known)}."
+            f"machine; use one of {', '.join(torch._dynamo.list_backends())}, or leave it out."
         )
 
 

@@ -144,9 +144,16 @@ def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> An
     wrong = [key for key in options if key not in accepted]
     if wrong and not any(p.kind == p.VAR_KEYWORD for p in accepted.values()):
         raise ArgumentError(
-            f"{cls.__name__} takes no {', '.join(wrong)} (from optim_args); it takes {', '.join(list(accepted)[1:])}"
+            f"{cls.__name__} takes no {', '.join(wrong)} (from optim_args or optimizer_cls_and_kwargs); it takes "
+            f"{', '.join(list(accepted)[1:])}."
         )
-    return cls(groups, **options)
+    try:
+        return cls(groups, **options)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{cls.__name__} cannot be built: {error}. Look at learning_rate, the adam_ arguments, optim_args and "
+            "optimizer_cls_and_kwargs."
+        ) from error
 
 
 def learning_rates(optimizer: Any) -> list[float]:

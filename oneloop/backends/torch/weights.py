@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from ...checkpoint.tensors import Raw
-from ...errors import CheckpointError
+from ...errors import CheckpointError, MissingPackageError
 from .models import named_parameters, unwrap
 
 LAYOUT = "pt"
@@ -90,10 +90,18 @@ def load_model(model: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[st
         if name in own and values[name].shape != own[name].shape
     ]
     if missing or extra or shapes:
-        problems = [f"missing: {', '.join(missing)}"] * bool(missing)
-        problems += [f"not in the model: {', '.join(extra)}"] * bool(extra) + shapes
-        raise CheckpointError(f"the weights in {source} do not fit the model. " + "; ".join(problems))
+        problems = [f"missing: {_some(missing)}"] * bool(missing)
+        problems += [f"not in the model: {_some(extra)}"] * bool(extra) + [_some(shapes, "; ")] * bool(shapes)
+        raise CheckpointError(
+            f"the weights in {source} do not fit the model: {'; '.join(problems)}. Build the model that they were "
+            "saved from, or leave resume_from_checkpoint out."
+        )
     base.load_state_dict(values, strict=False)
+
+
+def _some(names: list[str], between: str = ", ", limit: int = 6) -> str:
+    """The first names of a list, and how many there are."""
+    return between.join(names[:limit]) + (f"{between}... ({len(names)} in all)" if len(names) > limit else "")
 
 
 def save_adapter(model: nn.Module, directory: Path) -> None:
@@ -102,8 +110,10 @@ def save_adapter(model: nn.Module, directory: Path) -> None:
 
 
 def load_adapter(model: nn.Module, directory: Path) -> None:
-    from peft import set_peft_model_state_dict
-
+    try:
+        from peft import set_peft_model_state_dict
+    except ImportError as error:
+        raise MissingPackageError(f"the adapter in {directory} is read by peft: pip install peft") from error
     set_peft_model_state_dict(unwrap(model), load_tensors(directory / "adapter_model.safetensors"))
 
 
@@ -170,9 +180,10 @@ def load_optimizer(
     stored = {name for group in data["groups"] for name in group["names"]}
     if stored != set(by_name):
         raise CheckpointError(
-            f"the optimizer state in {source} is for other parameters. Only there: {sorted(stored - set(by_name))}; "
-            f"only in this run: {sorted(set(by_name) - stored)}. Use the same model and the same frozen layers, "
-            "or train(resume_from_checkpoint=None) with the weights loaded by hand."
+            f"the optimizer state in {source} is for other parameters. Only there: "
+            f"{_some(sorted(stored - set(by_name))) or 'none'}; only in this run: "
+            f"{_some(sorted(set(by_name) - stored)) or 'none'}. Use the same model and the same frozen layers, or "
+            "train(resume_from_checkpoint=None) with the weights loaded by hand."
         )
     on_device = {
         id(p): bool(group.get("fused") or group.get("capturable"))

@@ -1,0 +1,243 @@
+"""`oneloop checkpoints DIR`: what is there, what of it is whole, and what can go."""
+
+import contextlib
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError, CheckpointError
+from . import foreign, store
+
+FORMAT = 1  # of what --json prints
+
+
+@dataclass
+class Entry:
+    """One checkpoint directory, as people and programs want to see it."""
+
+    name: str
+    step: int
+    writer: str  # oneloop, transformers, or unknown
+    state: str  # whole, damaged or foreign (whole, as far as a foreign one tells)
+    run: str | None
+    reason: str | None  # save, best, or what else the manifest says
+    framework: str | None
+    written: float
+    bytes: int
+    problems: list[str] = field(default_factory=list)
+    latest: bool = False  # resume_from_checkpoint=True would start here
+    best: bool = False  # of its run, by the metric
+    path: Path = field(default_factory=Path)
+
+    def to_json(self, now: float) -> dict[str, Any]:
+        plain = {key: value for key, value in vars(self).items() if key != "path"}
+        return plain | {"path": str(self.path), "age_seconds": round(max(0.0, now - self.written), 3)}
+
+
+def look(directory: Path, contents: bool) -> tuple[list[Entry], list[str]]:
+    """The checkpoints in an output directory (or the one that it is), by step, and what dead saves left behind.
+
+    With `contents` every byte is read for its checksum; without, sizes are compared.
+    """
+    if not directory.is_dir():
+        raise CheckpointError(
+            f"{directory} is not a directory. Give the output_dir of a run, or one of its checkpoints."
+        )
+    single = store.read_manifest(directory) is not None or store.is_foreign(directory)
+    parent = directory.resolve().parent if single else directory
+    found = store.find(parent)
+    # Foreign ones that made room for a checkpoint of ours, and a single one under a name of its own.
+    moved = [p for p in parent.glob(f"{store.PREFIX}-*.{foreign.WRITER}*") if store.is_foreign(p)]
+    named = {c.path.name for c in found}
+    if single and directory.resolve().name not in named:
+        moved = [directory.resolve()]
+    found = sorted(found + [_under_another_name(p) for p in moved], key=lambda c: (c.step, c.written))
+    entries = [_entry(c, contents) for c in found if not single or c.path.name == directory.resolve().name]
+    _mark(parent, entries)
+    return entries, [] if single else sorted(p.name for p in parent.glob(f".{store.PREFIX}-*") if p.is_dir())
+
+
+def _entry(checkpoint: store.Checkpoint, contents: bool) -> Entry:
+    path, manifest = checkpoint.path, store.read_manifest(checkpoint.path) or {}
+    problems = store.problems(path, contents)
+    own, other = checkpoint.run_id is not None, store.is_foreign(path)
+    framework = _json(path / "run.json").get("framework") if own else "torch" if other else None
+    return Entry(
+        name=path.name,
+        step=checkpoint.step,
+        writer="oneloop" if own else foreign.WRITER if other else "unknown",
+        state="damaged" if problems else "foreign" if other else "whole",
+        run=checkpoint.run_id,
+        reason=manifest.get("reason") if isinstance(manifest.get("reason"), str) else None,
+        framework=framework if isinstance(framework, str) else None,
+        written=checkpoint.written,
+        bytes=_size(path),
+        problems=problems,
+        path=path,
+    )
+
+
+def _mark(parent: Path, entries: list[Entry]) -> None:
+    """Which one a run would go on from, and which is the best of each run."""
+    by_name = {entry.name: entry for entry in entries if not entry.problems}
+    newest = next((by_name[c.path.name] for c in store.newest_first(parent) if c.path.name in by_name), None)
+    if newest is not None:
+        newest.latest = True
+    for run in {entry.run for entry in entries}:
+        # The newest of a run knows best; what it names may have moved along with the run.
+        last = next((e for e in reversed(entries) if e.run == run and not e.problems), None)
+        named = _json(last.path / foreign.STATE).get("best_model_checkpoint") if last else None
+        best = by_name.get(Path(named).name) if isinstance(named, str) else None
+        if best is not None and best.run == run:
+            best.best = True
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _under_another_name(path: Path) -> store.Checkpoint:
+    manifest = store.read_manifest(path) or {}
+    step = manifest.get("step", _json(path / foreign.STATE).get("global_step"))
+    written = float(manifest.get("written", path.stat().st_mtime))
+    return store.Checkpoint(path, step if isinstance(step, int) else 0, manifest.get("run_id"), written)
+
+
+def _size(path: Path) -> int:
+    total = 0
+    for file in path.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a run may be deleting it
+            total += file.stat().st_size if file.is_file() else 0
+    return total
+
+
+# -- prune
+
+
+def to_delete(entries: list[Entry], keep: int, damaged: bool, others: bool) -> list[Entry]:
+    """What prune removes: of every run all but the newest `keep` whole ones and the best.
+
+    Damaged ones count for nothing and go only when asked for; so do those of another trainer, which make a run of
+    their own.
+    """
+    gone: list[Entry] = []
+    for run in {entry.run for entry in entries}:
+        if run is None and not others:
+            continue
+        whole = [e for e in entries if e.run == run and not e.problems and e.writer != "unknown"]
+        kept = {e.name for e in whole[-keep:]} | {e.name for e in whole if e.best or e.latest}
+        gone += [e for e in whole if e.name not in kept]
+    if damaged:
+        gone += [e for e in entries if e.problems and (e.writer == "oneloop" or others or _is_torn(e))]
+    return sorted(gone, key=lambda e: (e.step, e.name))
+
+
+def _is_torn(entry: Entry) -> bool:
+    """What a save or a deletion of oneloop left: no manifest, but files that only oneloop writes."""
+    return entry.writer == "unknown" and (entry.path / "run.json").is_file()
+
+
+def prune(
+    directory: Path, keep: int | None, damaged: bool, others: bool, dry_run: bool
+) -> tuple[list[Entry], list[Entry]]:
+    """Delete; (what was deleted, what is left). The kept ones are read through first, so that none stands in for a
+    whole one and is not."""
+    if keep is None or keep < 1:
+        raise ArgumentError("prune needs --keep N, with N at least 1: how many of the newest of each run to keep")
+    if store.read_manifest(directory) is not None or store.is_foreign(directory):
+        raise ArgumentError(f"{directory} is a checkpoint; prune takes the output_dir that holds several of them")
+    entries, _ = look(directory, contents=True)
+    gone = to_delete(entries, keep, damaged, others)
+    if not dry_run:
+        for entry in gone:
+            store.delete(entry.path)
+            if entry.path.exists():
+                raise CheckpointError(f"{entry.path} could not be deleted; look at its permissions")
+    names = {entry.name for entry in gone}
+    return gone, [entry for entry in entries if entry.name not in names]
+
+
+# -- for people and programs
+
+
+def run(
+    action: str, directory: str, keep: int | None, damaged: bool, others: bool, dry_run: bool, as_json: bool
+) -> int:
+    """Do one of list, verify and prune, and print what came of it; 1 when something that is there is damaged."""
+    folder, gone, leftovers = Path(directory), [], []
+    if action == "prune":
+        gone, entries = prune(folder, keep, damaged, others, dry_run)
+    else:
+        entries, leftovers = look(folder, contents=action == "verify")
+    now, wrong = time.time(), sum(bool(entry.problems) for entry in entries)
+    if as_json:
+        data: dict[str, Any] = {
+            "format": FORMAT,
+            "action": action,
+            "directory": str(folder),
+            "checked": "sizes" if action == "list" else "contents",
+            "damaged": wrong,
+            "checkpoints": [entry.to_json(now) for entry in entries],
+            "leftovers": leftovers,
+        }
+        if action == "prune":
+            data |= {"dry_run": dry_run, "deleted": [entry.to_json(now) for entry in gone]}
+        print(json.dumps(data, indent=2))
+        return 1 if wrong else 0
+    verb = "would be deleted" if dry_run else "deleted"
+    for entry in gone:
+        print(f"{verb}: {entry.name} ({_amount(entry.bytes)})")
+    if action == "prune":
+        print(f"{len(gone)} {verb}, {_amount(sum(e.bytes for e in gone))}\n" if gone else "nothing to delete\n")
+    print("\n".join(_text(folder, entries, leftovers, now, by_size=action == "list")))
+    return 1 if wrong else 0
+
+
+def _text(folder: Path, entries: list[Entry], leftovers: list[str], now: float, by_size: bool) -> list[str]:
+    wrong = [entry for entry in entries if entry.problems]
+    count = f"{len(entries)} checkpoint{'s' * (len(entries) != 1)}, {_amount(sum(e.bytes for e in entries))}"
+    how = "sizes compared; verify reads every byte" if by_size else "every byte read"
+    lines = [f"{folder}: {count}, {len(wrong) or 'none'} damaged ({how})"]
+    if entries:
+        rows = [("NAME", "STEP", "RUN", "REASON", "SIZE", "AGE", "FRAMEWORK", "STATE", "")]
+        rows += [_row(entry, now) for entry in entries]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        right = {1, 4, 5}
+        cells = [
+            [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths))] for row in rows
+        ]
+        lines += ["", *("  ".join(row).rstrip() for row in cells)]
+    for entry in wrong:
+        lines += ["", f"{entry.name} is not whole:", *(f"  {problem}" for problem in entry.problems)]
+    if leftovers:
+        lines += ["", "Saves under way, or left over by one that died (the next start removes them):"]
+        lines += [f"  {name}" for name in leftovers]
+    return lines
+
+
+def _row(entry: Entry, now: float) -> tuple[str, ...]:
+    marks = ", ".join(name for name, true in (("latest", entry.latest), ("best", entry.best)) if true)
+    run, reason = (entry.run or "-")[:8], entry.reason or "-"
+    size, age = _amount(entry.bytes), _age(now - entry.written)
+    return (entry.name, str(entry.step), run, reason, size, age, entry.framework or "-", entry.state, marks)
+
+
+def _amount(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

@@ -1,0 +1,91 @@
+"""What a Trainer is given, looked at when it is given: each error says what was expected."""
+
+import os
+from types import ModuleType
+from typing import Any
+
+from ..errors import ArgumentError, DataError
+
+
+def has_length(dataset: Any) -> bool:
+    """Whether len() works."""
+    try:
+        return len(dataset) is not None
+    except (TypeError, AttributeError, NotImplementedError):
+        return False
+
+
+def functions(**given: Any) -> None:
+    """Each is a function, or an object that can be called like one."""
+    for name, value in given.items():
+        if value is not None and not callable(value):
+            raise ArgumentError(f"{name} is a {type(value).__name__}; expected a function, not its name or its result.")
+
+
+def tokenizer(given: Any, processing_class: Any) -> Any:
+    """The one that was given, under either of its names."""
+    if given is not None and processing_class is not None and given is not processing_class:
+        raise ArgumentError("tokenizer and processing_class are one argument; pass one of them.")
+    found = processing_class if processing_class is not None else given
+    if isinstance(found, str):
+        raise ArgumentError(
+            f"tokenizer (processing_class) is the text {found[:60]!r}; expected the tokenizer itself, such as "
+            "AutoTokenizer.from_pretrained(...) returns."
+        )
+    return found
+
+
+def optimizers(given: Any, cls_and_kwargs: Any, model_init: Any, backend: ModuleType) -> tuple[Any, Any]:
+    """(optimizer, scheduler) from the argument `optimizers`, which excludes two others."""
+    if cls_and_kwargs is not None and (not isinstance(cls_and_kwargs, (tuple, list)) or len(cls_and_kwargs) != 2):
+        raise ArgumentError("optimizer_cls_and_kwargs is a pair: the optimizer's class, and a dict of its options.")
+    if given is None:
+        return None, None
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise ArgumentError("optimizers is a pair (optimizer, lr_scheduler); either may be None.")
+    optimizer, scheduler = given
+    known = backend.optimizers.is_optimizer
+    if optimizer is not None and not known(optimizer):
+        what = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
+        raise ArgumentError(
+            f"the first of optimizers is {what}; expected an optimizer over the model's parameters. To have it built "
+            "from its class, use optimizer_cls_and_kwargs."
+        )
+    if scheduler is not None and (known(scheduler) or not hasattr(scheduler, "step")):
+        raise ArgumentError(
+            f"the second of optimizers is a {type(scheduler).__name__}; expected a learning-rate schedule, or None. "
+            "The optimizer comes first."
+        )
+    if model_init is not None and any(part is not None for part in given):
+        raise ArgumentError(
+            "optimizers and model_init contradict each other: the optimizer holds the parameters of a model that "
+            "model_init would replace. Override create_optimizer instead."
+        )
+    if cls_and_kwargs is not None and optimizer is not None:
+        raise ArgumentError("optimizers and optimizer_cls_and_kwargs contradict each other; pass one of them.")
+    return optimizer, scheduler
+
+
+def dataset(name: str, given: Any, backend: ModuleType) -> None:
+    """A data set can be indexed and has a length, or it can be walked through."""
+    expected = "expected a list of samples, a Dataset with __len__ and __getitem__, or an iterable one"
+    if isinstance(given, (str, bytes, os.PathLike)):
+        raise DataError(f"{name} is the text {str(given)[:60]!r}; {expected}. Load the data first.")
+    if isinstance(given, dict) and 0 not in given:
+        keys = ", ".join(repr(key) for key in list(given)[:8])
+        raise DataError(
+            f"{name} is a {type(given).__name__} with the keys {keys}; {expected}. Pick one of several sets, or make "
+            "samples out of columns with datasets.Dataset.from_dict."
+        )
+    if backend.loaders.is_loader(given):
+        raise DataError(
+            f"{name} is a {type(given).__name__}, which makes batches; {expected}, since the Trainer makes its own. "
+            "Pass its dataset and its collate_fn as data_collator, or override get_train_dataloader and its like."
+        )
+    if backend.loaders.is_iterable(given):
+        if not hasattr(given, "__iter__"):
+            raise DataError(f"{name} is a {type(given).__name__}; {expected}.")
+    elif not has_length(given):
+        raise DataError(
+            f"{name}, a {type(given).__name__}, has __getitem__ but no length; {expected}. Give it a __len__."
+        )
