@@ -12,7 +12,8 @@ started, cpu, known = time.perf_counter(), time.process_time(), len(sys.modules)
 {statement}
 ended = time.perf_counter(), time.process_time()
 heavy = [name for name in ("torch", "paddle", "mindspore", "transformers") if name in sys.modules]
-print(json.dumps({{"wall": ended[0] - started, "cpu": ended[1] - cpu, "new": len(sys.modules) - known, "heavy": heavy}}))
+new = len(sys.modules) - known
+print(json.dumps({{"wall": ended[0] - started, "cpu": ended[1] - cpu, "new": new, "heavy": heavy}}))
 """
 
 # title, what is imported before the clock starts, what is timed, packages needed

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .errors import CheckpointError
+
 if TYPE_CHECKING:
     from .trainer import Trainer
 
@@ -48,6 +50,24 @@ def plan_steps(steps_per_epoch: int | None, args: Any) -> tuple[int, int]:
     if steps_per_epoch is None:
         return -1, math.ceil(args.num_train_epochs)
     return math.ceil(args.num_train_epochs * steps_per_epoch), math.ceil(args.num_train_epochs)
+
+
+def accumulation_for(samples_per_step: int, batch_size: int, processes: int) -> int:
+    """Micro-batches that make up an update of that many samples; an error that lists what fits when none does."""
+    steps, rest = divmod(samples_per_step, batch_size * processes)
+    if rest == 0 and steps > 0:
+        return steps
+    share, odd = divmod(samples_per_step, processes)
+    fits = [str(size) for size in range(1, share + 1) if share % size == 0] if odd == 0 else []
+    raise CheckpointError(
+        f"the checkpoint has {samples_per_step} samples in an update, which {processes} process(es) with batches of "
+        f"{batch_size} cannot make up. "
+        + (
+            f"With {processes} process(es), per_device_train_batch_size can be {', '.join(fits)}."
+            if fits
+            else f"Use a number of processes that divides {samples_per_step}."
+        )
+    )
 
 
 def run(trainer: "Trainer", plan: Plan, place: Position) -> None:

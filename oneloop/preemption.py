@@ -1,5 +1,6 @@
 """Signals that ask a run to leave: it finishes its step, saves, and goes with an exit status that says so."""
 
+import logging
 import os
 import signal
 import threading
@@ -7,6 +8,8 @@ from types import FrameType
 from typing import Any
 
 from .errors import ArgumentError, OneloopError
+
+logger = logging.getLogger(__name__)
 
 EXIT_STATUS = 75  # EX_TEMPFAIL of sysexits.h: not done, but trying again will go on from here
 
@@ -76,4 +79,26 @@ class Watch:
         )
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt(text)
+        logger.warning("%s Exit status %d.", text[0].upper() + text[1:], EXIT_STATUS)  # SystemExit says nothing itself
         raise Preempted(text)
+
+
+def leave_to_main_process(worker: int = 0) -> None:
+    """In a loader's worker: a signal to all processes of a job must not take the data from the step under way.
+
+    The main process ends its workers, if need be by SIGTERM; one that comes from elsewhere is passed over.
+    """
+    for number in signal.valid_signals() - {signal.SIGTERM}:
+        watched = isinstance(getattr(signal.getsignal(number), "__self__", None), Watch)
+        if watched or number == signal.SIGINT:
+            signal.signal(number, signal.SIG_IGN)
+    if not hasattr(signal, "sigwaitinfo"):
+        return
+
+    def wait_for_parent() -> None:
+        while signal.sigwaitinfo([signal.SIGTERM]).si_pid != os.getppid():
+            pass
+        os._exit(0)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    threading.Thread(target=wait_for_parent, daemon=True).start()

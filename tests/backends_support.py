@@ -92,6 +92,9 @@ class TorchKit:
             logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), reduction=reduction
         )
 
+    def has_gradients(self, model):
+        return any(p.grad is not None for p in model.parameters())
+
     def optimizer(self, trainer):
         """The optimizer's state by parameter, as NumPy arrays."""
         names = {id(p): name for name, p in trainer.model.named_parameters()}

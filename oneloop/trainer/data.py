@@ -91,8 +91,7 @@ class TrainerData(TrainerParts):
         strategy = str(args.train_sampling_strategy)
         if strategy == "group_by_length":
             lengths = self._lengths(dataset)
-            per_update = self._train_batch_size * args.gradient_accumulation_steps * args.world_size
-            return partial(LengthGroups, lengths, per_update, seed)
+            return partial(LengthGroups, lengths, self.get_total_train_batch_size(args), seed)
         return partial(Order, len(dataset), seed, shuffle=strategy != "sequential")
 
     def _lengths(self, dataset: Any) -> np.ndarray:

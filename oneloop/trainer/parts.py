@@ -43,6 +43,7 @@ class TrainerParts:
     _resume_random: Any  # the checkpoint whose random state is still to be restored
     _tokenizer_files: dict[str, bytes] | None
     _train_batch_size: int
+    _accumulation: int  # micro-batches in an update; another number of processes may change it on resume
     _new_best: bool
     _save_for_best: bool
 
@@ -54,6 +55,7 @@ class TrainerParts:
     _split: int
 
     _past: Any
+    _compiled_for_eval: Any
     _half_inputs: str | None  # fp16 or bf16 while the weights are in pure half, which take no float32 inputs
     _counts_tokens: str
     _tokens: int

@@ -35,18 +35,17 @@ class TrainerReporting(TrainerParts):
         """Do what the callbacks, or a signal, asked for after a step or an epoch."""
         if self._saver.has_news:
             self._tell_saved()
-        control = self.control
         if self._watch.received is not None and self.args.save_strategy != "no":
-            control.should_save = True
-        if control.should_log:
+            self.control.should_save = True
+        if self.control.should_log:
             self._log_step()
-        if control.should_evaluate:
+        if self.control.should_evaluate:
             metrics = self._evaluate(self._ignore_keys_for_eval)
             self._find_best(metrics)
         if self.control.should_save:
             self.control.should_save = False
             self._save_checkpoint(self.model, reason="best" if self._save_for_best else "save")
-            self._save_for_best = self._new_best = False
+        self._save_for_best = self._new_best = False
         if self._watch.received is not None:
             self._end_saves()
             saved = self._last_saved or ""

@@ -144,13 +144,36 @@ class TrainerResuming(TrainerParts):
         self._split = run.get("split", 1)
         self._report_changes(run["course"])
         self._resume_random = path
+        if self.args.should_save:  # the run may have died between its last save and what follows one
+            self._clear_superseded(str(path), self._run_id, self.state.best_model_checkpoint)
         return self._start_from(run)
+
+    def _keep_global_batch(self, path: Path) -> None:
+        """On another number of processes an update keeps its samples: it is the accumulation that changes."""
+        if not (path / RUN).is_file():
+            return
+        course = json.loads((path / RUN).read_text(encoding="utf-8"))["course"]
+        if course.get("processes", 1) == self.args.world_size:
+            return
+        wanted, size, world = course["samples_per_step"], self._train_batch_size, self.args.world_size
+        self._accumulation = loop.accumulation_for(wanted, size, world)
+        self._counts_items = self._counts_items or self._accumulation > 1
+        logger.warning(
+            "The checkpoint was written by %d process(es), this run has %d: an update keeps its %d samples with "
+            "%d x %d samples and %d accumulation step(s).",
+            course.get("processes", 1),
+            world,
+            wanted,
+            world,
+            size,
+            self._accumulation,
+        )
 
     def _own_or_new_id(self, run_id: str) -> str:
         """A run that is taken back becomes one of its own: what it wrote later is another course, and stays."""
         every = store.find(Path(self.args.output_dir))
-        later = [c.path for c in every if c.run_id == run_id and c.step > self.state.global_step]
-        later = [path.name for path in later if not store.problems(path)]
+        beyond = [c.path for c in every if c.run_id == run_id and c.step > self.state.global_step]
+        later = [path.name for path in beyond if not store.problems(path)]
         if not later:
             return run_id
         logger.warning(
@@ -162,7 +185,12 @@ class TrainerResuming(TrainerParts):
 
     def _report_changes(self, before: dict[str, Any]) -> None:
         now = self._course()
-        changed = [f"{key} was {before[key]}, is {now[key]}" for key in before if before[key] != now.get(key)]
+        elastic = ("processes", "accumulation") if before.get("processes") != now["processes"] else ()
+        changed = [
+            f"{key} was {before[key]}, is {now[key]}"
+            for key in before
+            if before[key] != now.get(key) and key not in elastic
+        ]
         if changed:
             logger.warning(
                 "This run differs from the one that wrote the checkpoint, so it will not end with the same bits: %s.",

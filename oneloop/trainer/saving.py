@@ -118,6 +118,8 @@ class TrainerSaving(TrainerParts):
         self._end_saves(f"{store.PREFIX}-{step}")
         self.store_flos()
         target = str(parent / f"{store.PREFIX}-{step}")
+        if self._is_kept(target):
+            reason = "save"
         state = copy.copy(self.state)
         if self._new_best:
             state.best_model_checkpoint = target
@@ -143,11 +145,7 @@ class TrainerSaving(TrainerParts):
             except BaseException:
                 store.discard(stage)
                 raise
-            try:
-                store.forget_superseded(parent, run_id, best)
-                store.rotate(parent, run_id, args.save_total_limit, {target, best or target})
-            except OSError as error:
-                logger.error("%s is saved, but checkpoints that it supersedes are still there: %s.", target, error)
+            self._clear_superseded(target, run_id, best)
 
         def then() -> None:
             self._last_saved = target
@@ -156,6 +154,20 @@ class TrainerSaving(TrainerParts):
 
         self._saver.submit(job, then, args.save_async, f"{store.PREFIX}-{step}")
         self._tell_saved()
+
+    def _clear_superseded(self, newest: str, run_id: str, best: str | None) -> None:
+        """Delete what is neither among the newest nor the best, now that a newer one is whole."""
+        parent = Path(self.args.output_dir)
+        try:
+            store.forget_superseded(parent, run_id, best)
+            store.rotate(parent, run_id, self.args.save_total_limit, {newest, best or newest})
+        except OSError as error:
+            logger.error("%s is saved, but checkpoints that it supersedes are still there: %s.", newest, error)
+
+    def _is_kept(self, target: str) -> bool:
+        """Whether save_steps asked for this step too: then it stays, also when it is the best no more."""
+        manifest = store.read_manifest(Path(target))
+        return manifest is not None and manifest["run_id"] == self._run_id and manifest.get("reason") == "save"
 
     def _contents(self, stage: Path, state: Any) -> Contents:
         contents = Contents()
@@ -202,6 +214,7 @@ class TrainerSaving(TrainerParts):
         return {
             "samples": plan.samples,
             "samples_per_step": plan.samples_per_step,
+            "processes": self.args.world_size,
             "accumulation": plan.accumulation,
             "max_steps": plan.max_steps,
             "seed": self.args.seed,

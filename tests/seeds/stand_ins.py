@@ -50,7 +50,7 @@ def _split(count, seed):
 
 
 class MapDataset(torch.utils.data.Dataset):
-    """A list of dicts as PaddleNLP's data sets are: `map` changes it sample by sample, `label_list` names its labels."""
+    """A list of dicts, as PaddleNLP's data sets are: `map` goes sample by sample, `label_list` names the labels."""
 
     def __init__(self, data, label_list):
         self.data, self.label_list = data, label_list

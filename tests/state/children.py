@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from oneloop import get_last_checkpoint
 from oneloop.checkpoint import store
+from tests.state.job import without_times
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = Path(__file__).with_name("job.py")
@@ -101,10 +103,10 @@ def differences(left, right, where=""):
 
 
 def log_lines(output):
-    """log.jsonl of the run that wrote the result: (step, names) of each line."""
+    """log.jsonl, as far as the run that wrote the result wrote it, without times."""
     run_id = json.loads((Path(output) / "result.json").read_text())["run_id"]
     lines = [json.loads(line) for line in (Path(output) / "log.jsonl").read_text().splitlines()]
-    return [(line["step"], sorted(set(line) - {"run", "step", "time"})) for line in lines if line["run"] == run_id]
+    return [without_times(line) | {"run": None} for line in lines if line["run"] == run_id]
 
 
 def checkpoint_names(output):
@@ -117,3 +119,19 @@ def damage_of_latest(output):
         return []
     latest = get_last_checkpoint(output)
     return [] if latest is None else store.problems(Path(latest))
+
+
+def signal_at(step, *signals, output, group=False, pause=0.05):
+    """A `meanwhile` for Forks.run: wait until the child (which needs --slow) is at a step, then send it signals."""
+
+    def send(pid):
+        said = Path(output).with_name(f"{Path(output).name}.said")
+        deadline = time.monotonic() + 120
+        while not said.exists() or f"step {step}\n" not in said.read_text():
+            assert time.monotonic() < deadline, f"the child never came to step {step}"
+            time.sleep(0.01)
+        for number in signals:
+            (os.killpg if group else os.kill)(pid, number)
+            time.sleep(pause)
+
+    return send

@@ -339,17 +339,25 @@ def test_each_rule_is_found_by_sizes_and_shapes(tmp_path, rule):
             assert torch.equal(optimizer.state[p]["exp_avg"], torch.full_like(p, marks[name])), name
 
 
-def test_weight_decay_that_changes_hands_is_said(old, caplog):
-    """The old rule decayed more than this run's does."""
-    as_of_4(old)
+def test_options_of_the_old_run_stay(old):
+    """The old run decayed every weight, and so does this one from here on."""
     regroup(old, lambda n: False)
-    with caplog.at_level(logging.WARNING, "oneloop"):
-        trainer = resume(old, callbacks=[StopAtOnce()])
-    (text,) = [r.getMessage() for r in caplog.records if r.name == "oneloop.trainer.foreign"]
-    decayed = {id(p) for g in trainer.optimizer.param_groups if g["weight_decay"] for p in g["params"]}
-    # All of the old group's parameters agree, so its value comes along for both groups of this run.
-    assert len(decayed) == len(list(trainer.model.parameters()))
-    assert "weight decay" not in text
+    trainer = resume(old, callbacks=[StopAtOnce()], weight_decay=0.01)
+    assert len(trainer.optimizer.param_groups) == 2
+    assert all(g["weight_decay"] == 0.05 and g["eps"] == 1e-6 for g in trainer.optimizer.param_groups)
+
+
+def test_weight_decay_that_changes_is_told(tmp_path):
+    """`post` is a norm to this run and was none to transformers: its group cannot keep both values."""
+    model = Odd()
+    trainer = Trainer(model, TrainingArguments(str(tmp_path / "new"), weight_decay=0.05, report_to="none"))
+    trainer.create_optimizer()
+    args = transformers.TrainingArguments(output_dir=str(tmp_path), weight_decay=0.05, use_cpu=True)
+    theirs = transformers.Trainer(model, args).create_optimizer()
+    torch.save(theirs.state_dict(), tmp_path / "optimizer.pt")
+    loaded = reader.load_optimizer(trainer.optimizer, model, tmp_path)
+    assert loaded.rule == "transformers 4.53 to 5"
+    assert loaded.decay == {"post.weight": (0.05, 0.0)}
 
 
 def test_sharded_weights(old):

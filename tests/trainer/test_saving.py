@@ -17,8 +17,9 @@ class Scored(Trainer):
 
     scores: dict = {}
 
-    def evaluate(self, *args, **kwargs):
-        return super().evaluate(*args, **kwargs) | {"eval_score": self.scores[self.state.global_step]}
+    def __init__(self, *args, **kwargs):
+        score = lambda prediction: {"score": self.scores[self.state.global_step]}  # noqa: E731
+        super().__init__(*args, compute_metrics=score, **kwargs)
 
 
 def scored(*values):
@@ -63,8 +64,6 @@ def test_the_best_is_kept_and_it_alone(backend, trained, tmp_path, strategy):
     assert checkpoints(tmp_path / "out") == [4]
     assert trainer.state.best_metric == 7 and trainer.state.best_global_step == 4
     assert trainer.state.best_model_checkpoint == str(tmp_path / "out" / "checkpoint-4")
-    shorter = backend.classifier()
-    trained(shorter, rows(12), output_dir=tmp_path / "other", **(RUN | {"lr_scheduler_type": "linear"}))
     reached = TrainerState.load_from_json(tmp_path / "out" / "checkpoint-4" / "trainer_state.json")
     assert reached.global_step == 4 and reached.best_global_step == 4
 
@@ -150,9 +149,8 @@ def test_early_stopping_stops_and_goes_on_counting_after_a_resume(backend, train
     cls = scored(1, 5, 3, 4, 2, 6, 6, 6, 6)
     options = RUN | BEST | {"save_strategy": "steps", "save_steps": 1, "load_best_model_at_end": False}
     data = {"eval_dataset": rows(4)}
-    one = trained(
-        backend.classifier(), rows(12), cls, callbacks=[EarlyStoppingCallback(early_stopping_patience=3)], **data, **options
-    )
+    patient = EarlyStoppingCallback(early_stopping_patience=3)
+    one = trained(backend.classifier(), rows(12), cls, callbacks=[patient], **data, **options)
     assert one.state.global_step == 5
     again = trained(
         backend.classifier(),
@@ -172,8 +170,10 @@ def test_early_stopping_stops_and_goes_on_counting_after_a_resume(backend, train
 
 
 def histories(trainer):
+    """The log without times, as text: a NaN is not equal to itself."""
     times = ("_runtime", "_per_second")
-    return [{k: v for k, v in e.items() if not k.endswith(times)} for e in trainer.state.log_history]
+    entries = [{k: v for k, v in e.items() if not k.endswith(times)} for e in trainer.state.log_history]
+    return [json.dumps(entry, sort_keys=True) for entry in entries]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def histories(trainer):
 )
 def test_a_resumed_run_is_the_unbroken_one(backend, trained, tmp_path, given):
     data = [row | {"size": 1 + i * 7 % 10} for i, row in enumerate(rows(22))]
-    options = RUN | {"max_steps": 12, "save_strategy": "steps", "save_steps": 2, "logging_steps": 1} | given
+    options = RUN | {"max_steps": 12, "save_strategy": "steps", "save_steps": 5, "logging_steps": 1} | given
     options |= {"eval_dataset": rows(6, 1)}
     model = backend.classifier(dropout=0.3, norm=True)
     whole = trained(model, data, output_dir=tmp_path / "whole", **options)

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ...errors import OneloopError
+from ...preemption import leave_to_main_process
 
 
 class Loader(DataLoader):
@@ -77,6 +78,7 @@ def make_loader(
     }
     if workers:
         options |= {"persistent_workers": persistent, "prefetch_factor": prefetch, "in_order": in_order}
+        options["worker_init_fn"] = leave_to_main_process
         options["multiprocessing_context"] = context
     if batches is not None:
         return Loader(dataset, batch_sampler=batches, **options)

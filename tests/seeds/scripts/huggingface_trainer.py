@@ -5,7 +5,14 @@ import torch
 from stand_ins import AutoModelForSequenceClassification, AutoTokenizer, load_dataset
 from torch.optim.lr_scheduler import LambdaLR
 
-from oneloop import DataCollatorWithPadding, EvalPrediction, HfArgumentParser, Trainer, TrainerCallback, TrainingArguments
+from oneloop import (
+    DataCollatorWithPadding,
+    EvalPrediction,
+    HfArgumentParser,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
 

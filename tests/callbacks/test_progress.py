@@ -1,0 +1,97 @@
+"""What a person sees while a run goes on."""
+
+import re
+import sys
+import types
+
+import pytest
+
+from oneloop import NotebookProgressCallback, PrinterCallback, ProgressCallback, Trainer
+from tests.backends_support import rows
+
+RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "max_steps": 4, "logging_steps": 2}
+
+
+@pytest.mark.parametrize("off, kind", [(True, PrinterCallback), (False, ProgressCallback)])
+def test_which_display_is_chosen(backend, arguments, off, kind):
+    trainer = Trainer(backend.classifier(), arguments(disable_tqdm=off))
+    assert [type(c) for c in trainer.callback_handler.callbacks if isinstance(c, (PrinterCallback, ProgressCallback))] == [
+        kind
+    ]
+
+
+def test_a_display_of_ones_own_is_the_only_one(backend, arguments):
+    class Own(ProgressCallback):
+        pass
+
+    trainer = Trainer(backend.classifier(), arguments(), callbacks=[Own])
+    shown = [c for c in trainer.callback_handler.callbacks if isinstance(c, (PrinterCallback, ProgressCallback))]
+    assert [type(c) for c in shown] == [Own]
+
+
+def test_printed_lines(backend, trained, capsys):
+    trained(backend.classifier(), rows(16), **RUN)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert len(lines) == 3
+    assert "'loss': " in lines[0] and "'learning_rate': " in lines[0] and "'train_runtime': " in lines[2]
+    assert "total_flos" not in "".join(lines)
+
+
+def test_bars_for_training_and_evaluation(backend, trained, capsys):
+    trainer = trained(
+        backend.classifier(),
+        rows(16),
+        disable_tqdm=False,
+        eval_dataset=rows(8),
+        eval_strategy="steps",
+        eval_steps=2,
+        **RUN,
+    )
+    trainer.predict(rows(8))
+    err = capsys.readouterr().err
+    assert re.search(r"train: 100%.* 4/4 ", err) and re.search(r"eval: 100%.* 1/1 ", err)
+    (bar,) = [c for c in trainer.callback_handler.callbacks if isinstance(c, ProgressCallback)]
+    assert bar.training_bar is None and bar.prediction_bar is None, "bars are closed"
+
+
+def test_a_resumed_bar_starts_where_the_run_does(backend, trained, tmp_path, capsys):
+    options = RUN | {"save_strategy": "steps", "save_steps": 3}
+    trained(backend.classifier(), rows(16), **options)
+    capsys.readouterr()
+    source = str(tmp_path / "out" / "checkpoint-3")
+    trained(backend.classifier(), rows(16), disable_tqdm=False, resume=source, **options)
+    err = capsys.readouterr().err
+    assert "3/4 " in err and "4/4 " in err and "1/4 " not in err
+
+
+def test_the_notebooks_table(backend, trained, monkeypatch):
+    drawn = []
+
+    class Handle:
+        def update(self, value):
+            drawn.append(value)
+
+    module = types.ModuleType("IPython.display")
+    module.HTML = lambda text: text
+    module.display = lambda value, display_id=None: drawn.append(value) or Handle()
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    notebook = NotebookProgressCallback()
+    trained(
+        backend.classifier(),
+        rows(16),
+        callbacks=[notebook],
+        eval_dataset=rows(8),
+        eval_strategy="steps",
+        eval_steps=2,
+        compute_metrics=lambda prediction: {"<b>": 0.25},
+        **RUN,
+    )
+    table = drawn[-1]
+    assert table == notebook.html()
+    heads = re.findall(r"<th>(.*?)</th>", table)
+    assert heads[0] == "step" and {"loss", "eval_loss", "eval_&lt;b&gt;"} <= set(heads)
+    body = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", table)]
+    assert [row[0] for row in body] == ["2", "4"] and all(len(row) == len(heads) for row in body)
+    assert body[0][heads.index("eval_&lt;b&gt;")] == "0.25"
+    assert not any("runtime" in head or "per_second" in head for head in heads)

@@ -1,0 +1,112 @@
+"""Signals that ask a run to leave: it finishes its step, saves, and says by its exit status that it can go on."""
+
+import signal
+import time
+from signal import SIGCONT, SIGINT, SIGSTOP, SIGTERM, SIGUSR1
+
+import pytest
+
+from oneloop.checkpoint import store
+from tests.state.children import checkpoint_names, differences, result, signal_at, start
+
+SLOW = ("--no-sync", "--slow", "0.1", "--set", "save_steps=50")  # without a signal there is one save, at the end
+PREEMPTED = 75
+
+
+@pytest.fixture(scope="module")
+def unbroken(forks, tmp_path_factory):
+    output = tmp_path_factory.mktemp("unbroken") / "run"
+    assert forks.run("--no-sync", "--set", "save_steps=50", output=output).status == 0
+    return output
+
+
+def own_signals(*names):
+    return ("--set", "preemption_signals=[" + ",".join(f'"{name}"' for name in names) + "]")
+
+
+@pytest.mark.parametrize(
+    ("number", "options", "group"),
+    [
+        (SIGTERM, (), False),
+        (SIGTERM, ("--workers", "2"), True),  # as schedulers do: to every process of the job
+        (SIGUSR1, ("--workers", "2", *own_signals("SIGUSR1")), True),
+        (SIGTERM, ("--set", "save_async=false"), False),
+        (SIGUSR1, own_signals("SIGTERM", "SIGUSR1"), False),
+    ],
+    ids=["SIGTERM", "SIGTERM-to-workers-too", "SIGUSR1-to-workers-too", "save_async=False", "SIGUSR1"],
+)
+def test_leaves_with_a_checkpoint_of_that_step(number, options, group, forks, tmp_path):
+    base, output = tmp_path / "base", tmp_path / "run"
+    argv = (*SLOW, *options)
+    assert forks.run("--no-sync", "--set", "save_steps=50", *options, output=base).status == 0
+    ended = forks.run(*argv, output=output, meanwhile=signal_at(6, number, output=output, group=group))
+    assert ended.status == PREEMPTED, ended.output
+    saved = store.latest(output)
+    assert 6 <= saved.step <= 8, "the step under way, not a later one"
+    assert f"left on {signal.Signals(number).name}. It was saved as {saved.path}" in ended.output
+    assert store.problems(saved.path) == []
+    assert f"step {saved.step + 1}\n" not in ended.output
+    ended = forks.run(*argv, "--slow", "0", "--resume", "latest", output=output)
+    assert ended.status == 0, ended.output
+    assert differences(result(base), result(output)) == []
+
+
+def wait_for_step(child, step):
+    for line in child.stdout:
+        if line == f"step {step}\n":
+            return
+    pytest.fail(f"the child ended before step {step}")
+
+
+@pytest.mark.parametrize(("number", "status"), [(SIGTERM, PREEMPTED), (SIGINT, -SIGINT)])
+def test_exit_status_of_the_interpreter(number, status, forks, unbroken, tmp_path):
+    """SIGINT stays what a shell knows: KeyboardInterrupt, and death by SIGINT (130)."""
+    output = tmp_path / "run"
+    child = start(*SLOW, output=output)
+    wait_for_step(child, 5)
+    child.send_signal(number)
+    said, _ = child.communicate(timeout=120)
+    assert child.returncode == status, said
+    step = store.latest(output).step
+    assert step >= 5
+    assert f"left on {signal.Signals(number).name}. It was saved as {output}/checkpoint-{step};" in said
+    assert "finishes this step, saves and leaves" in said
+    ended = forks.run(*SLOW, "--slow", "0", "--resume", "latest", output=output)
+    assert ended.status == 0, ended.output
+    assert differences(result(unbroken), result(output)) == []
+
+
+def test_a_second_signal_leaves_at_once(forks, tmp_path):
+    output = tmp_path / "run"
+    started = time.monotonic()
+    ended = forks.run(
+        "--no-sync", "--slow", "100", output=output, meanwhile=signal_at(1, SIGTERM, SIGTERM, output=output)
+    )
+    assert ended.status == -SIGTERM
+    assert time.monotonic() - started < 100, "it did not wait for the end of the step"
+    assert checkpoint_names(output) == []
+
+
+def test_stopping_and_continuing_changes_nothing(forks, unbroken, tmp_path):
+    output = tmp_path / "run"
+    meanwhile = signal_at(5, SIGSTOP, SIGCONT, SIGSTOP, SIGCONT, output=output, pause=0.2)
+    ended = forks.run(*SLOW, "--slow", "0.02", output=output, meanwhile=meanwhile)
+    assert ended.status == 0, ended.output
+    assert differences(result(unbroken), result(output)) == []
+
+
+def test_without_checkpoints_nothing_is_saved_and_that_is_said(forks, tmp_path):
+    output = tmp_path / "run"
+    argv = (*SLOW, "--set", 'save_strategy="no"', "--set", "load_best_model_at_end=false")
+    ended = forks.run(*argv, output=output, meanwhile=signal_at(5, SIGTERM, output=output))
+    assert ended.status == PREEMPTED
+    assert "not saved: save_strategy is 'no'" in ended.output
+    assert checkpoint_names(output) == []
+
+
+def test_a_signal_that_is_not_configured_works_as_ever(forks, tmp_path):
+    output = tmp_path / "run"
+    meanwhile = signal_at(5, SIGTERM, output=output)
+    ended = forks.run(*SLOW, *own_signals(), output=output, meanwhile=meanwhile)
+    assert ended.status == -SIGTERM
+    assert "checkpoint-5" not in checkpoint_names(output)

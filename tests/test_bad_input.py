@@ -1,0 +1,171 @@
+"""Bad input of every kind: one error in words, which names the thing and says what to do."""
+
+import contextlib
+import sys
+from functools import partial
+
+import pytest
+
+from oneloop import Seq2SeqTrainer, Trainer, TrainingArguments
+from oneloop.errors import ArgumentError, CheckpointError, DataError, MissingPackageError, ModelError, OneloopError
+from tests.backends_support import rows
+from tests.bad_inputs import CASES, Maker
+
+
+@contextlib.contextmanager
+def one_error(kind, *words):
+    """An error of this kind alone, as one paragraph with these words in it."""
+    with pytest.raises(OneloopError) as caught:
+        yield
+    text = str(caught.value)
+    assert isinstance(caught.value, kind), repr(caught.value)
+    assert "\n" not in text and "Traceback" not in text and 20 < len(text) < 900, text
+    for word in words:
+        assert word in text, f"{word!r} is not in: {text}"
+
+
+@pytest.fixture
+def make(backend, arguments):
+    return Maker(backend, arguments)
+
+
+@pytest.mark.parametrize(("do", "kind", "words"), CASES.values(), ids=list(CASES))
+def test_one_error_in_words(do, kind, words, make):
+    with one_error(kind, *words):
+        do(make)
+
+
+def test_optimizers_beside_model_init_or_a_class(make):
+    trainer = make()
+    optimizer = trainer.create_optimizer()
+    with one_error(ArgumentError, "optimizers", "model_init", "create_optimizer"):
+        make(model_init=lambda: make.kit.classifier(), optimizers=(optimizer, None))
+    with one_error(ArgumentError, "optimizers", "optimizer_cls_and_kwargs", "pass one"):
+        make(optimizers=(optimizer, None), optimizer_cls_and_kwargs=(type(optimizer), {}))
+    with one_error(ArgumentError, "second of optimizers", "comes first"):
+        make(optimizers=(None, optimizer))
+    with one_error(ArgumentError, "the class", "optimizer_cls_and_kwargs"):
+        make(optimizers=(type(optimizer), None))
+    with one_error(ArgumentError, "nope", "optimizer_cls_and_kwargs"):
+        make(optimizer_cls_and_kwargs=(type(optimizer), {"nope": 1})).train()
+
+
+def test_arguments_of_transformers(make):
+    other = pytest.importorskip("transformers").TrainingArguments(output_dir=make.arguments().output_dir)
+    with one_error(ArgumentError, "transformers.training_args.TrainingArguments", "oneloop.TrainingArguments(...)"):
+        make(args=other)
+
+
+def test_data_sets_of_datasets(make):
+    datasets = pytest.importorskip("datasets")
+    text = datasets.Dataset.from_dict({"text": ["a"] * 8})
+    with one_error(DataError, "['text']", "'x'", "rename_column"):
+        make(train_dataset=text).train()
+    with one_error(DataError, "DatasetDict", "'train'", "Pick one"):
+        make(train_dataset=datasets.DatasetDict(train=text))
+    with one_error(DataError, "train_dataset is empty"):
+        make(train_dataset=datasets.Dataset.from_dict({"x": [], "labels": []})).train()
+
+
+def test_an_override_may_take_any_data(make):
+    class Own(Trainer):
+        def get_train_dataloader(self):
+            return self._make_loader(rows(), self.train_dataset, 4, train=True)
+
+    trainer = make(cls=Own, train_dataset="reviews")
+    assert trainer.train().global_step == 2
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "visualdl"])
+def test_a_writer_that_is_not_installed(name, make, monkeypatch):
+    from oneloop import TensorBoardCallback, VisualDLCallback
+
+    monkeypatch.setitem(sys.modules, name, None)
+    with one_error(MissingPackageError, f"report_to=['{name}']", f"pip install {name}"):
+        make(report_to=name)
+    callback = {"tensorboard": TensorBoardCallback, "visualdl": VisualDLCallback}[name]
+    with one_error(MissingPackageError, f"pip install {name}"):
+        make(callbacks=[callback]).train()
+
+
+def test_other_packages_that_are_not_installed(make, monkeypatch, tmp_path):
+    from oneloop import ArgumentParser, write_report
+
+    for module in ("matplotlib", "matplotlib.figure", "matplotlib.backends.backend_agg", "yaml", "bitsandbytes"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with one_error(MissingPackageError, "matplotlib", "pip install"):
+        write_report(tmp_path, [{"loss": 1.0, "step": 1}])
+    (tmp_path / "run.yaml").write_text("seed: 1\n")
+    with one_error(MissingPackageError, "PyYAML", "pip install pyyaml", "parse_json_file"):
+        ArgumentParser(TrainingArguments).parse_yaml_file(tmp_path / "run.yaml")
+    with one_error(MissingPackageError, "bitsandbytes", 'optim="adamw_torch"'):
+        make(optim="adamw_bnb_8bit")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with one_error(MissingPackageError, "generation_config", "pip install transformers"):
+        Seq2SeqTrainer.load_generation_config("a-model")
+
+
+def test_an_adapter_without_peft(monkeypatch, tmp_path):
+    weights = pytest.importorskip("oneloop.backends.torch.weights")
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with one_error(MissingPackageError, "peft", "pip install"):
+        weights.load_adapter(None, tmp_path)
+
+
+@pytest.mark.parametrize("wanted", ["nowhere", 5])
+def test_a_checkpoint_that_does_not_exist(wanted, make):
+    with one_error(CheckpointError, "resume_from_checkpoint", repr(wanted), "True for the newest"):
+        make().train(resume_from_checkpoint=wanted)
+
+
+# -- models of PyTorch
+
+
+def loss_of(change):
+    torch = pytest.importorskip("torch")
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(6, 3)
+
+        def forward(self, x, labels):
+            return {"loss": change(torch.nn.functional.cross_entropy(self.head(x), labels, reduction="none"))}
+
+    return Model()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda losses: losses, ["shape (4,)", "one number"]),
+        (lambda losses: losses.mean().detach(), ["depends on no trainable parameter", ".detach()"]),
+        (lambda losses: losses.mean().item(), ["a float", ".item()"]),
+        (lambda losses: None, ["no loss", "criterion="]),
+    ],
+    ids=["a vector", "detached", "a float", "None"],
+)
+def test_a_loss_that_is_none(change, words, arguments):
+    with one_error(ModelError, *words):
+        Trainer(loss_of(change), arguments(per_device_train_batch_size=4), train_dataset=rows()).train()
+
+
+def test_modules_without_weights_or_forward(arguments):
+    torch = pytest.importorskip("torch")
+    trainer = partial(Trainer, args=arguments(), train_dataset=rows())
+    with one_error(ModelError, "no trainable parameters", "requires_grad"):
+        trainer(loss_of(torch.mean).requires_grad_(False)).train()
+    bare = torch.nn.Module()
+    bare.head = torch.nn.Linear(2, 2)
+    with one_error(ModelError, "no forward", "Define forward"):
+        trainer(bare).train()
+    with one_error(DataError, "DataLoader", "data_collator", "get_train_dataloader"):
+        Trainer(loss_of(torch.mean), arguments(), train_dataset=torch.utils.data.DataLoader(rows()))
+
+
+def test_an_error_of_the_model_stays_its_own(arguments):
+    def broken(losses):
+        raise TypeError("something in the model")
+
+    with pytest.raises(TypeError, match="something in the model"):
+        Trainer(loss_of(broken), arguments(), train_dataset=rows()).train()
