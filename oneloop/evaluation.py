@@ -75,6 +75,7 @@ def evaluation_loop(
         trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
         if not args.batch_eval_metrics and (step + 1) % every == 0:
             gather.to_host()
+    backend.loaders.close(loader)
     if step < 0:
         raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
     trainer._past = past

@@ -92,6 +92,12 @@ class TorchKit:
             logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), reduction=reduction
         )
 
+    def sgd(self, model, rate=0.1):
+        """The framework's own optimizer."""
+        import torch
+
+        return torch.optim.SGD(model.parameters(), lr=rate)
+
     def has_gradients(self, model):
         return any(p.grad is not None for p in model.parameters())
 

@@ -80,7 +80,8 @@ def test_an_override_may_take_any_data(make):
 def test_a_writer_that_is_not_installed(name, make, monkeypatch):
     from oneloop import TensorBoardCallback, VisualDLCallback
 
-    monkeypatch.setitem(sys.modules, name, None)
+    for module in [name, *(each for each in sys.modules if each.startswith(f"{name}."))]:
+        monkeypatch.setitem(sys.modules, module, None)
     with one_error(MissingPackageError, f"report_to=['{name}']", f"pip install {name}"):
         make(report_to=name)
     callback = {"tensorboard": TensorBoardCallback, "visualdl": VisualDLCallback}[name]

@@ -47,7 +47,7 @@ class FromScratch(TrainingArguments):
     warmup_ratio: float = 0.1
     weight_decay: float = 0.01
     label_smoothing_factor: float = 0.05
-    logging_steps: float = 10
+    logging_steps: float = 20
     eval_strategy: str = "epoch"
     save_strategy: str = "epoch"
     save_total_limit: int = 1

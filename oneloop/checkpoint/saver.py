@@ -87,14 +87,15 @@ class Saver:
             started = time.perf_counter()
             assert self._thread is not None
             self._thread.join()
-            if what is not None:
+            seconds = time.perf_counter() - started
+            if what is not None and seconds >= 0.05:  # less is not felt
                 self.waits += 1
                 logger.log(
                     logging.WARNING if self.waits == 1 else logging.INFO,  # once is enough to be heard
                     "%s waited %.1f s for the save before it. Saves come faster than the disk takes them: raise "
                     "save_steps to keep training from waiting.",
                     what,
-                    time.perf_counter() - started,
+                    seconds,
                 )
         self._raise()
 

@@ -35,7 +35,7 @@ _NUMPY = {"f": "F", "i": "I", "u": "U"}
 
 def from_numpy(array: np.ndarray) -> Raw:
     """An array as it lies in memory."""
-    array = np.ascontiguousarray(array)
+    array = np.asarray(array, array.dtype.newbyteorder("="), order="C")  # the file is little-endian, as machines are
     dtype = "BOOL" if array.dtype.kind == "b" else f"{_NUMPY[array.dtype.kind]}{array.dtype.itemsize * 8}"
     return Raw(dtype, array.shape, array.reshape(-1).view(np.uint8))
 

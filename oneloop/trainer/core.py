@@ -73,7 +73,7 @@ class Trainer(
                 "Trainer takes positional arguments up to model_init; what follows differs between the versions that "
                 "scripts were written for. Pass compute_metrics, callbacks, optimizers and the rest by name."
             )
-        if args is not None and setup.is_criterion(args):
+        if setup.is_paddle_order(args, data_collator):
             # PaddleNLP's order: model, criterion, args, data_collator, train_dataset, eval_dataset, tokenizer
             criterion, args, data_collator, train_dataset, eval_dataset, tokenizer, model_init = (
                 args,
@@ -236,6 +236,7 @@ class Trainer(
         self._share = None
         self._past = None
         self._split = 1
+        self._rate_used = 0.0
         self._tokens = 0
         self._flops = 0.0
         self._unpadded = []
@@ -293,6 +294,8 @@ class Trainer(
         finally:
             self.is_in_train = False
             self._saver.settle()
+            if self._plan is not None:
+                self.backend.loaders.close(self._plan.loader)
             for remove in undo:
                 remove()
 

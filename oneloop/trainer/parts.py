@@ -54,6 +54,7 @@ class TrainerParts:
     _shifts_labels: bool
     _split: int
 
+    _rate_used: float  # the learning rate of the last update
     _past: Any
     _compiled_for_eval: Any
     _half_inputs: str | None  # fp16 or bf16 while the weights are in pure half, which take no float32 inputs

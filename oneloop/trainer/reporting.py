@@ -60,7 +60,7 @@ class TrainerReporting(TrainerParts):
         norm = self.engine.grad_norm()
         if norm is not None:
             logs["grad_norm"] = norm
-        logs["learning_rate"] = self._learning_rate()
+        logs["learning_rate"] = self._rate_used
         scale = self.engine.loss_scale()
         if scale is not None:
             logs["loss_scale"] = scale
@@ -74,11 +74,6 @@ class TrainerReporting(TrainerParts):
         self._log_clock = (now, step)
         # Overrides written for 4.x take the logs alone.
         self.log(logs, *([self._train_started] if accepts(self.log, "start_time") else []))
-
-    def _learning_rate(self) -> float:
-        # The rate that the step just done was made with is gone from the optimizer; what is shown is the next one's,
-        # as every trainer shows it.
-        return self.lr_scheduler.get_last_lr()[0] if self.lr_scheduler is not None else 0.0
 
     def _evaluate(self, ignore_keys: list[str] | None) -> dict[str, float]:
         started = time.perf_counter()

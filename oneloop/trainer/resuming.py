@@ -96,6 +96,12 @@ class TrainerResuming(TrainerParts):
         if best is None:
             logger.warning("load_best_model_at_end=True, but no evaluation has set a best model; the last one stays.")
             return
+        wrong = store.problems(Path(best))
+        if wrong:
+            raise CheckpointError(
+                f"the best model, {best}, cannot be loaded: {'; '.join(wrong)}. The training is done; the model of the "
+                f"last step is in memory and in {self._last_saved}."
+            )
         logger.info("Loading the best model: %s (%s).", best, self.state.best_metric)
         self._load_weights(Path(best))
 
@@ -106,7 +112,10 @@ class TrainerResuming(TrainerParts):
         self.state.is_local_process_zero = self.is_local_process_zero()
         best = self.state.best_model_checkpoint
         if best and (path.parent / Path(best).name).is_dir():  # the run may have been moved or copied
-            self.state.best_model_checkpoint = str(path.parent / Path(best).name)
+            best = self.state.best_model_checkpoint = str(path.parent / Path(best).name)
+        if best and self.args.load_best_model_at_end and store.problems(Path(best), contents=False):
+            logger.warning("The best model so far, %s, is gone: the best is looked for anew from here.", best)
+            self.state.best_model_checkpoint = self.state.best_metric = self.state.best_global_step = None
         for callback in self.callback_handler.callbacks:
             stored = self.state.stateful_callbacks.get(type(callback).__name__)
             if not stored or not hasattr(callback, "from_state"):
@@ -137,7 +146,7 @@ class TrainerResuming(TrainerParts):
         if run["scheduler"] is not None and hasattr(self.lr_scheduler, "load_state_dict"):
             self.lr_scheduler.load_state_dict(run["scheduler"])
         self.engine.load_state(run["engine"])
-        self.engine.norm = run.get("grad_norm")
+        self.engine.norm, self._rate_used = run.get("grad_norm"), run.get("learning_rate", 0.0)
         self.losses.load_state(run["losses"])
         work = run["work"]
         self._tokens, self._flops, self._unpadded_total = work["tokens"], work["flops"], work["unpadded"]
@@ -263,14 +272,19 @@ class TrainerResuming(TrainerParts):
         if dataset is not None:
             self.backend.loaders.reseed_generator(dataset, self._data_seed + epoch)
         skip = self._put_in_place(loader, sampler, dataset, skip)
+        if not done:
+            self._restore_random()
         batches = iter(loader)
         if skip:
             self._walk(batches, skip)
+        # Within an epoch only now: making the iterator may draw numbers, which the unbroken run drew long ago.
+        self._restore_random()
+        return batches
+
+    def _restore_random(self) -> None:
         if self._resume_random is not None:
-            # After the iterator exists: making it may draw numbers, which the unbroken run drew long ago.
             self._load_random(self._resume_random)
             self._resume_random = None
-        return batches
 
     def _put_in_place(self, loader: Any, sampler: Any, dataset: Any, skip: int) -> int:
         """Position the data; how many batches are left to walk through."""

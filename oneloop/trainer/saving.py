@@ -200,6 +200,7 @@ class TrainerSaving(TrainerParts):
                 "scheduler": _json_state(self.lr_scheduler),
                 "engine": self.engine.state(),
                 "grad_norm": self.engine.grad_norm(),  # of the last step, should the end of the epoch log it
+                "learning_rate": self._rate_used,
                 "losses": self.losses.state(),
                 "work": {"tokens": self._tokens, "flops": self._flops, "unpadded": self._unpadded_total},
                 "split": self._split,

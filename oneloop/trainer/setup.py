@@ -32,6 +32,11 @@ def is_criterion(value: Any) -> bool:
     return backends.name_of(value) is not None or callable(value)
 
 
+def is_paddle_order(second: Any, third: Any) -> bool:
+    """Whether the arguments stand third, behind a criterion or the None in its place."""
+    return is_criterion(second) if second is not None else hasattr(third, "output_dir")
+
+
 def arguments(args: Any) -> Any:
     """The arguments, checked again; defaults in tmp_trainer when there are none."""
     if args is None:

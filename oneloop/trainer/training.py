@@ -169,6 +169,7 @@ class TrainerSteps(TrainerParts):
         self.losses.add(loss)
         if bad is not None:
             self._nonfinite_step(bad)
+        self._rate_used = self.backend.optimizers.learning_rates(self.optimizer)[0]
         if not self._steps_by_metric:
             self.lr_scheduler.step()
         self.engine.clear()

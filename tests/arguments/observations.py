@@ -110,7 +110,7 @@ OPTIMIZATION = {
     ),
     "optim_args": differs(sights.weights, None, "momentum=0.9", **by_sgd),
     "lr_scheduler_type": shows(
-        log("learning_rate"), ("constant", [0.5] * 4), ("linear", [0.375, 0.25, 0.125, 0.0]), learning_rate=0.5
+        log("learning_rate"), ("constant", [0.5] * 4), ("linear", [0.5, 0.375, 0.25, 0.125]), learning_rate=0.5
     ),
     "lr_scheduler_kwargs": differs(
         log("learning_rate"), {"power": 1.0}, {"power": 2.0}, lr_scheduler_type="polynomial"
@@ -118,15 +118,15 @@ OPTIMIZATION = {
     "warmup_steps": shows(
         log("learning_rate"),
         (0, [0.5] * 4),
-        (2, [0.25, 0.5, 0.5, 0.5]),
-        (0.5, [0.25, 0.5, 0.5, 0.5]),
+        (2, [0.0, 0.25, 0.5, 0.5]),
+        (0.5, [0.0, 0.25, 0.5, 0.5]),
         lr_scheduler_type="constant_with_warmup",
         learning_rate=0.5,
     ),
     "warmup_ratio": shows(
         log("learning_rate"),
-        (0.5, [0.25, 0.5, 0.5, 0.5]),
-        (1.0, [0.125, 0.25, 0.375, 0.5]),
+        (0.5, [0.0, 0.25, 0.5, 0.5]),
+        (1.0, [0.0, 0.125, 0.25, 0.375]),
         lr_scheduler_type="constant_with_warmup",
         learning_rate=0.5,
     ),

@@ -489,10 +489,9 @@ def deterministic(scene):
 
 def log_level(scene):
     logger = logging.getLogger("oneloop")
-    scene.monkeypatch.setattr(logger, "level", logging.WARNING)
+    logger.setLevel(logging.WARNING)
     scene.trainer()
-    found, _ = logger.level, logger.setLevel(logging.WARNING)
-    return logging.getLevelName(found).lower()
+    return logging.getLevelName(logger.level).lower()
 
 
 def shows_a_bar(scene):

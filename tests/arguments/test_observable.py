@@ -67,7 +67,10 @@ def scene(tmp_path_factory, monkeypatch, capsys):
     def make(**given):
         return Scene(tmp_path_factory.mktemp("scene"), monkeypatch, capsys, **given)
 
-    return make
+    logger = logging.getLogger("oneloop")
+    level = logger.level
+    yield make
+    logger.setLevel(level)  # log_level has changed it
 
 
 # -- works

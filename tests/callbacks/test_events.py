@@ -255,9 +255,7 @@ def test_two_stateful_callbacks_of_one_class(backend, trained):
     options = RUN | {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     trainer = trained(backend.classifier(), rows(16), callbacks=[Counter(1), Counter(5)], **options)
     pair = [Counter(1), Counter(5)]
-    trained(
-        backend.classifier(), rows(16), callbacks=pair, resume=f"{trainer.args.output_dir}/checkpoint-2", **options
-    )
+    trained(backend.classifier(), rows(16), callbacks=pair, resume=f"{trainer.args.output_dir}/checkpoint-2", **options)
     assert [counter.count for counter in pair] == [4, 20]
 
 

@@ -15,9 +15,9 @@ RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "
 @pytest.mark.parametrize("off, kind", [(True, PrinterCallback), (False, ProgressCallback)])
 def test_which_display_is_chosen(backend, arguments, off, kind):
     trainer = Trainer(backend.classifier(), arguments(disable_tqdm=off))
-    assert [type(c) for c in trainer.callback_handler.callbacks if isinstance(c, (PrinterCallback, ProgressCallback))] == [
-        kind
-    ]
+    assert [
+        type(c) for c in trainer.callback_handler.callbacks if isinstance(c, (PrinterCallback, ProgressCallback))
+    ] == [kind]
 
 
 def test_a_display_of_ones_own_is_the_only_one(backend, arguments):

@@ -22,16 +22,18 @@ def one_thread():
 
 @pytest.fixture
 def run_script(tmp_path, monkeypatch):
-    """run_script(name, *options, where=folder): runs scripts/NAME.py there and returns the names that it defined."""
+    """run_script(name, *options, where=folder): runs scripts/NAME.py there and returns the names that it defined.
+
+    The test stays in that directory, since what the script made may write to it later.
+    """
     monkeypatch.syspath_prepend(str(SCRIPTS.parent))
 
     def run(name, *options, where="."):
         folder = tmp_path / where
         folder.mkdir(parents=True, exist_ok=True)
         path = SCRIPTS / f"{name}.py"
-        with monkeypatch.context() as patch:
-            patch.chdir(folder)
-            patch.setattr(sys, "argv", [str(path), *map(str, options)])
-            return runpy.run_path(str(path), run_name="__main__")
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", [str(path), *map(str, options)])
+        return runpy.run_path(str(path), run_name="__main__")
 
     return run

@@ -2,19 +2,17 @@
 
 Names and parameters are those of the libraries that the guides import them from, so that a script changes in nothing
 but its import lines. The texts can be told apart by single words, and the models hold these words apart from the
-start, as a pretrained one would: the small learning rates of the guides are enough for them.
+start, as a pretrained one would: the small learning rates of the guides are enough for them. Packages that not every
+script needs are imported where they are used.
 """
 
 import random
 from types import SimpleNamespace
 
-import datasets
-import evaluate as real_evaluate
 import torch
 import transformers
-from sklearn.metrics import accuracy_score, f1_score
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertForSequenceClassification, T5Config, T5ForConditionalGeneration
+from transformers import BertConfig, BertForSequenceClassification
 
 # -- texts ------------------------------------------------------------------------------------------------------------
 
@@ -45,6 +43,8 @@ def _texts(language, count, seed):
 
 
 def _split(count, seed):
+    import datasets
+
     rows = _texts(ENGLISH, count, seed)
     return datasets.Dataset.from_dict({key: [row[key] for row in rows] for key in ("text", "label")})
 
@@ -69,6 +69,8 @@ def load_dataset(path, name=None, splits=None):
     if path == "chnsenticorp":
         (split,) = splits
         return MapDataset(_texts(CHINESE, 64, {"train": 0, "dev": 1}[split]), ["0", "1"])
+    import datasets
+
     if path == "imdb":
         return datasets.DatasetDict(train=_split(1200, 0), test=_split(240, 1))
     if path == "echo":  # documents that say one word again and again, and what they say
@@ -180,6 +182,8 @@ class AutoModelForSequenceClassification:
 class AutoModelForSeq2SeqLM:
     @staticmethod
     def from_pretrained(name):
+        from transformers import T5Config, T5ForConditionalGeneration
+
         config = T5Config(
             vocab_size=len(WORDS),
             d_model=32,
@@ -200,26 +204,25 @@ class AutoModelForSeq2SeqLM:
 # -- metrics ----------------------------------------------------------------------------------------------------------
 
 
-class _Scores(real_evaluate.Metric):
-    """A metric of the evaluate package whose figures come from scikit-learn."""
-
-    def _info(self):
-        number = datasets.Value("int64")
-        return real_evaluate.MetricInfo(
-            description="",
-            citation="",
-            inputs_description="",
-            features=datasets.Features({"predictions": number, "references": number}),
-        )
-
-    def _compute(self, predictions, references):
-        scores = {"accuracy": accuracy_score(references, predictions)}
-        return scores | ({"f1": f1_score(references, predictions)} if self.config_name == "mrpc" else {})
-
-
 def _load_metric(path, config_name=None):
+    """A metric of the evaluate package whose figures come from scikit-learn."""
+    import datasets
+    import evaluate as package
+    from sklearn.metrics import accuracy_score, f1_score
+
     assert (path, config_name) in (("accuracy", None), ("glue", "mrpc")), f"there is no stand-in for the metric {path}"
-    return _Scores(config_name=config_name, keep_in_memory=True)
+
+    class Scores(package.Metric):
+        def _info(self):
+            number = datasets.Value("int64")
+            features = datasets.Features({"predictions": number, "references": number})
+            return package.MetricInfo(description="", citation="", inputs_description="", features=features)
+
+        def _compute(self, predictions, references):
+            scores = {"accuracy": accuracy_score(references, predictions)}
+            return scores | ({"f1": f1_score(references, predictions)} if path == "glue" else {})
+
+    return Scores(config_name=config_name, keep_in_memory=True)
 
 
 evaluate = SimpleNamespace(load=_load_metric)

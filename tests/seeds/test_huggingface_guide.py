@@ -274,7 +274,6 @@ def test_all_arguments_that_work_at_once(tmp_path, unchanged):
     assert "hf_secret" not in "".join(path.read_text(errors="ignore") for path in tmp_path.rglob("*") if path.is_file())
 
 
-@pytest.mark.xfail(reason="logging_first_step evaluates the first step even when eval_delay says to wait")
 def test_eval_delay_holds_for_the_first_step_too(tmp_path):
     trainer = make(tmp_path, eval_strategy="steps", eval_steps=2, eval_delay=2, logging_first_step=True)
     trainer.train()

@@ -72,7 +72,7 @@ def test_the_parser_makes_the_same_arguments(tmp_path, monkeypatch):
 def test_evaluating_and_saving_out_of_step(run_script, tmp_path):
     options = [word for word in ARGUMENTS if word not in ("--warmup_steps", "500", "--learning_rate", "2e-5")]
     options.remove("--eval_steps")
-    names = run_script("notes_train", *options, *QUICK, "--eval_steps", 7, "--ltr", "pair", "--load_plm", "None")
+    names = run_script("notes_train", *options, *QUICK, "--eval_steps", 7, "--ltr", "pair")
     trainer, callback = names["trainer"], names["swanlab_callback"]
     assert (names["model_args"].ltr, names["model_args"].tokenizer_name) == ("pair", "BertModel/")
     assert trainer.model is names["model"] and trainer.args is names["training_args"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from oneloop import PdArgumentParser, Trainer, TrainingArguments
-from oneloop.errors import RefusedError
+from oneloop.errors import OneloopError, RefusedError
 
 HERE = Path(__file__).parent
 SHORT = ["--device", "cpu", "--num_train_epochs", 4, "--learning_rate", 1e-3, "--logging_steps", 8]
@@ -169,6 +169,12 @@ def test_an_option_of_the_list(name):
     if single:
         (same,) = PdArgumentParser(TrainingArguments).parse_args_into_dataclasses(["--output_dir", "out", *single])
         assert same == args
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_the_guides_default_device_on_a_machine_without_one(run_script):
+    with pytest.raises(OneloopError, match="device='gpu'.* use device='cpu'"):
+        run_script("paddlenlp_finetune", "--output_dir", "out", "--device", "gpu")
 
 
 class Recurrent(torch.nn.Module):

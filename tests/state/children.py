@@ -16,6 +16,7 @@ from tests.state.job import without_times
 ROOT = Path(__file__).resolve().parents[2]
 JOB = Path(__file__).with_name("job.py")
 KILLED = -signal.SIGKILL
+FINISHED = ("--no-sync", "--set", "save_steps=9", "--set", "save_total_limit=null")  # argv of the fixture `finished`
 
 
 def environment():
@@ -50,9 +51,11 @@ class Forks:
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
         pid = int(self._server.stdout.readline())
-        if meanwhile is not None:
-            meanwhile(pid)
-        status = os.waitstatus_to_exitcode(int(self._server.stdout.readline()))
+        try:
+            if meanwhile is not None:
+                meanwhile(pid)
+        finally:
+            status = os.waitstatus_to_exitcode(int(self._server.stdout.readline()))
         return Ended(status, said.read_text() if said.exists() else "")
 
     def close(self):

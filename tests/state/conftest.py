@@ -1,6 +1,6 @@
 import pytest
 
-from tests.state.children import Forks
+from tests.state.children import FINISHED, Forks
 
 
 @pytest.fixture(scope="session")
@@ -9,3 +9,28 @@ def forks():
     server = Forks()
     yield server
     server.close()
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    """The Trainer of job.py in this process: trainer(*argv, callbacks=[...]) writes into tmp_path/run."""
+    import logging
+
+    from tests.state import job
+
+    logging.getLogger("oneloop").setLevel(logging.INFO)
+
+    def make(*argv, callbacks=(), output=None):
+        given = job.parse([*map(str, argv), "--output", str(output or tmp_path / "run")])
+        return job.build(given, callbacks)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def finished(forks, tmp_path_factory):
+    """A run that has ended, with its checkpoints 9, 18 and 22, in which 4 was the best: copy it, do not change it."""
+    output = tmp_path_factory.mktemp("finished") / "run"
+    ended = forks.run(*FINISHED, output=output)
+    assert ended.status == 0, ended.output
+    return output

@@ -152,7 +152,9 @@ def parse(argv):
     parser.add_argument("--set", action="append", default=[], help="NAME=JSON for TrainingArguments")
     parser.add_argument("--kill", action="append", default=[], help="POINT:WHEN:N")
     parser.add_argument("--count", action="store_true")
-    parser.add_argument("--no-sync", action="store_true", help="os.fsync does nothing: it has no part in what is tested")
+    parser.add_argument(
+        "--no-sync", action="store_true", help="os.fsync does nothing: it has no part in what is tested"
+    )
     return parser.parse_args(argv)
 
 

@@ -4,6 +4,7 @@ After every kill the newest checkpoint is whole, or there is none yet. At the en
 that it would hold without kills, and the log has each line once.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -119,13 +120,14 @@ def test_while_resuming(killed, tmp_path):
 
 
 def at_a_random_moment(moments, longest):
-    """Kill the child from outside; a pidfd cannot hit another process should the child have ended."""
+    """Kill the child from outside. It may have ended by then: a pidfd cannot hit another process."""
 
     def kill(pid):
-        child = os.pidfd_open(pid)
-        time.sleep(moments.uniform(0, longest))
-        signal.pidfd_send_signal(child, signal.SIGKILL)
-        os.close(child)
+        with contextlib.suppress(OSError):
+            child = os.pidfd_open(pid)
+            time.sleep(moments.uniform(0, longest))
+            signal.pidfd_send_signal(child, signal.SIGKILL)
+            os.close(child)
 
     return kill
 
@@ -186,7 +188,7 @@ def test_while_resuming_from_every_checkpoint(course, killed, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(20))
 def test_random_lives(seed, killed, unbroken, tmp_path):
     """Kills at random points and moments, one after the other."""
     choose = random.Random(seed)

@@ -62,12 +62,16 @@ def test_model_and_model_init(backend, arguments):
     with pytest.raises(ArgumentError, match="takes 2 parameters"):
         Trainer(args=arguments(), model_init=lambda a, b: None)
     with pytest.raises(ArgumentError, match="contradict"):
-        Trainer(args=arguments(), model_init=backend.classifier, optimizers=(object(), None))
+        optimizers = (backend.sgd(backend.classifier()), None)
+        Trainer(args=arguments(), model_init=lambda: backend.classifier(), optimizers=optimizers)
 
 
 def test_two_sources_of_an_optimizer(backend, arguments):
     with pytest.raises(ArgumentError, match="contradict"):
-        Trainer(backend.classifier(), arguments(), optimizers=(object(), None), optimizer_cls_and_kwargs=(object, {}))
+        model = backend.classifier()
+        optimizer = backend.sgd(model)
+        pair = (type(optimizer), {"lr": 0.1})
+        Trainer(model, arguments(), optimizers=(optimizer, None), optimizer_cls_and_kwargs=pair)
 
 
 def test_one_callback_needs_no_list(backend, arguments):

@@ -64,9 +64,7 @@ def test_when_evaluations_come(backend, trained, given, steps):
 
 
 def test_the_json_lines_log(backend, trained, tmp_path):
-    trainer = trained(
-        backend.classifier(), rows(12), eval_dataset=rows(4), eval_strategy="steps", eval_steps=3, **RUN
-    )
+    trainer = trained(backend.classifier(), rows(12), eval_dataset=rows(4), eval_strategy="steps", eval_steps=3, **RUN)
     entries = lines(tmp_path / "out")
     assert [e["step"] for e in entries] == [e["step"] for e in trainer.state.log_history]
     assert len({e["run"] for e in entries}) == 1 and all(e["time"] > 1e9 for e in entries)
@@ -141,9 +139,7 @@ def test_visualdl(backend, trained, tmp_path):
     pytest.importorskip("visualdl")
     from visualdl import LogReader
 
-    trainer = trained(
-        backend.classifier(), rows(12), report_to="visualdl", logging_dir=str(tmp_path / "vdl"), **RUN
-    )
+    trainer = trained(backend.classifier(), rows(12), report_to="visualdl", logging_dir=str(tmp_path / "vdl"), **RUN)
     (file,) = (tmp_path / "vdl").glob("vdlrecords.*.log")
     reader = LogReader(file_path=str(file))
     losses = [(e["step"], e["loss"]) for e in trainer.state.log_history if "loss" in e]

@@ -24,7 +24,7 @@ class Scored(Trainer):
 
 def scored(*values):
     class Own(Scored):
-        scores = {step: value for step, value in enumerate(values, start=1)}
+        scores = dict(enumerate(values, start=1))
 
     return Own
 

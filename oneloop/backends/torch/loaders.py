@@ -16,8 +16,21 @@ class Loader(DataLoader):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self.num_workers or self.pin_memory or self.timeout:
-            return _without_traceback(super().__iter__())
+            return self._from_workers(super().__iter__())
         return self._plain()
+
+    def _from_workers(self, batches: Any) -> Iterator[Any]:
+        """Our own errors as they were raised: torch puts the worker's traceback in front of their words."""
+        try:
+            yield from batches
+        except OneloopError as error:
+            kind = type(error)
+            words = str(error).rpartition(f"{kind.__module__}.{kind.__qualname__}: ")[2].strip()
+            raise kind(words) from error
+        finally:
+            # Left to the garbage collector, which may be late, torch waits five seconds for each worker.
+            if self.num_workers and not self.persistent_workers:
+                batches._shutdown_workers()
 
     def _plain(self) -> Iterator[Any]:
         collate, dataset = self.collate_fn, self.dataset
@@ -33,14 +46,12 @@ class Loader(DataLoader):
             yield collate(fetch(indices) if fetch is not None else [dataset[i] for i in indices])
 
 
-def _without_traceback(batches: Iterator[Any]) -> Iterator[Any]:
-    """Our own errors as they were raised: torch puts the worker's traceback in front of their words."""
-    try:
-        yield from batches
-    except OneloopError as error:
-        kind = type(error)
-        words = str(error).rpartition(f"{kind.__module__}.{kind.__qualname__}: ")[2].strip()
-        raise kind(words) from error
+def close(loader: Any) -> None:
+    """End the processes that a loader of ours keeps between epochs."""
+    kept: Any = getattr(loader, "_iterator", None) if isinstance(loader, Loader) else None
+    if kept is not None:
+        kept._shutdown_workers()
+        loader._iterator = None
 
 
 def is_loader(value: Any) -> bool:

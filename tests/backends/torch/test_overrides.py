@@ -124,6 +124,21 @@ def test_own_data_loader(trained):
     assert same_bytes(KIT.weights(model), KIT.weights(expected))
 
 
+def test_a_shuffled_loader_of_ones_own_goes_on_at_an_epochs_end(trained, tmp_path):
+    """It draws its order from the model's random numbers, which have to be back before it does."""
+
+    class Own(Trainer):
+        def get_train_dataloader(self):
+            return DataLoader(self.train_dataset, batch_size=4, shuffle=True, collate_fn=self.data_collator)
+
+    options = STEPS | {"max_steps": -1, "num_train_epochs": 3, "save_strategy": "epoch"}
+    model, other = KIT.classifier(dropout=0.3), KIT.classifier(dropout=0.3)
+    trained(model, rows(10), Own, output_dir=tmp_path / "whole", **options)
+    source = str(tmp_path / "whole" / "checkpoint-3")
+    trained(other, rows(10), Own, resume=source, output_dir=tmp_path / "other", **options)
+    assert same_bytes(KIT.weights(model), KIT.weights(other))
+
+
 def test_own_torch_optimizer_and_scheduler(trained):
     class Own(Trainer):
         def create_optimizer(self):

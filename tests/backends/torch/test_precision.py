@@ -110,7 +110,9 @@ def test_jit_mode_eval_compiles_the_evaluation_alone(trained, monkeypatch):
     made = []
     compiled = models.compiled
     # The default compiler needs a C++ compiler; another one stands in for it.
-    monkeypatch.setattr(models, "compiled", lambda *given: made.append(given[1:]) or compiled(given[0], "aot_eager", None))
+    monkeypatch.setattr(
+        models, "compiled", lambda *given: made.append(given[1:]) or compiled(given[0], "aot_eager", None)
+    )
     model = KIT.classifier()
     trainer = trained(model, rows(24), jit_mode_eval=True, **RUN)
     assert trainer.model_wrapped is model and made == []

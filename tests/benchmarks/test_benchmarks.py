@@ -1,0 +1,31 @@
+"""The benchmarks run. What they measure is not tested: a busy machine would make it fail."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def table_of(script: str, *arguments: str) -> dict[str, list[str]]:
+    """The first cell of each row of a benchmark's tables, and its other cells."""
+    command = [sys.executable, str(FOLDER / script), "--quick", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0]: row[1:] for row in cells[2:]}
+
+
+def test_step_times_both_loops():
+    table = table_of("step.py", "--model", "mlp", "--variants", "oneloop")
+    assert set(table) == {"hand-written", "oneloop"}
+    assert all(int(row[0]) > 0 and row[1].endswith("x") for row in table.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["evaluation.py", "imports.py", "memory.py"])
+def test_the_others_print_a_row_for_oneloop(script):
+    assert any("oneloop" in name for name in table_of(script))
