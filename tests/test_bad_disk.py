@@ -192,7 +192,7 @@ SECRET = "hf_ThisIsTheToken"
 
 
 def test_a_token_is_nowhere(backend, arguments, output, caplog, capfd):
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="oneloop")  # also puts back what log_level sets
     args = arguments(hub_token=SECRET, report_to=["tensorboard", "visualdl"], log_level="debug", **STEPS)
     trainer = Trainer(backend.classifier(), args, train_dataset=rows(), eval_dataset=rows())
     trainer.train()

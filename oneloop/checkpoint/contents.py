@@ -86,7 +86,7 @@ def split(tensors: dict[str, Raw], limit: int) -> list[dict[str, Raw]]:
 
 
 def room_for(folder: Path, size: int) -> None:
-    """An error before writing, when the disk has not enough room: a tenth more than the data, for tables and luck."""
+    """An error before writing, when the disk has not enough room: the data and a little more, for tables."""
     free = shutil.disk_usage(folder).free
     if free < size * 1.02 + (1 << 20):
         import errno

@@ -155,10 +155,16 @@ class Trainer(
         """A new model from model_init, which takes nothing or a trial."""
         import inspect
 
-        count = len(inspect.signature(self.model_init).parameters)
-        if count > 1:
-            raise ArgumentError(f"model_init takes {count} parameters; it should take none, or the trial of a search")
-        model = self.model_init() if count == 0 else self.model_init(trial)
+        parameters = list(inspect.signature(self.model_init).parameters.values())
+        needed = [
+            p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        ]
+        if len(needed) > 1:
+            raise ArgumentError(
+                f"model_init needs {', '.join(needed)}; it should need nothing, or only the trial of a search"
+            )
+        takes_trial = bool(needed) or (len(parameters) == 1 and parameters[0].name == "trial")
+        model = self.model_init(trial) if takes_trial else self.model_init()
         if model is None:
             raise ModelError("model_init returned None; it should return the model")
         return model
@@ -179,6 +185,13 @@ class Trainer(
         for name, dataset in given.items():
             if dataset is not None:
                 checks.dataset(name, dataset, self.backend)
+        if args.label_smoothing_factor and (self.criterion is not None or self.compute_loss_func is not None):
+            logger.warning(
+                "label_smoothing_factor=%s does nothing here: the loss comes from %s, which does its own smoothing or "
+                "none.",
+                args.label_smoothing_factor,
+                "criterion" if self.criterion is not None else "compute_loss_func",
+            )
         if args.batch_eval_metrics and self.compute_metrics is not None:
             check_batch_metrics(self.compute_metrics)
 
@@ -244,7 +257,7 @@ class Trainer(
         self._last_saved = None
         self._new_best = self._save_for_best = False
         self._metric_scheduler = False
-        self._resume_random = None
+        self._resume_random = self._epoch_random = None
         self._resume_stopped = (False, False)
         self._stored_data_state: Any = None
         self._tokenizer_files = None
@@ -254,7 +267,7 @@ class Trainer(
         self._train_started = time.time()
         self._log_clock = (time.perf_counter(), 0)
         self._ignore_keys_for_eval: list[str] | None = None
-        self.losses = LossMeter(self.backend, self.args.logging_nan_inf_filter)
+        self.losses = LossMeter(self.backend, self.args.logging_nan_inf_filter or self.args.nonfinite == "skip")
         self._read_overrides()
 
     # -- training

@@ -110,6 +110,7 @@ class TrainerData(TrainerParts):
         checks.dataset(where, dataset, self.backend)
         dataset, collate = self._columns(dataset, where)
         iterable = loaders.is_iterable(dataset)
+        drop_last = train and args.dataloader_drop_last  # an evaluation counts every sample
         options = {
             "collate": collate,
             "workers": args.dataloader_num_workers,
@@ -127,11 +128,10 @@ class TrainerData(TrainerParts):
                     f"{type(dataset).__name__}, is walked through. Leave train_sampling_strategy (group_by_length, "
                     "sortish_sampler) out, or load the data into a map-style data set."
                 )
-            return loaders.make_loader(dataset, batch_size=batch_size, drop_last=args.dataloader_drop_last, **options)
+            return loaders.make_loader(dataset, batch_size=batch_size, drop_last=drop_last, **options)
         if has_length(dataset) and len(dataset) == 0:
             raise DataError(f"{where} is empty. Pass a data set with at least one sample.")
         sampler = self._get_train_sampler_for(dataset) if train else self._get_eval_sampler(dataset)
-        drop_last = args.dataloader_drop_last
         if isinstance(sampler, IndexSampler):
             workers = args.dataloader_num_workers > 0
             batches: Any = BatchSampler(

@@ -41,6 +41,7 @@ class TrainerParts:
     _last_saved: str | None
     _place: Any  # loop.Position
     _resume_random: Any  # the checkpoint whose random state is still to be restored
+    _epoch_random: dict[str, Any] | None  # the streams at the start of the epoch, for data that cannot be positioned
     _tokenizer_files: dict[str, bytes] | None
     _train_batch_size: int
     _accumulation: int  # micro-batches in an update; another number of processes may change it on resume

@@ -274,6 +274,11 @@ class TrainerResuming(TrainerParts):
         skip = self._put_in_place(loader, sampler, dataset, skip)
         if not done:
             self._restore_random()
+        elif skip and self._resume_random is not None:
+            # The loader draws its order from the streams as they stood when the epoch began.
+            self._load_random(self._resume_random, "epoch/")
+        # What cannot be positioned has to be walked through again, from where its epoch began.
+        self._epoch_random = None if isinstance(sampler, BatchSampler) else randomness.get_state(self.backend)
         batches = iter(loader)
         if skip:
             self._walk(batches, skip)
@@ -313,10 +318,14 @@ class TrainerResuming(TrainerParts):
             if next(batches, None) is None:
                 return
 
-    def _load_random(self, path: Path) -> None:
+    def _load_random(self, path: Path, prefix: str = "") -> None:
+        """The random state of the save, or, with the prefix, of the start of its epoch where that was kept."""
         from safetensors.numpy import load_file
 
-        randomness.set_state(self.backend, load_file(path / RANDOM))
+        stored = load_file(path / RANDOM)
+        states = {name: array for name, array in stored.items() if name.startswith("epoch/") == bool(prefix)}
+        if states:
+            randomness.set_state(self.backend, {name.removeprefix(prefix): array for name, array in states.items()})
 
 
 def _own_state(owner: Any) -> Any:

@@ -188,8 +188,9 @@ class TrainerSaving(TrainerParts):
         copies = self._buffers.copy({f"optimizer/{name}": t for name, t in tensors.items()}, weights.copy_to)
         raws = {name.removeprefix("optimizer/"): weights.raw(value) for name, value in copies.items()}
         contents.tensors[OPTIMIZER] = (raws, {"format": weights.LAYOUT})
-        states = {name: from_numpy(array.copy()) for name, array in randomness.get_state(self.backend).items()}
-        contents.tensors[RANDOM] = (states, {})
+        streams = randomness.get_state(self.backend)
+        streams |= {f"epoch/{name}": array for name, array in (self._epoch_random or {}).items()}
+        contents.tensors[RANDOM] = ({name: from_numpy(array.copy()) for name, array in streams.items()}, {})
         contents.add_json(
             RUN,
             {
@@ -283,9 +284,9 @@ def check_writable(directory: Any) -> None:
     path = Path(directory)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".oneloop-{os.getpid()}"
+        probe = path / ".oneloop-probe"  # always the same, so that a run that dies just here leaves no trail of them
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)
     except OSError as error:
         raise CheckpointError(
             f"output_dir {str(directory)!r} cannot be written: {error.strerror or error}. Choose another directory, or "

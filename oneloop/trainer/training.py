@@ -58,7 +58,8 @@ class TrainerSteps(TrainerParts):
                 f"criterion, compute_loss_func and label_smoothing_factor need labels; the batch has {names} and "
                 f"label_names is {self.label_names}. Add the labels to the data set, or name them in label_names."
             )
-        needs_labels = self.args.label_smoothing_factor and self._makes_decoder_inputs
+        own = self.criterion is not None or self.compute_loss_func is not None
+        needs_labels = not own and self._makes_decoder_inputs
         outputs = self.backend.models.invoke(model, inputs if needs_labels else rest)
         divided = False
         if self.compute_loss_func is not None:
@@ -69,7 +70,8 @@ class TrainerSteps(TrainerParts):
             loss = loss[0] if isinstance(loss, (tuple, list)) else loss
         else:
             loss = self.backend.tensors.smoothed_loss(
-                logits_of(outputs if not isinstance(outputs, (tuple, list)) else outputs[:1]),
+                # Given labels, a model that returns a tuple puts its own loss first.
+                outputs[bool(needs_labels)] if isinstance(outputs, (tuple, list)) else logits_of(outputs),
                 labels,
                 self.args.label_smoothing_factor,
                 self._shifts_labels,
@@ -143,18 +145,15 @@ class TrainerSteps(TrainerParts):
         total = None
         last = len(micro_batches) - 1
         for i, inputs in enumerate(micro_batches):
-            if num_items and last > 0:
-                items = self._micro_items[i]
-                if items == 0:
-                    continue  # without a label it has no part in the mean; its own mean would be 0/0
-                self._share = num_items / items
-            else:
-                self._share = None
-            if self._step_takes_items:
-                loss = self.training_step(self.model_wrapped, inputs, num_items)
-            else:
-                loss = self.training_step(self.model_wrapped, inputs)
-            total = loss if total is None else total + loss
+            items = self._micro_items[i] if num_items and last > 0 else None
+            self._share = num_items / items if num_items and items else None
+            # Without a label it has no part in the mean; its own mean would be 0/0.
+            if items != 0:
+                if self._step_takes_items:
+                    loss = self.training_step(self.model_wrapped, inputs, num_items)
+                else:
+                    loss = self.training_step(self.model_wrapped, inputs)
+                total = loss if total is None else total + loss
             if i != last:
                 self.call("on_substep_end")
         return total

@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +28,15 @@ class JsonLinesCallback(TrainerCallback):
         path = Path(args.output_dir) / NAME
         if not state.is_world_process_zero or not path.is_file():
             return
-        run_id = self._run_id()
-        # Of the step itself, what the checkpoint knows: the end of its epoch may have been logged after the save.
-        left = sum(entry.get("step") == state.global_step for entry in state.log_history)
-        kept = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                entry = json.loads(line)
-            except ValueError:  # the torn last line of a run that died
-                continue
-            if not isinstance(entry, dict):
-                continue
-            if entry.get("run") == run_id and entry.get("step") == state.global_step:
-                left -= 1
-                if left < 0:
-                    continue
-            if entry.get("run") != run_id or entry.get("step", 0) <= state.global_step:
-                kept.append(line)
         partial = path.with_name(f".{NAME}.partial")
-        partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        os.replace(partial, path)
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            kept = "".join(f"{line}\n" for line in _before(state, self._run_id(), lines))
+            partial.write_text(kept, encoding="utf-8")
+            os.replace(partial, path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            self._tell(path, error)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not logs:
@@ -61,7 +51,26 @@ class JsonLinesCallback(TrainerCallback):
             with open(path, "a", encoding="utf-8") as f:
                 f.write(json.dumps(entry) + "\n")
         except OSError as error:
-            # Metrics are worth more than their log: an evaluation or a long run does not end over it.
-            if not self._failed:
-                logger.warning("%s cannot be written (%s); what is logged is missing there.", path, error)
-            self._failed = True
+            self._tell(path, error)
+
+    def _tell(self, path: Path, error: OSError) -> None:
+        # Metrics are worth more than their log: an evaluation or a long run does not end over it.
+        if not self._failed:
+            logger.warning("%s cannot be written (%s); what is logged is missing there.", path, error)
+        self._failed = True
+
+
+def _before(state: Any, run_id: str, lines: list[str]) -> Iterator[str]:
+    """The lines of other runs, and those of this one that its checkpoint knows of."""
+    # Of the step itself there may be more: the end of its epoch is logged after the save.
+    left = sum(entry.get("step") == state.global_step for entry in state.log_history)
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            own, step = entry["run"] == run_id, int(entry["step"])
+        except (ValueError, TypeError, KeyError):  # the torn last line of a run that died
+            continue
+        if own and step == state.global_step:
+            left -= 1
+        if not own or step < state.global_step or (step == state.global_step and left >= 0):
+            yield line

@@ -238,6 +238,21 @@ def test_a_disk_that_is_full_for_a_while(seen, small_disk, trainer, finished, ca
     assert ("MB are needed and 0 MB are free" in caplog.text) is seen
 
 
+def test_a_run_goes_on_from_a_checkpoint_on_a_full_disk(small_disk, trainer, finished, caplog):
+    output, filler = small_disk / "run", small_disk / "filler"
+    shutil.copytree(finished / "checkpoint-9", output / "checkpoint-9")
+    shutil.copy(finished / "log.jsonl", output)
+    fill(filler)
+    trained = trainer(*SAVES, callbacks=[During(lambda: None, filler.unlink)], output=output)
+    trained.train(resume_from_checkpoint=True)
+    assert "checkpoint-12 was NOT saved" in caplog.text
+    assert "log.jsonl cannot be written" in caplog.text
+    assert {9, 15, 18, 21, 22} <= {c.step for c in store.find(output)}
+    left, right = contents_of(output / "checkpoint-22"), contents_of(finished / "checkpoint-22")
+    assert left["model.safetensors"] == right["model.safetensors"]
+    assert left["random.safetensors"] == right["random.safetensors"]
+
+
 def test_a_disk_that_is_read_only_for_a_while(small_disk, trainer, finished, caplog):
     output = small_disk / "run"
 

@@ -174,6 +174,20 @@ def test_the_best_stays_however_the_directory_is_written(trainer, tmp_path, monk
     assert {c.path.name for c in store.find(tmp_path / "run")} == {best, "checkpoint-22"}
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_a_resumed_run_does_not_hold_on_to_the_files_it_read(trainer, tmp_path):
+    """Deleted files that are mapped into memory would keep their room on the disk until the run ends."""
+    trainer(*KEEP_ALL, "--steps", "6").train()
+    seen = []
+
+    class Looks(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            seen.append([line for line in Path("/proc/self/maps").read_text().splitlines() if args.output_dir in line])
+
+    trainer(*KEEP_ALL, "--steps", "9", callbacks=[Looks()]).train(resume_from_checkpoint=True)
+    assert seen == [[]] * 3
+
+
 # -- several runs in one directory
 
 

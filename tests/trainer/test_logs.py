@@ -23,7 +23,7 @@ def test_history_has_the_average_loss_since_the_last_log(backend, trained):
     assert trainer.result.training_loss == pytest.approx(sum(single) / 6)
     entry = trainer.state.log_history[0]
     assert {"loss", "grad_norm", "learning_rate", "epoch", "step"} <= entry.keys()
-    assert entry["learning_rate"] == pytest.approx(0.1 * 4 / 6) and entry["epoch"] == pytest.approx(2 / 3)
+    assert entry["learning_rate"] == pytest.approx(0.1 * 5 / 6) and entry["epoch"] == pytest.approx(2 / 3)
     last = trainer.state.log_history[-1]
     assert {"train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss"} <= last.keys()
     assert trainer.result.metrics["train_loss"] == trainer.result.training_loss

@@ -195,7 +195,8 @@ def load_optimizer(
         name, field = key.rsplit(":", 1)
         p = by_name[name]
         keep_on_host = field == "step" and not on_device[id(p)]
-        states.setdefault(name, {})[field] = value if keep_on_host else value.to(p.device)
+        # A copy: the tensors that were read are the mapped file, which would keep a deleted checkpoint on the disk.
+        states.setdefault(name, {})[field] = value.clone() if keep_on_host else value.to(p.device, copy=True)
     for name, values in data["values"].items():
         states.setdefault(name, {}).update(values)
     optimizer.state.clear()

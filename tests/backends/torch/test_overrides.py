@@ -158,7 +158,7 @@ def test_own_torch_optimizer_and_scheduler(trained):
     assert one.optimizer is optimizer and one.lr_scheduler is pair[1]
     assert same_bytes(KIT.weights(given), KIT.weights(overridden))
     rates = [e["learning_rate"] for e in two.state.log_history if "learning_rate" in e]
-    assert rates == [0.01, 0.005, 0.005, 0.0025, 0.0025, 0.00125]
+    assert rates == [0.01, 0.01, 0.005, 0.005, 0.0025, 0.0025]
 
 
 def test_optimizer_class_and_options(trained):
