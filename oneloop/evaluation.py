@@ -80,6 +80,13 @@ def evaluation_loop(
         raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
     trainer._past = past
     metrics = gather.finish(prefix)
+    if not gather.losses and description == "Evaluation":
+        logger.warning(
+            "The evaluation has no %s_loss: no label was found among its inputs (label_names is %s). Add labels to the "
+            "data set, or name them in label_names.",
+            prefix,
+            trainer.label_names,
+        )
     return EvalLoopOutput(gather.predictions, gather.label_ids, metrics, seen)
 
 

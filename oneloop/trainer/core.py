@@ -223,6 +223,7 @@ class Trainer(
             self.model = models.to_half(self.model, setup.half(args))
         if args.place_model_on_device:
             self.model = self.backend.devices.place(self.model, args.device)
+        self._non_blocking = (args.accelerator_config or {}).get("non_blocking") is not False
         self.model_wrapped = self.model
         self._compiled_for_eval = None
         if args.torch_compile or args.jit_mode_eval:

@@ -213,7 +213,7 @@ class TrainerData(TrainerParts):
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         """The batch on the device, with the past of the step before when past_index asks for it."""
-        inputs = self.backend.devices.move(inputs, self.args.device)
+        inputs = self.backend.devices.move(inputs, self.args.device, self._non_blocking)
         if inputs is None or (hasattr(inputs, "__len__") and len(inputs) == 0):
             raise DataError(
                 "a batch is empty: the data_collator returned nothing that the model's forward takes. "

@@ -146,7 +146,8 @@ class TrainerResuming(TrainerParts):
         if run["scheduler"] is not None and hasattr(self.lr_scheduler, "load_state_dict"):
             self.lr_scheduler.load_state_dict(run["scheduler"])
         self.engine.load_state(run["engine"])
-        self.engine.norm, self._rate_used = run.get("grad_norm"), run.get("learning_rate", 0.0)
+        norm, self._rate_used = run.get("grad_norm"), run.get("learning_rate", 0.0)
+        self.engine.norm = None if norm is None else float.fromhex(norm)
         self.losses.load_state(run["losses"])
         work = run["work"]
         self._tokens, self._flops, self._unpadded_total = work["tokens"], work["flops"], work["unpadded"]

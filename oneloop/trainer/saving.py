@@ -31,8 +31,12 @@ ARGUMENTS = "training_args.json"
 def write_json(path: Path, data: Any) -> None:
     """A whole file or none: written beside its place and moved there."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    try:
+        partial.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.contextmanager
@@ -200,7 +204,8 @@ class TrainerSaving(TrainerParts):
                 "optimizer": optimizer,
                 "scheduler": _json_state(self.lr_scheduler),
                 "engine": self.engine.state(),
-                "grad_norm": self.engine.grad_norm(),  # of the last step, should the end of the epoch log it
+                # Of the last step, should the end of the epoch log it; it may be infinite, which JSON has no word for.
+                "grad_norm": None if (norm := self.engine.grad_norm()) is None else norm.hex(),
                 "learning_rate": self._rate_used,
                 "losses": self.losses.state(),
                 "work": {"tokens": self._tokens, "flops": self._flops, "unpadded": self._unpadded_total},

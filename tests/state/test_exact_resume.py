@@ -102,6 +102,14 @@ def test_the_scaler_had_something_to_do(unbroken):
     assert run["engine"]["skipped"] > 0
 
 
+def test_checkpoints_are_json_even_when_something_is_infinite(unbroken):
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    for path in unbroken(*COURSES["fp16"], *EVERY_STEP).glob("checkpoint-*/*.json"):
+        json.loads(path.read_text(), parse_constant=refuse)
+
+
 def test_in_an_interpreter_of_its_own(unbroken, tmp_path):
     """With another hash seed, and nothing left over from anything."""
     argv = (*COURSES["workers-grouped"], *EVERY_STEP)

@@ -121,6 +121,13 @@ def test_names_that_leave_the_checkpoint_make_it_none(name, directory):
     assert store.problems(path.parent) == ["manifest.json is missing or cannot be read"]
 
 
+@pytest.mark.parametrize("written", [10**400, -(10**400), math.nan, math.inf, -math.inf, -1, None, "1"])
+def test_times_that_are_none_make_it_none(written, directory):
+    manifest = {"format": 1, "step": 3, "run_id": "a", "reason": "save", "written": written, "files": {}}
+    (directory / "checkpoint-3" / store.MANIFEST).write_text(json.dumps(manifest))
+    assert look_everywhere(directory)[0] is None
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(

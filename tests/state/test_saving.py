@@ -240,6 +240,33 @@ def test_leftovers_of_dead_saves_are_removed_and_nothing_else(trainer, tmp_path,
         assert f"Removing {name}" in caplog.text
 
 
+@pytest.mark.parametrize("state", ["partial", "replaced"])
+def test_a_whole_checkpoint_that_was_hidden_gets_its_name_back(state, trainer, tmp_path, caplog):
+    """The save died after its manifest, or between the two renames of a replacement."""
+    output = tmp_path / "run"
+    trainer(*KEEP_ALL, "--steps", "6").train()
+    before = contents_of(output / "checkpoint-6")
+    (output / "checkpoint-6").rename(output / f".checkpoint-6.0123abcd.{state}")
+    assert Path(get_last_checkpoint(output)).name != "checkpoint-6"
+    resumed = trainer(*KEEP_ALL, "--steps", "6")
+    resumed.train(resume_from_checkpoint=True)
+    assert "Putting checkpoint-6 in its place" in caplog.text
+    assert f"going on from {output / 'checkpoint-6'}" in caplog.text
+    assert contents_of(output / "checkpoint-6") == before
+
+
+def test_of_two_that_were_hidden_the_new_one_gets_the_name(trainer, tmp_path):
+    output = tmp_path / "run"
+    trainer(*KEEP_ALL, "--steps", "3").train()
+    (output / "checkpoint-3").rename(output / ".checkpoint-3.0123abcd.replaced")
+    trainer(*KEEP_ALL, "--steps", "3", "--set", "seed=4", output=tmp_path / "new").train()
+    new = contents_of(tmp_path / "new" / "checkpoint-3")
+    (tmp_path / "new" / "checkpoint-3").rename(output / ".checkpoint-3.4567abcd.partial")
+    store.remove_leftovers(output)
+    assert contents_of(output / "checkpoint-3") == new
+    assert list(output.glob(".*")) == []
+
+
 # -- the best model
 
 

@@ -59,7 +59,7 @@ def test_model_and_model_init(backend, arguments):
         Trainer(backend.classifier(), arguments(), model_init=backend.classifier)
     with pytest.raises(ModelError, match="returned None"):
         Trainer(args=arguments(), model_init=lambda: None)
-    with pytest.raises(ArgumentError, match="takes 2 parameters"):
+    with pytest.raises(ArgumentError, match="model_init needs a, b"):
         Trainer(args=arguments(), model_init=lambda a, b: None)
     with pytest.raises(ArgumentError, match="contradict"):
         optimizers = (backend.sgd(backend.classifier()), None)
@@ -119,3 +119,22 @@ def test_questions_before_there_is_an_optimizer(backend, arguments):
     assert len(trainer.get_optimizer_group()) == 2
     assert trainer.get_total_train_batch_size(trainer.args) == 8
     assert trainer.num_examples(trainer.get_train_dataloader()) == 4
+
+
+def test_model_init_may_have_defaults_of_its_own(backend, arguments):
+    def make(width=3, seed=1):
+        return backend.classifier(seed=seed)
+
+    assert Trainer(args=arguments(), model_init=make).model is not None
+    with pytest.raises(ArgumentError, match="model_init needs width, seed"):
+        Trainer(args=arguments(), model_init=lambda width, seed: backend.classifier())
+
+
+def test_smoothing_beside_a_criterion_is_said_to_do_nothing(backend, arguments, caplog):
+    Trainer(backend.classifier(), arguments(label_smoothing_factor=0.1), criterion=backend.cross_entropy)
+    assert "label_smoothing_factor=0.1 does nothing here" in caplog.text
+
+
+def test_arguments_in_third_place_behind_no_criterion(backend, arguments):
+    args = arguments()
+    assert Trainer(backend.classifier(), None, args).args is args

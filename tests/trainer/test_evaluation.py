@@ -255,3 +255,10 @@ def test_the_old_prediction_loop(make):
     expected = make(eval_dataset=rows(10)).evaluate()["eval_loss"]
     loop = trainer.prediction_loop(trainer.get_eval_dataloader(), "Evaluation")
     assert loop.num_samples == 10 and loop.metrics["eval_loss"] == expected
+
+
+def test_an_evaluation_without_labels_says_that_it_has_no_loss(backend, arguments, caplog):
+    unlabelled = [{"x": row["x"]} for row in rows(5)]
+    metrics = Trainer(backend.classifier(), arguments(), eval_dataset=unlabelled).evaluate()
+    assert "eval_loss" not in metrics
+    assert "no eval_loss" in caplog.text and "label_names" in caplog.text

@@ -55,19 +55,19 @@ def place(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
     return model.to(device)
 
 
-def move(batch: Any, device: torch.device) -> Any:
+def move(batch: Any, device: torch.device, non_blocking: bool = True) -> Any:
     """Every tensor and array of a nested batch on the device; what is neither stays as it is."""
     if isinstance(batch, torch.Tensor):
-        return batch if batch.device == device else batch.to(device, non_blocking=True)
+        return batch if batch.device == device else batch.to(device, non_blocking=non_blocking)
     if isinstance(batch, Mapping):
-        moved = {key: move(value, device) for key, value in batch.items()}
+        moved = {key: move(value, device, non_blocking) for key, value in batch.items()}
         return moved if type(batch) is dict else type(batch)(moved)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(move(value, device) for value in batch))
+        return type(batch)(*(move(value, device, non_blocking) for value in batch))
     if isinstance(batch, (list, tuple)):
-        return type(batch)(move(value, device) for value in batch)
+        return type(batch)(move(value, device, non_blocking) for value in batch)
     if isinstance(batch, np.ndarray) and batch.dtype.kind in "biuf":
-        return torch.from_numpy(batch).to(device, non_blocking=True)
+        return torch.from_numpy(batch).to(device, non_blocking=non_blocking)
     return batch
 
 

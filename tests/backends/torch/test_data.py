@@ -177,3 +177,25 @@ def test_group_by_length_reads_a_tables_column(trained):
 
     trained(KIT.classifier(), data, data_collator=keep, group_by_length=True, **EPOCH)
     assert {tuple(keys) for batch in seen for keys in batch} == {("labels", "x")}
+
+
+@pytest.mark.parametrize("step", [2, 4, 6])
+def test_a_shuffled_loader_of_ones_own_resumes_within_an_epoch(trained, tmp_path, step):
+    class Shuffled(Trainer):
+        def get_train_dataloader(self):
+            return torch.utils.data.DataLoader(
+                self.train_dataset, batch_size=4, shuffle=True, collate_fn=self.data_collator
+            )
+
+    run = RUN | {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 2}
+    whole, resumed = KIT.classifier(), KIT.classifier()
+    trained(whole, rows(10), Shuffled, output_dir=tmp_path / "whole", **run)
+    checkpoint = str(tmp_path / "whole" / f"checkpoint-{step}")
+    trained(resumed, rows(10), Shuffled, resume=checkpoint, output_dir=tmp_path / "resumed", **run)
+    assert same_bytes(KIT.weights(whole), KIT.weights(resumed))
+
+
+def test_evaluation_counts_every_sample_whatever_training_drops(trained):
+    trainer = trained(KIT.classifier(), rows(10), eval_dataset=rows(3), dataloader_drop_last=True, **EPOCH)
+    assert trainer.state.global_step == 2
+    assert len(trainer.predict(rows(3)).predictions) == 3
