@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "trainer": "Trainer Seq2SeqTrainer",
+    "trainer.checks": "has_length",
     "arguments": "TrainingArguments Seq2SeqTrainingArguments",
     "parser": "ArgumentParser HfArgumentParser PdArgumentParser",
     "callbacks": "TrainerCallback CallbackHandler DefaultFlowCallback EarlyStoppingCallback NotebookProgressCallback "
@@ -24,8 +25,11 @@ _HOMES = {
     "utilities": "default_compute_objective denumpify_detensorize find_executable_batch_size get_scheduler "
     "get_constant_schedule get_constant_schedule_with_warmup get_cosine_schedule_with_warmup "
     "get_cosine_with_hard_restarts_schedule_with_warmup get_inverse_sqrt_schedule get_linear_schedule_with_warmup "
-    "get_polynomial_decay_schedule_with_warmup has_length is_main_process number_of_arguments rotate_checkpoints "
+    "get_polynomial_decay_schedule_with_warmup is_main_process number_of_arguments rotate_checkpoints "
     "seed_worker sort_checkpoints total_processes_number RemoveColumnsCollator",
+    "hf_utilities": "align_special_tokens check_target_module_exists compare_trainer_and_checkpoint_args "
+    "default_hp_space_optuna default_hp_space_ray default_hp_space_wandb load_sharded_checkpoint "
+    "suppress_progress_bars unwrap_peft_model validate_quantization_for_training TrainerMemoryTracker",
     "data.collators": "DataCollator DataCollatorForLanguageModeling DataCollatorForMultipleChoice "
     "DataCollatorForPermutationLanguageModeling DataCollatorForSeq2Seq DataCollatorForSOP "
     "DataCollatorForTokenClassification DataCollatorForWholeWordMask DataCollatorWithFlattening "

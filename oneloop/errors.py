@@ -42,3 +42,7 @@ class DiskError(OSError, CheckpointError):
 
 class NonFiniteError(OneloopError, FloatingPointError):
     """A loss or a gradient is NaN or infinite."""
+
+
+class EvaluationInterrupted(OneloopError):
+    """An evaluation in the middle of training was left because a signal asked the run to leave."""

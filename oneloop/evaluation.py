@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .errors import ArgumentError, DataError
+from .errors import ArgumentError, DataError, EvaluationInterrupted
 from .gathering import Gatherer, map_leaves
 from .outputs import EvalLoopOutput, EvalPrediction, plain_metrics
 
@@ -51,7 +51,7 @@ def evaluation_loop(
     args, backend = trainer.args, trainer.backend
     loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
     model = trainer._model_for_evaluation()
-    backend.models.eval_mode(model)
+    training = backend.models.eval_mode(model)
     trainer.callback_handler.eval_dataloader = loader
     expected = loader_rows(loader)
     logger.info("%s: %s samples in batches of %s", description, expected or "unknown", args.eval_batch_size)
@@ -63,6 +63,8 @@ def evaluation_loop(
     step = -1
     past, trainer._past = trainer._past, None  # past_index: training's past is not this data's
     for step, inputs in enumerate(loader):
+        if trainer.interrupted:
+            raise EvaluationInterrupted("a signal asked the run to leave")
         rows = batch_rows(inputs) or args.eval_batch_size
         seen += rows
         loss, logits, labels = trainer.prediction_step(model, inputs, loss_only, ignore_keys=ignore_keys)
@@ -75,10 +77,13 @@ def evaluation_loop(
         trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
         if not args.batch_eval_metrics and (step + 1) % every == 0:
             gather.to_host()
+        del loss, logits, labels, kept, inputs  # the next batch can have their memory
     backend.loaders.close(loader)
     if step < 0:
         raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
     trainer._past = past
+    if trainer.is_in_train:
+        backend.models.restore_mode(training)
     metrics = gather.finish(prefix)
     if not gather.losses and description == "Evaluation":
         logger.warning(
@@ -104,7 +109,9 @@ class Gathered:
         self.trainer = trainer
         self.loss_only = loss_only
         as_list = not trainer.args.eval_do_concat_batches
-        self.parts = {name: Gatherer(expected, as_list) for name in ("logits", "labels", "inputs")}
+        self.parts = {
+            name: Gatherer(expected, trainer.backend.tensors, as_list) for name in ("logits", "labels", "inputs")
+        }
         self.held: list[tuple] = []
         self.losses: list[tuple[float, int]] = []
         self.batch_result: dict[str, Any] = {}
@@ -126,7 +133,7 @@ class Gathered:
                 self.losses.append((float(value.mean()), rows))
             for name, value in (("logits", logits), ("labels", labels), ("inputs", inputs)):
                 if value is not None:
-                    self.parts[name].add(self._numpy(value))
+                    self.parts[name].add(value)
 
     def batch_metrics(self, last: bool) -> None:
         """batch_eval_metrics: compute_metrics sees one batch at a time and sums up when compute_result is True."""

@@ -15,28 +15,38 @@ class Rows:
     of the data. Batches that differ in their other sizes are kept and padded once, at the end.
     """
 
-    def __init__(self, expected: int | None, copy_into: Callable[[np.ndarray, Any], None] | None = None) -> None:
+    def __init__(self, expected: int | None, tensors: Any) -> None:
         self.expected = expected
-        self.copy_into = copy_into
+        self.tensors = tensors  # the backend's
         self.array: np.ndarray | None = None
         self.used = 0
         self.chunks: list[np.ndarray] = []
 
-    def add(self, batch: np.ndarray) -> None:
-        if batch.ndim == 0:
-            batch = batch[None]
+    def _host(self, batch: Any) -> np.ndarray:
+        return self.tensors.to_numpy(batch) if self.tensors.is_tensor(batch) else np.asarray(batch)
+
+    def add(self, batch: Any) -> None:
+        if not self.tensors.is_tensor(batch):
+            batch = np.asarray(batch)
+        if len(batch.shape) == 0:
+            batch = batch.reshape(1)
         if self.chunks or not self.expected:
-            self.chunks.append(np.array(batch))
+            self.chunks.append(np.array(self._host(batch)))
             return
+        shape, dtype = tuple(batch.shape), self._host(batch[:0]).dtype
         if self.array is None:
-            self.array = np.empty((self.expected, *batch.shape[1:]), dtype=batch.dtype)
-        fits = batch.shape[1:] == self.array.shape[1:] and batch.dtype == self.array.dtype
-        if fits and self.used + len(batch) <= len(self.array):
-            self.array[self.used : self.used + len(batch)] = batch
-            self.used += len(batch)
+            # Not np.empty: it asks for huge pages, which can take longer to get than all the rest.
+            self.array = np.zeros((self.expected, *shape[1:]), dtype=dtype)
+        end = self.used + shape[0]
+        if shape[1:] == self.array.shape[1:] and dtype == self.array.dtype and end <= len(self.array):
+            if self.tensors.is_tensor(batch):
+                self.tensors.copy_into(self.array[self.used : end], batch)
+            else:
+                self.array[self.used : end] = batch
+            self.used = end
         else:
-            self.chunks = [self.array[: self.used], np.array(batch)] if self.used else [np.array(batch)]
-            self.array = None
+            whole = [self.array[: self.used]] if self.used else []
+            self.chunks, self.array = [*whole, np.array(self._host(batch))], None
 
     def result(self) -> np.ndarray | None:
         """The whole array. Ragged batches are padded with -100 (False for booleans) at their ends."""
@@ -68,8 +78,9 @@ class Rows:
 class Gatherer:
     """Rows for every leaf of a nested structure: arrays in tuples, lists and dicts."""
 
-    def __init__(self, expected: int | None, as_list: bool = False) -> None:
+    def __init__(self, expected: int | None, tensors: Any, as_list: bool = False) -> None:
         self.expected = expected
+        self.tensors = tensors
         self.as_list = as_list  # eval_do_concat_batches=False: keep the batches apart
         self.tree: Any = None
         self.batches: list[Any] = []
@@ -78,10 +89,10 @@ class Gatherer:
         if batch is None:
             return
         if self.as_list:
-            self.batches.append(_map(batch, np.array))
+            self.batches.append(_map(batch, lambda leaf: np.array(Rows(None, self.tensors)._host(leaf))))
             return
         if self.tree is None:
-            self.tree = _map(batch, lambda _: Rows(self.expected))
+            self.tree = _map(batch, lambda _: Rows(self.expected, self.tensors))
         _both(self.tree, batch)
 
     def result(self) -> Any:
@@ -106,7 +117,7 @@ def _both(tree: Any, value: Any) -> None:
         for inner, part in zip(tree, value, strict=True):
             _both(inner, part)
     elif tree is not None:
-        tree.add(np.asarray(value))
+        tree.add(value)
 
 
 map_leaves = _map

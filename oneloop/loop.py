@@ -40,6 +40,7 @@ class Position:
     epoch: int = 0
     step_in_epoch: int = 0
     epoch_ended: bool = False  # its end has been logged, evaluated and saved
+    epoch_stopped: bool = False  # a callback had ended it early
 
 
 def plan_steps(steps_per_epoch: int | None, args: Any) -> tuple[int, int]:
@@ -80,6 +81,7 @@ def run(trainer: "Trainer", plan: Plan, place: Position) -> None:
             break
         batches = t.open_epoch(plan, epoch, place.step_in_epoch)
         t.call("on_epoch_begin")
+        t.control.should_epoch_stop, place.epoch_stopped = place.epoch_stopped, False
         for micro_batches, num_items in steps_of(t, plan, batches):
             t.call("on_step_begin")
             loss = t.accumulate(micro_batches, num_items)

@@ -4,6 +4,11 @@ The rule for accumulation, the only one there is: **the update is that of the un
 much as it has items in it: label entries that are not -100 (without the first of each row, for models that compare
 position i with label i+1), or samples where there are no labels. Its mean loss enters with the weight n_j / N.
 
+A criterion (or compute_loss_func) that says more of itself is believed. Labels equal to its `ignore_index` are no
+items, in place of -100. With class weights (`weight` beside `ignore_index`, as a weighted cross entropy has them) its
+mean is a weighted one, so an item counts as much as the weight of its class. With `reduction` "sum" the loss of the
+update is the sum of those of its micro-batches, and nothing is divided.
+
 A loss function that reads `num_items_in_batch` (N, the items of the whole update) is taken to have divided by it; one
 that does not read it is taken to return the mean over its micro-batch. The shape of `forward` plays no part.
 """
@@ -17,7 +22,14 @@ from .errors import ModelError
 NUM_ITEMS = "num_items_in_batch"
 
 
+def _called(function: Any) -> Any:
+    """What a call ends in: of a layer, whose own __call__ takes anything, it is forward."""
+    forward = getattr(function, "forward", None)
+    return forward if callable(forward) else function
+
+
 def _code_of(function: Any) -> Any:
+    function = _called(function)
     function = inspect.unwrap(getattr(function, "__func__", function))
     while hasattr(function, "func"):  # functools.partial
         function = inspect.unwrap(function.func)
@@ -29,7 +41,7 @@ def _code_of(function: Any) -> Any:
 def accepts(function: Callable, name: str) -> bool:
     """Whether a function takes an argument of that name, by itself or through **kwargs."""
     try:
-        parameters = inspect.signature(function).parameters
+        parameters = inspect.signature(_called(function)).parameters
     except (TypeError, ValueError):
         return False
     return name in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())
@@ -58,6 +70,19 @@ def _loads(code: Any, names: set[str]) -> bool:
     return any(_loads(inner, names) for inner in code.co_consts if inspect.iscode(inner))
 
 
+def setting(function: Any, name: str) -> Any:
+    """What a loss function says of itself: an attribute, or a keyword of functools.partial; None when nothing."""
+    value = getattr(function, name, None)
+    return getattr(function, "keywords", {}).get(name) if value is None else value
+
+
+def weigh_labels(labels: Any, weights: Any, ignore_index: int, shifted: bool) -> float:
+    """The weights of the classes of all labels that take part in the loss, together. Labels and weights are arrays."""
+    labels = labels[..., 1:] if shifted and labels.ndim > 1 else labels
+    known = (labels != ignore_index) & (labels >= 0) & (labels < len(weights))  # of others the criterion will complain
+    return float(weights[labels[known]].sum())
+
+
 def find_loss(outputs: Any, inputs: Any) -> Any:
     """The loss in what a model returned: a dict, a tuple, an object, or the scalar itself."""
     if isinstance(outputs, Mapping):
@@ -76,7 +101,7 @@ def find_loss(outputs: Any, inputs: Any) -> Any:
             "its forward takes, or pass criterion= (a function of outputs and labels), compute_loss_func=, or "
             "override compute_loss."
         )
-    if getattr(loss, "ndim", 0) != 0 and loss.shape != (1,):
+    if getattr(loss, "ndim", 0) != 0 and tuple(loss.shape) != (1,):
         raise ModelError(
             f"the model's first output has shape {tuple(loss.shape)}, so it is not a loss, which is one number. Pass "
             "criterion= (a function of outputs and labels), compute_loss_func=, or override compute_loss."

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from .errors import ArgumentError, OneloopError
 
@@ -69,7 +69,7 @@ class Watch:
         text = f"oneloop: {self.received.name}: the run finishes this step, saves and leaves; again to leave at once.\n"
         os.write(2, text.encode())
 
-    def leave(self, saved: str | None) -> None:
+    def leave(self, saved: str | None) -> NoReturn:
         """Leave train(), after the save."""
         assert self.received is not None
         text = f"the run left on {self.received.name}. " + (
@@ -86,18 +86,25 @@ class Watch:
 def leave_to_main_process(worker: int = 0) -> None:
     """In a loader's worker: a signal to all processes of a job must not take the data from the step under way.
 
-    The main process ends its workers, if need be by SIGTERM; one that comes from elsewhere is passed over.
+    The main process ends its workers, if need be by SIGTERM; one that comes from elsewhere is passed over. A worker
+    whose main process has been killed ends by itself, also one that had not yet begun to look for it.
     """
+    from multiprocessing import parent_process
+
+    main = parent_process()
+    parent = os.getppid() if main is None else main.pid
     for number in signal.valid_signals() - {signal.SIGTERM}:
         watched = isinstance(getattr(signal.getsignal(number), "__self__", None), Watch)
         if watched or number == signal.SIGINT:
             signal.signal(number, signal.SIG_IGN)
-    if not hasattr(signal, "sigwaitinfo"):
+    if not hasattr(signal, "sigtimedwait"):
         return
 
     def wait_for_parent() -> None:
-        while signal.sigwaitinfo([signal.SIGTERM]).si_pid != os.getppid():
-            pass
+        while os.getppid() == parent:
+            received = signal.sigtimedwait([signal.SIGTERM], 5.0)
+            if received is not None and received.si_pid == parent:
+                break
         os._exit(0)
 
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])

@@ -21,14 +21,6 @@ denumpify_detensorize = plain_metrics
 RemoveColumnsCollator = ColumnFilter
 
 
-def has_length(dataset: Any) -> bool:
-    """Whether len() works on a data set."""
-    try:
-        return len(dataset) is not None
-    except (TypeError, AttributeError, NotImplementedError):
-        return False
-
-
 def is_main_process(local_rank: int = -1) -> bool:
     return world().rank == 0 if local_rank in (-1, 0) else False
 

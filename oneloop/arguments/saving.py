@@ -24,7 +24,7 @@ class Saving(Group):
         500, "Steps between checkpoints; below 1 it is a ratio of all steps.", convert=values.to_steps
     )
     save_total_limit: int | None = arg(
-        None, "How many checkpoints to keep; the best one stays besides.", low=1, shown="all"
+        None, "How many checkpoints to keep, the best among them; with 1, the newest and the best.", low=1, shown="all"
     )
     save_interval_minutes: float | None = arg(
         None, "Also save when the last checkpoint is this old.", low=0, never=(0,), shown="off"

@@ -153,9 +153,8 @@ class CallbackHandler(TrainerCallback):
         self._listeners = {
             event: [getattr(cb, event) for cb in self.callbacks if _listens(cb, event)] for event in EVENTS
         }
-
-    def listens(self, event: str) -> bool:
-        return bool(self._listeners[event])
+        # Events that somebody listens to or that clear a flag; the loop passes over the others.
+        self.active = {event for event in EVENTS if self._listeners[event] or event in _CLEARED}
 
     def call_event(self, event: str, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         """Call one event on all that listen to it; the control that comes out."""

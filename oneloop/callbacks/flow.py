@@ -63,6 +63,8 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         self.best: float | None = None
 
     def on_train_begin(self, args, state, control, **kwargs):
+        if state.global_step == 0:  # a new run, not a resumed one
+            self.best, self.early_stopping_patience_counter = None, 0
         if args.eval_strategy == "no":
             logger.warning(
                 "EarlyStoppingCallback looks at evaluations, and eval_strategy is 'no': it will never stop this run. "
@@ -95,7 +97,9 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             return True
         greater = args.greater_is_better
         if greater is None:
-            greater = not (args.metric_for_best_model or "loss").endswith("loss")
+            from ..arguments.evaluation import higher_is_better
+
+            greater = higher_is_better(args.metric_for_best_model or "loss")
         gain = value - self.best if greater else self.best - value
         return gain > self.early_stopping_threshold
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from .tensors import Raw, write, write_bytes
 SHARD_BYTES = 5 * 10**9
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+_OURS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
 
 @dataclass
@@ -22,7 +24,8 @@ class Contents:
     tensors: dict[str, tuple[dict[str, Raw], dict[str, str]]] = field(default_factory=dict)
 
     def add_json(self, name: str, data: Any) -> None:
-        self.texts[name] = (json.dumps(data, indent=2, sort_keys=True) + "\n").encode()
+        """What JSON has no word for, as a field of a subclass of the arguments may hold, is written as its text."""
+        self.texts[name] = (json.dumps(data, indent=2, sort_keys=True, default=str) + "\n").encode()
 
     def add_weights(self, tensors: dict[str, Raw], metadata: dict[str, str]) -> None:
         """model.safetensors, or several files and an index when there is too much for one."""
@@ -54,8 +57,11 @@ class Contents:
     def write_over(self, folder: Path) -> None:
         """Put the files into a directory that people read: each appears whole, in place of the one before it."""
         folder.mkdir(parents=True, exist_ok=True)
-        partial = {name: folder / f".{name}.partial" for name in (*self.tensors, *self.texts)}
+        paths = {name: folder / name for name in (*self.tensors, *self.texts)}
+        partial = {name: path.with_name(f".{path.name}.partial") for name, path in paths.items()}
         try:
+            for path in paths.values():
+                path.parent.mkdir(parents=True, exist_ok=True)
             for name, (group, metadata) in self.tensors.items():
                 write(partial[name], group, metadata)
             for name, text in self.texts.items():
@@ -65,10 +71,10 @@ class Contents:
                 path.unlink(missing_ok=True)
             raise
         for name, path in partial.items():
-            os.replace(path, folder / name)
+            os.replace(path, paths[name])
         if self.tensors:  # files of an earlier save with another number of shards would be read instead
             for old in folder.glob("model*.safetensors*"):
-                if old.name not in self.tensors and old.name not in self.texts:
+                if _OURS.fullmatch(old.name) and old.name not in paths:
                     old.unlink()
 
 

@@ -303,5 +303,6 @@ def get_last_checkpoint(folder: str | os.PathLike) -> str | None:
     """Path of the newest checkpoint in a directory, or None."""
     if not Path(folder).is_dir():
         raise CheckpointError(f"{folder} is not a directory")
-    found = latest(Path(folder))
+    whole = (c for c in newest_first(Path(folder)) if not problems(c.path, contents=False))
+    found = next(whole, None)
     return None if found is None else str(found.path)

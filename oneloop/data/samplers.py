@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Any
 
 from .order import BLOCK, Order
+from .seeding import Indices
 
 
 class IndexSampler:
@@ -29,12 +30,15 @@ class IndexSampler:
 class SamplerBatches:
     """Batches of a sampler that a user wrote. Its order is its own: a resume walks through it again."""
 
-    def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool, placed: bool = False) -> None:
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last
+        self.placed = placed  # batches tell their place, for workers that seed by it
+        self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
 
@@ -43,6 +47,14 @@ class SamplerBatches:
         return whole if self.drop_last or not rest else whole + 1
 
     def __iter__(self) -> Iterator[list[int]]:
+        # Not a generator itself: the epoch is that of the moment of iter(), not of the first next().
+        batches = self._batches()
+        if not self.placed:
+            return batches
+        epoch = self.epoch
+        return (Indices(batch, (epoch, number)) for number, batch in enumerate(batches))
+
+    def _batches(self) -> Iterator[list[int]]:
         samples = iter(self.sampler)
         while batch := list(islice(samples, self.batch_size)):
             if len(batch) < self.batch_size and self.drop_last:

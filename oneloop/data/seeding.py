@@ -41,13 +41,17 @@ def seed_streams(backend_name: str, seed: int) -> None:
 
 
 class SeededData:
-    """A map-style data set for workers. What it fetches is that of the data set; only random numbers are placed."""
+    """A map-style data set for workers. What it fetches is that of the data set; only random numbers are placed.
 
-    def __init__(self, dataset: Any, seed: int, rank: int, backend_name: str) -> None:
+    With `repeats`, for orders that may show a sample twice in an epoch, each time has numbers of its own.
+    """
+
+    def __init__(self, dataset: Any, seed: int, rank: int, backend_name: str, repeats: bool = False) -> None:
         self.dataset = dataset
         self.seed = seed
         self.rank = rank
         self.backend_name = backend_name
+        self.repeats = repeats
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -74,8 +78,8 @@ class SeededData:
             samples = fetch(list(indices))
         else:
             samples = []
-            for index in indices:
-                self._start(epoch, _SAMPLE, index)
+            for i, index in enumerate(indices):
+                self._start(epoch, _SAMPLE, index, *((self.rank, number, i) if self.repeats else ()))
                 samples.append(self.dataset[index])
         current = (self._start(epoch, _COLLATE, self.rank, number),)  # what follows is the collator's
         return samples

@@ -259,7 +259,10 @@ class Trainer(
         self._new_best = self._save_for_best = False
         self._metric_scheduler = False
         self._resume_random = self._epoch_random = None
-        self._resume_stopped = (False, False)
+        self._resume_stopped = False
+        self._resume_pending: dict[str, bool] = {}
+        self._resume_streams = None
+        self._best_before: tuple[Any, Any] = (None, None)
         self._stored_data_state: Any = None
         self._tokenizer_files = None
         self._saver = Saver()
@@ -307,7 +310,7 @@ class Trainer(
                 return self._train(checkpoint, trial)
         finally:
             self.is_in_train = False
-            self._saver.settle()
+            self._saver.settle(self._tell_saved)
             if self._plan is not None:
                 self.backend.loaders.close(self._plan.loader)
             for remove in undo:
@@ -353,9 +356,9 @@ class Trainer(
         self.call("on_train_begin")
         if args.eval_on_start and checkpoint is None:
             self._evaluate(self._ignore_keys_for_eval)
-        if any(self._resume_stopped):
-            self.control.should_training_stop, self.control.should_epoch_stop = self._resume_stopped
+        self.control.should_training_stop = self._resume_stopped
         self._place = start
+        self._do_pending()
         loop.run(self, plan, start)
         return self._finish(plan, first_step)
 
@@ -461,7 +464,8 @@ class Trainer(
 
     def call(self, event: str) -> None:
         """One of the events without arguments, to all callbacks."""
-        self.control = getattr(self.callback_handler, event)(self.args, self.state, self.control)
+        if event in self.callback_handler.active:
+            self.control = getattr(self.callback_handler, event)(self.args, self.state, self.control)
 
     # -- callbacks and questions
 

@@ -14,7 +14,7 @@ from ..data.samplers import IndexSampler, SamplerBatches
 from ..data.seeding import SeededData
 from ..errors import DataError
 from ..evaluation import batch_rows
-from ..losses import split_labels
+from ..losses import split_labels, weigh_labels
 from . import checks
 from .checks import has_length
 from .parts import TrainerParts
@@ -132,20 +132,20 @@ class TrainerData(TrainerParts):
         if has_length(dataset) and len(dataset) == 0:
             raise DataError(f"{where} is empty. Pass a data set with at least one sample.")
         sampler = self._get_train_sampler_for(dataset) if train else self._get_eval_sampler(dataset)
-        if isinstance(sampler, IndexSampler):
-            workers = args.dataloader_num_workers > 0
+        workers, own = args.dataloader_num_workers > 0, not isinstance(sampler, IndexSampler)
+        if workers:
+            dataset = SeededData(dataset, self._data_seed, args.process_index, self.backend.NAME, repeats=own)
+        if not own:
             batches: Any = BatchSampler(
                 sampler.orders, batch_size, args.world_size, args.process_index, drop_last, placed=workers
             )
-            if workers:
-                dataset = SeededData(dataset, self._data_seed, args.process_index, self.backend.NAME)
             if len(batches) == 0:
                 raise DataError(
                     f"{where} has {len(dataset)} samples, fewer than one batch of {batch_size}, and "
                     "dataloader_drop_last=True drops it. Use a smaller batch, or dataloader_drop_last=False."
                 )
         else:
-            batches = SamplerBatches(sampler, batch_size, drop_last)
+            batches = SamplerBatches(sampler, batch_size, drop_last, placed=workers)
         return loaders.make_loader(dataset, batches=batches, **options)
 
     def _get_train_sampler_for(self, dataset: Any) -> Any:
@@ -204,12 +204,18 @@ class TrainerData(TrainerParts):
         self._micro_items = [self._count_items(batch) for batch in batches]
         return batches, sum(self._micro_items)
 
-    def _count_items(self, batch: Any) -> int:
+    def _count_items(self, batch: Any) -> Any:
         """How much a micro-batch weighs in its update; see losses.py. Batches are still on the host here."""
         _, labels = split_labels(batch, self.label_names)
         labels = labels[0] if isinstance(labels, tuple) else labels
-        count = self.backend.tensors.count_labels(labels, self._shifts_labels) if labels is not None else 0
-        return int(count) if labels is not None else batch_rows(batch) or 1
+        if labels is None:
+            return batch_rows(batch) or 1
+        tensors = self.backend.tensors
+        if self._class_weights is not None:
+            array = tensors.to_numpy(labels) if tensors.is_tensor(labels) else np.asarray(labels)
+            if array.dtype.kind in "iu":  # labels that are shares of classes have a plain mean
+                return weigh_labels(array, self._class_weights, self._ignore_index, self._shifts_labels)
+        return int(tensors.count_labels(labels, self._shifts_labels, self._ignore_index))
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         """The batch on the device, with the past of the step before when past_index asks for it."""

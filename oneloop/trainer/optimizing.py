@@ -56,7 +56,7 @@ class TrainerOptimizing(TrainerParts):
             name,
             args.get_warmup_steps(max(num_training_steps, 0)),
             num_training_steps if num_training_steps > 0 else None,
-            lr_init=args.learning_rate,
+            lr_init=self.backend.optimizers.learning_rates(optimizer)[0],
             **options,
         )
         self.lr_scheduler = Scheduler(self.backend, optimizer, factor)
@@ -103,6 +103,8 @@ class TrainerOptimizing(TrainerParts):
                 "self.optimizer and self.lr_scheduler"
             )
         self._optimizers_are_used = True
+        if hasattr(self.optimizer, "param_groups"):
+            self.engine.include(self.optimizer)
         self._metric_scheduler = steps_by_metric(self.lr_scheduler)
         self.callback_handler.optimizer = self.optimizer
         self.callback_handler.lr_scheduler = self.lr_scheduler

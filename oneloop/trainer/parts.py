@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..callbacks import CallbackHandler
 from ..measuring import LossMeter
+from ..preemption import Watch
 from ..state import TrainerControl, TrainerState
 
 
@@ -37,11 +38,13 @@ class TrainerParts:
     is_in_train: bool
 
     _plan: Any
+    _watch: Watch  # for signals that ask the run to leave
     _run_id: str
     _last_saved: str | None
     _place: Any  # loop.Position
     _resume_random: Any  # the checkpoint whose random state is still to be restored
     _epoch_random: dict[str, Any] | None  # the streams at the start of the epoch, for data that cannot be positioned
+    _resume_streams: dict[str, Any] | None  # streams to go on with after a pending evaluation
     _tokenizer_files: dict[str, bytes] | None
     _train_batch_size: int
     _accumulation: int  # micro-batches in an update; another number of processes may change it on resume

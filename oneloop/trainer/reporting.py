@@ -4,11 +4,13 @@ import json
 import logging
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from ..errors import ArgumentError
+from .. import randomness
+from ..arguments.evaluation import higher_is_better
+from ..checkpoint import store
+from ..errors import ArgumentError, EvaluationInterrupted
 from ..losses import accepts
-from ..measuring import speed_metrics
 from .parts import TrainerParts
 from .saving import write_json, writing
 
@@ -35,21 +37,42 @@ class TrainerReporting(TrainerParts):
         """Do what the callbacks, or a signal, asked for after a step or an epoch."""
         if self._saver.has_news:
             self._tell_saved()
-        if self._watch.received is not None and self.args.save_strategy != "no":
-            self.control.should_save = True
+        if self.interrupted:
+            self._leave()
         if self.control.should_log:
             self._log_step()
         if self.control.should_evaluate:
-            metrics = self._evaluate(self._ignore_keys_for_eval)
+            streams = randomness.get_state(self.backend)
+            try:
+                metrics = self._evaluate(self._ignore_keys_for_eval)
+            except EvaluationInterrupted:
+                # Nobody waits hours for an evaluation to end: the resumed run makes it anew, from the same streams.
+                randomness.set_state(self.backend, streams)
+                self.control.should_evaluate = True
+                self._leave()
+            self.control.should_evaluate = False
             self._find_best(metrics)
         if self.control.should_save:
             self.control.should_save = False
-            self._save_checkpoint(self.model, reason="best" if self._save_for_best else "save")
+            self._save_checkpoint(self.model, None)
         self._save_for_best = self._new_best = False
-        if self._watch.received is not None:
+        if self.interrupted:
+            self._leave()
+
+    @property
+    def interrupted(self) -> bool:
+        """A signal has asked the run to leave."""
+        return self.is_in_train and self._watch.received is not None
+
+    def _leave(self) -> NoReturn:
+        """Save, with what is still to be done at this step, and leave train()."""
+        self._end_saves()
+        target = f"{store.PREFIX}-{self.state.global_step}"
+        if self.args.save_strategy != "no" and Path(self._last_saved or "").name != target:
+            self.control.should_save = False
+            self._save_checkpoint(self.model, None)
             self._end_saves()
-            saved = self._last_saved or ""
-            self._watch.leave(saved if saved.endswith(f"-{self.state.global_step}") else None)
+        self._watch.leave(self._last_saved if Path(self._last_saved or "").name == target else None)
 
     def _log_step(self) -> None:
         loss = self.losses.take()
@@ -112,11 +135,12 @@ class TrainerReporting(TrainerParts):
         value = self._metric_of(metrics)
         greater = self.args.greater_is_better
         if greater is None:
-            greater = not name.endswith("loss")
+            greater = higher_is_better(name)
         best = self.state.best_metric
         improved = value == value and (best is None or (value > best if greater else value < best))
         if not improved:
             return
+        self._best_before = (best, self.state.best_global_step)
         self.state.best_metric = value
         self.state.best_global_step = self.state.global_step
         self._new_best = True
@@ -165,6 +189,3 @@ class TrainerReporting(TrainerParts):
                 path = folder / "all_results.json"
                 before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
                 write_json(path, before | metrics)
-
-    def _speed(self, prefix: str, started: float, samples: int | None, batches: int | None) -> dict[str, float]:
-        return speed_metrics(prefix, started, samples, batches)

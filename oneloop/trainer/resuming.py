@@ -18,6 +18,9 @@ from .saving import OPTIMIZER, RANDOM, RUN, STATE
 
 logger = logging.getLogger(__name__)
 
+# What comes back with the optimizer and its schedule, whatever the arguments say.
+_STORED = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+
 
 class TrainerResuming(TrainerParts):
     """resume_from_checkpoint, and the epoch that it starts in."""
@@ -137,6 +140,11 @@ class TrainerResuming(TrainerParts):
                 "cannot go on from it. Load its weights into the model and start a new run."
             )
         run = json.loads((path / RUN).read_text(encoding="utf-8"))
+        if run["framework"] != self.backend.NAME:
+            raise CheckpointError(
+                f"{path} was written by a run on {run['framework']}, and this model is one of {self.backend.NAME}. "
+                f"Resume it with a {run['framework']} model."
+            )
         self._run_id = self._own_or_new_id(run["run_id"])
         self._last_saved = str(path)
         weights = self.backend.weights
@@ -197,7 +205,7 @@ class TrainerResuming(TrainerParts):
         now = self._course()
         elastic = ("processes", "accumulation") if before.get("processes") != now["processes"] else ()
         changed = [
-            f"{key} was {before[key]}, is {now[key]}"
+            f"{key} was {before[key]}, is {now[key]}" + (" (the checkpoint's is used)" if key in _STORED else "")
             for key in before
             if before[key] != now.get(key) and key not in elastic
         ]
@@ -219,6 +227,8 @@ class TrainerResuming(TrainerParts):
             # A run that was stopped by a callback stays stopped; one that reached its last step may be given more.
             "stopped": self.control.should_training_stop and not self._plan.is_over(self.state.global_step),
             "epoch_stopped": self.control.should_epoch_stop,
+            # What a signal did not leave time for at this step.
+            "pending": {name: getattr(self.control, name) for name in ("should_log", "should_evaluate")},
             "data": self._data_state(),
             "collator": _own_state(self.data_collator),
             "dataset": self._indexed_data_state(),
@@ -227,6 +237,9 @@ class TrainerResuming(TrainerParts):
     def _start_from(self, run: dict[str, Any]) -> loop.Position:
         stored, plan = run["position"], self._plan
         epoch, done, ended = stored["epoch"], stored["step_in_epoch"], stored["epoch_ended"]
+        if ended and not plan.is_over(self.state.global_step) and not stored["epoch_stopped"]:
+            # The last step of the run had cut the epoch short; it has been given more steps since.
+            ended = not (plan.steps_per_epoch and done < plan.steps_per_epoch)
         changed = run["course"]["samples_per_step"] != plan.samples_per_step
         if plan.steps_per_epoch and (changed or run["course"]["samples"] != plan.samples):
             # Another batch size or data set: the position is counted anew from the step.
@@ -240,8 +253,20 @@ class TrainerResuming(TrainerParts):
         for owner, key in ((self.data_collator, "collator"), (self.train_dataset, "dataset")):
             if stored.get(key):
                 owner.load_state_dict(stored[key])
-        self._resume_stopped = (stored["stopped"], stored["epoch_stopped"] and not ended)
-        return loop.Position(epoch, done)
+        self._resume_stopped = stored["stopped"]
+        self._resume_pending = stored.get("pending") or {}
+        return loop.Position(epoch, done, epoch_stopped=stored["epoch_stopped"] and not ended)
+
+    def _do_pending(self) -> None:
+        """Log and evaluate what a signal did not leave time for, before the next step."""
+        if not any(self._resume_pending.values()):
+            return
+        for name, value in self._resume_pending.items():
+            setattr(self.control, name, value)
+        if self._resume_random is not None:
+            self._load_random(self._resume_random)
+        self.log_evaluate_save()
+        self._resume_streams = randomness.get_state(self.backend)
 
     def _indexed_data_state(self) -> Any:
         """An indexed data set needs no position, but may draw random numbers from a stream of its own."""
@@ -270,7 +295,7 @@ class TrainerResuming(TrainerParts):
         for part in {id(p): p for p in parts}.values():
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
-        if dataset is not None:
+        if dataset is not None and self.backend.loaders.is_iterable(dataset):
             self.backend.loaders.reseed_generator(dataset, self._data_seed + epoch)
         skip = self._put_in_place(loader, sampler, dataset, skip)
         if not done:
@@ -288,17 +313,19 @@ class TrainerResuming(TrainerParts):
         return batches
 
     def _restore_random(self) -> None:
-        if self._resume_random is not None:
+        if self._resume_streams is not None:
+            randomness.set_state(self.backend, self._resume_streams)
+        elif self._resume_random is not None:
             self._load_random(self._resume_random)
-            self._resume_random = None
+        self._resume_random = self._resume_streams = None
 
     def _put_in_place(self, loader: Any, sampler: Any, dataset: Any, skip: int) -> int:
         """Position the data; how many batches are left to walk through."""
         stored, self._stored_data_state = self._stored_data_state, None
-        if not skip:
-            return 0
         if isinstance(sampler, BatchSampler):
             sampler.start_at(min(skip, len(sampler)))
+            return 0
+        if not skip:
             return 0
         if stored is not None:
             owner = loader if callable(getattr(loader, "load_state_dict", None)) else dataset

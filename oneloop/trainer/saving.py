@@ -27,6 +27,12 @@ STATE = "trainer_state.json"
 RUN = "run.json"
 ARGUMENTS = "training_args.json"
 
+# Arguments that change how a run goes, beside those that _course names.
+COURSE = (
+    *("adam_beta1", "adam_beta2", "adam_epsilon", "optim_args", "lr_scheduler_kwargs", "warmup_steps", "warmup_ratio"),
+    *("label_smoothing_factor", "neftune_noise_alpha", "bf16", "fp16", "fp16_opt_level", "dataloader_drop_last"),
+)
+
 
 def write_json(path: Path, data: Any) -> None:
     """A whole file or none: written beside its place and moved there."""
@@ -68,7 +74,7 @@ class TrainerSaving(TrainerParts):
         contents = Contents()
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._add_model(contents, folder, lambda tensors: tensors, state_dict)
+            self._add_model(contents, folder, _as_they_are, state_dict)
             contents.write_over(folder)
 
     def _add_model(self, contents: Contents, folder: Path, copies: Any, state_dict: Any = None) -> None:
@@ -83,11 +89,11 @@ class TrainerSaving(TrainerParts):
             metadata = {"format": weights.LAYOUT} | ({"tied": json.dumps(tied)} if tied else {})
             raws = {name.removeprefix("model/"): weights.raw(value) for name, value in tensors.items()}
             contents.add_weights(raws, metadata)
-        contents.texts.update(self._companion_files(model))
+        contents.texts.update(self._companion_files(model, in_training=copies is not _as_they_are))
         contents.add_json(ARGUMENTS, self.args.to_dict())
 
-    def _companion_files(self, model: Any) -> dict[str, bytes]:
-        """Configuration and tokenizer files. A tokenizer does not change while training and is asked once."""
+    def _companion_files(self, model: Any, in_training: bool) -> dict[str, bytes]:
+        """Configuration and tokenizer files. A tokenizer does not change while training and is then asked once."""
         found: dict[str, bytes] = {}
         if not self.backend.models.is_adapter(model):
             config: Any = getattr(model, "config", None)
@@ -95,6 +101,8 @@ class TrainerSaving(TrainerParts):
                 config.architectures = [type(model).__name__]
             for part in ("config", "generation_config"):
                 found |= _saved_files(getattr(model, part, None))
+        if not in_training:
+            return found | _saved_files(self.processing_class)
         if self._tokenizer_files is None:
             self._tokenizer_files = _saved_files(self.processing_class)
         return found | self._tokenizer_files
@@ -112,7 +120,7 @@ class TrainerSaving(TrainerParts):
 
     # -- checkpoints
 
-    def _save_checkpoint(self, model: Any = None, trial: Any = None, reason: str = "save") -> None:
+    def _save_checkpoint(self, model: Any = None, trial: Any = None, metrics: Any = None) -> None:
         """Everything that a resumed run needs, in output_dir/checkpoint-STEP.
 
         Training waits only while it is copied; files are written in the background, and on_save follows their commit.
@@ -122,9 +130,9 @@ class TrainerSaving(TrainerParts):
         self._end_saves(f"{store.PREFIX}-{step}")
         self.store_flos()
         target = str(parent / f"{store.PREFIX}-{step}")
-        if self._is_kept(target):
-            reason = "save"
+        reason = "best" if self._save_for_best and not self._is_kept(target) else "save"
         state = copy.copy(self.state)
+        best_before = self._best_before
         if self._new_best:
             state.best_model_checkpoint = target
         state.stateful_callbacks = self._callback_states()
@@ -140,6 +148,7 @@ class TrainerSaving(TrainerParts):
             if not isinstance(error, OSError):
                 raise
             self._saver.refused(error, target)
+            self._forget_best(step, best_before)
             return
 
         def job() -> None:
@@ -156,8 +165,16 @@ class TrainerSaving(TrainerParts):
             self.state.best_model_checkpoint = best
             self.control = self.callback_handler.call_event("on_save", args, state, self.control)
 
-        self._saver.submit(job, then, args.save_async, f"{store.PREFIX}-{step}")
+        def otherwise() -> None:
+            self._forget_best(step, best_before)
+
+        self._saver.submit(job, then, otherwise, args.save_async, f"{store.PREFIX}-{step}")
         self._tell_saved()
+
+    def _forget_best(self, step: int, before: tuple[Any, Any]) -> None:
+        """The disk did not take the best model: the one before it is the best that can be loaded."""
+        if self.state.best_global_step == step:
+            self.state.best_metric, self.state.best_global_step = before
 
     def _clear_superseded(self, newest: str, run_id: str, best: str | None) -> None:
         """Delete what is neither among the newest nor the best, now that a newer one is whole."""
@@ -232,7 +249,8 @@ class TrainerSaving(TrainerParts):
             "weight_decay": self.args.weight_decay,
             "max_grad_norm": self.args.max_grad_norm,
             "optim": str(self.args.optim),
-        }
+            "workers": self.args.dataloader_num_workers > 0,
+        } | {name: _plain(getattr(self.args, name)) for name in COURSE}
 
     def _callback_states(self) -> dict[str, Any]:
         states: dict[str, Any] = {"TrainerControl": self.control.state()}
@@ -254,6 +272,14 @@ class TrainerSaving(TrainerParts):
         """Wait until nothing is being written; errors of the background are raised here."""
         self._saver.wait(what)
         self._tell_saved()
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (int, float, str, bool, dict, list, type(None))) else str(value)
+
+
+def _as_they_are(tensors: dict[str, Any]) -> dict[str, Any]:
+    return tensors
 
 
 def _saved_files(thing: Any) -> dict[str, bytes]:

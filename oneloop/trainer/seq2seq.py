@@ -16,6 +16,7 @@ class Seq2SeqTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._gen_kwargs: dict[str, Any] = {}
+        self._gen_kwargs_of_sets: dict[str, Any] = {}  # while the sets of a dict are evaluated one by one
         super().__init__(*args, **kwargs)
         config = getattr(self.args, "generation_config", None)
         if config is not None:
@@ -59,8 +60,15 @@ class Seq2SeqTrainer(Trainer):
         **gen_kwargs: Any,
     ) -> dict[str, float]:
         """As Trainer.evaluate; further arguments (max_length, num_beams, ...) go to generate."""
-        self._gen_kwargs = self._generation(gen_kwargs)
-        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        before = self._gen_kwargs_of_sets
+        gen_kwargs = before | gen_kwargs
+        self._gen_kwargs = self._generation(dict(gen_kwargs))
+        # Of several sets, each comes back to this method, without the arguments.
+        self._gen_kwargs_of_sets = gen_kwargs
+        try:
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        finally:
+            self._gen_kwargs_of_sets = before
 
     def predict(
         self,

@@ -9,7 +9,7 @@ from ..data.order import BatchSampler
 from ..errors import ArgumentError, DataError, NonFiniteError
 from ..evaluation import batch_rows
 from ..loop import Plan
-from ..losses import NUM_ITEMS, accepts, find_loss, logits_of, reads, split_labels
+from ..losses import NUM_ITEMS, accepts, find_loss, logits_of, reads, setting, split_labels
 from .parts import TrainerParts
 
 logger = logging.getLogger(__name__)
@@ -26,6 +26,14 @@ class TrainerSteps(TrainerParts):
         self._step_takes_items = accepts(self.training_step, NUM_ITEMS)
         self._loss_is_share = own_loss or reads(self.compute_loss)
         self._func_is_share = self.compute_loss_func is not None and reads(self.compute_loss_func)
+        function = self.criterion if self.compute_loss_func is None else self.compute_loss_func
+        ignored, weight = setting(function, "ignore_index"), setting(function, "weight")
+        self._ignore_index = ignored if isinstance(ignored, int) else -100
+        self._loss_sums = setting(function, "reduction") == "sum" and not self._func_is_share
+        self._loss_is_share = self._loss_is_share or self._loss_sums
+        weighs = ignored is not None and self.backend.tensors.is_tensor(weight)  # others' weights leave the mean plain
+        weighs = weighs and not self._loss_sums and not self._func_is_share
+        self._class_weights = self.backend.tensors.to_numpy(weight).astype("float64") if weighs else None
         self._own_flops = cls.floating_point_ops is not TrainerSteps.floating_point_ops
         asked = (not own_loss and reads(self.compute_loss)) or self._func_is_share
         asked = asked or (cls.training_step is not TrainerSteps.training_step and reads(self.training_step))
@@ -61,10 +69,10 @@ class TrainerSteps(TrainerParts):
         own = self.criterion is not None or self.compute_loss_func is not None
         needs_labels = not own and self._makes_decoder_inputs
         outputs = self.backend.models.invoke(model, inputs if needs_labels else rest)
-        divided = False
+        divided = self._loss_sums
         if self.compute_loss_func is not None:
             extra = {NUM_ITEMS: num_items} if accepts(self.compute_loss_func, NUM_ITEMS) else {}
-            loss, divided = self.compute_loss_func(outputs, labels, **extra), self._func_is_share
+            loss, divided = self.compute_loss_func(outputs, labels, **extra), divided or self._func_is_share
         elif self.criterion is not None:
             loss = self.criterion(logits_of(outputs), labels)
             loss = loss[0] if isinstance(loss, (tuple, list)) else loss
@@ -182,14 +190,13 @@ class TrainerSteps(TrainerParts):
             return
         samples = self._samples_of_step(step)
         text = (
-            f"step {step}: the loss or a gradient is not finite (NaN or infinite), and the update was left out, so the "
-            f"weights are still good. Samples of this step: {samples}."
+            f"step {step}: the loss or a gradient is not finite (NaN or infinite, as it also is when no label counts). "
+            f"The update was left out, so the weights are still good. Samples of this step: {samples}."
         )
         if self.args.nonfinite == "skip":
             logger.warning("%s nonfinite='skip': the run goes on.", text)
             return
-        self._saver.settle()  # a save under way may be the last checkpoint
-        self._tell_saved()
+        self._saver.settle(self._tell_saved)  # a save under way may be the last checkpoint
         raise NonFiniteError(
             f"{text} Last checkpoint: {self._last_saved or 'none in this run'}. Look at these samples, lower the "
             "learning rate, or use debug='underflow_overflow' to find the layer; nonfinite='skip' leaves such steps "

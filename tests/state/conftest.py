@@ -29,7 +29,7 @@ def trainer(tmp_path):
 
 @pytest.fixture(scope="session")
 def finished(forks, tmp_path_factory):
-    """A run that has ended, with its checkpoints 9, 18 and 22, in which 4 was the best: copy it, do not change it."""
+    """A run that has ended, with checkpoints 9, 18 and 22 and its best one: copy it, do not change it."""
     output = tmp_path_factory.mktemp("finished") / "run"
     ended = forks.run(*FINISHED, output=output)
     assert ended.status == 0, ended.output

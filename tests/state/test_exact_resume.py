@@ -52,49 +52,58 @@ def first_last_and(count, steps):
     return sorted({steps[0], steps[-1], *random.Random(0).sample(inner, min(count, len(inner)))})
 
 
-def check_resumes(forks, base, argv, steps, folder):
-    """Resume from each of these steps in a new process and a new directory."""
-    wanted = result(base)
-    assert steps
-    for step in steps:
-        output = folder / f"from-{step}"
-        ended = forks.run(*argv, "--resume", base / f"checkpoint-{step}", output=output)
-        assert ended.status == 0, ended.output
-        found = result(output)
-        if found["last"] is None:  # nothing was left to do, so nothing was saved: the checkpoint is the one given
-            assert f"checkpoint-{step}" == wanted["last"]
-            found |= {key: wanted[key] for key in ("last", "contents")}
-        assert differences(wanted, found) == [], f"resumed from {step}"
+@pytest.fixture
+def check_resumes(forks, tmp_path, record_property):
+    """Resume from each of these steps in a new process and a new directory, run to the end, and compare."""
+    total = 0
+
+    def check(base, argv, steps):
+        nonlocal total
+        wanted = result(base)
+        assert steps
+        for step in steps:
+            output = tmp_path / f"from-{step}"
+            ended = forks.run(*argv, "--resume", base / f"checkpoint-{step}", output=output)
+            assert ended.status == 0, ended.output
+            found = result(output)
+            if found["last"] is None:  # nothing was left to do, so nothing was saved: the checkpoint is the one given
+                assert f"checkpoint-{step}" == wanted["last"]
+                found |= {key: wanted[key] for key in ("last", "contents")}
+            assert differences(wanted, found) == [], f"resumed from {step}"
+            total += 1
+
+    yield check
+    record_property("resumes", total)
 
 
 @pytest.mark.parametrize("course", ["plain", "accumulated-grouped", "workers-accumulated", "fp16", "logged-by-epoch"])
-def test_from_some_steps(course, forks, unbroken, tmp_path):
+def test_from_some_steps(course, unbroken, check_resumes):
     argv = (*COURSES[course], *EVERY_STEP)
     base = unbroken(*argv)
     saved = steps_saved(base)
     assert saved == list(range(1, 1 + saved[-1]))
     ends_of_epochs = {8, 16} & set(saved)
     steps = {*first_last_and(1 if "--workers" in argv else 3, saved), *ends_of_epochs}
-    check_resumes(forks, base, argv, sorted(steps), tmp_path)
+    check_resumes(base, argv, sorted(steps))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grouped", [False, True], ids=["shuffled", "grouped"])
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_from_every_step(workers, accumulation, grouped, forks, unbroken, tmp_path):
+def test_from_every_step(workers, accumulation, grouped, unbroken, check_resumes):
     argv = ("--workers", workers, "--accumulation", accumulation, *[GROUPED] * grouped, *EVERY_STEP)
     base = unbroken(*argv)
     assert steps_saved(base) == list(range(1, 23))
-    check_resumes(forks, base, argv, steps_saved(base), tmp_path)
+    check_resumes(base, argv, steps_saved(base))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("course", ["fp16", "logged-by-epoch", "stopped-early", "persistent-workers"])
-def test_from_every_step_of_other_courses(course, forks, unbroken, tmp_path):
+def test_from_every_step_of_other_courses(course, unbroken, check_resumes):
     argv = (*COURSES[course], *EVERY_STEP)
     base = unbroken(*argv)
-    check_resumes(forks, base, argv, steps_saved(base), tmp_path)
+    check_resumes(base, argv, steps_saved(base))
 
 
 def test_the_scaler_had_something_to_do(unbroken):
@@ -119,19 +128,19 @@ def test_in_an_interpreter_of_its_own(unbroken, tmp_path):
     assert differences(result(base), result(tmp_path / "run")) == []
 
 
-def test_saved_at_the_ends_of_epochs(forks, unbroken, tmp_path):
+def test_saved_at_the_ends_of_epochs(unbroken, check_resumes):
     argv = ("--steps", "24", *BY_EPOCH, *EVERY_STEP, "--set", 'save_strategy="epoch"')
     base = unbroken(*argv)
     assert steps_saved(base) == [8, 16, 24]
-    check_resumes(forks, base, argv, [8, 16, 24], tmp_path)
+    check_resumes(base, argv, [8, 16, 24])
 
 
-def test_early_stopping_comes_at_the_same_step(forks, unbroken, tmp_path):
+def test_early_stopping_comes_at_the_same_step(unbroken, check_resumes):
     argv = (*COURSES["stopped-early"], *EVERY_STEP)
     base = unbroken(*argv)
     saved = steps_saved(base)
     assert 8 <= saved[-1] < 60, "the run was to be stopped by the callback"
-    check_resumes(forks, base, argv, [saved[-1] - 5, saved[-1] - 1, saved[-1]], tmp_path)
+    check_resumes(base, argv, [saved[-1] - 5, saved[-1] - 1, saved[-1]])
 
 
 @pytest.mark.parametrize("course", ["plain", "logged-by-epoch"])

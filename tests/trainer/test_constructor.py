@@ -109,14 +109,18 @@ def test_train_takes_nothing_it_does_not_know(backend, arguments):
 
 
 def test_questions_before_there_is_an_optimizer(backend, arguments):
-    trainer = Trainer(backend.classifier(), arguments(), train_dataset=rows(4))
+    trainer = Trainer(backend.classifier(), arguments(weight_decay=0.1), train_dataset=rows(4))
     with pytest.raises(ArgumentError, match="create_optimizer"):
         trainer.get_learning_rates()
     trainer.create_optimizer()
     assert trainer.get_learning_rates() == [5e-5, 5e-5]
     assert trainer.get_num_trainable_parameters() == 6 * 8 + 8 + 8 * 3 + 3
     assert trainer.get_optimizer_group("head.bias")["weight_decay"] == 0.0
+    assert trainer.get_optimizer_group("head.weight")["weight_decay"] == 0.1
     assert len(trainer.get_optimizer_group()) == 2
+    plain = Trainer(backend.classifier(), arguments(), train_dataset=rows(4))
+    plain.create_optimizer()
+    assert len(plain.get_optimizer_group()) == 1, "without decay there is nothing to tell the groups apart"
     assert trainer.get_total_train_batch_size(trainer.args) == 8
     assert trainer.num_examples(trainer.get_train_dataloader()) == 4
 

@@ -37,7 +37,9 @@ class Engine:
         self.max_grad_norm = max_grad_norm
         self.nonfinite = nonfinite
         self.late = device.type != "cpu"
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        # All of them: a callback may unfreeze some in the middle of a run.
+        self.parameters = list(model.parameters())
+        self._spread = len({p.device for p in self.parameters}) > 1  # a model laid over several devices
         self.norm: torch.Tensor | float | None = None
         self.skipped = 0  # updates that a loss-scale overflow or nonfinite="skip" left out
         self._bad: torch.Tensor | bool = False
@@ -76,13 +78,16 @@ class Engine:
         self.backward(loss)
         return loss.detach()
 
+    def include(self, optimizer: Any) -> None:
+        """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
+        known = {id(p) for p in self.parameters}
+        for group in optimizer.param_groups:
+            self.parameters.extend(p for p in group["params"] if id(p) not in known)
+
     def clear(self) -> None:
         """Forget the gradients held."""
         for p in self.parameters:
             p.grad = None
-
-    def has_gradients(self) -> bool:
-        return any(p.grad is not None for p in self.parameters)
 
     # -- update
 
@@ -105,6 +110,8 @@ class Engine:
             clipped = True
         else:
             norms = torch._foreach_norm(gradients)
+            if self._spread:
+                norms = [n.to(self.device) for n in norms]
             norm = torch.linalg.vector_norm(norms[0] if len(norms) == 1 else torch.stack(norms))
             clipped = self.max_grad_norm <= 0
         if self.late:

@@ -1,14 +1,24 @@
 """Loaders: batches of a data set in oneloop's order, on torch's own DataLoader."""
 
+import logging
+import random
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from ...data import seeding
+from ...data.permutation import key_of
 from ...errors import OneloopError
 from ...preemption import leave_to_main_process
+
+logger = logging.getLogger(__name__)
+
+_WORKERS = -104  # keeps the seeds of workers apart from those of data/seeding.py
+_warned: set[type] = set()  # classes of data sets that a warning has named
 
 
 class Loader(DataLoader):
@@ -54,6 +64,18 @@ def close(loader: Any) -> None:
         loader._iterator = None
 
 
+def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
+    """Call it before iter(): the workers of a loader of ours draw numbers that depend on (seed, epoch) alone.
+
+    torch seeds new workers from the loader's generator, and the n-th epoch of a run is not the n-th of a resumed one.
+    Workers kept from the epoch before would go on with their streams, so those of iterable data sets start anew.
+    """
+    if isinstance(loader, Loader) and loader.generator is not None:
+        loader.generator.manual_seed(key_of(seed, epoch, _WORKERS) >> 1)
+        if isinstance(loader.dataset, IterableDataset):
+            close(loader)
+
+
 def is_loader(value: Any) -> bool:
     """Something that makes batches, not a data set."""
     return isinstance(value, DataLoader)
@@ -94,23 +116,81 @@ def make_loader(
     if batches is not None:
         return Loader(dataset, batch_sampler=batches, **options)
     if not isinstance(dataset, IterableDataset):
-        dataset = Stream(dataset)
+        dataset = Stream(dataset, batch_size)
+    elif workers > 1:
+        _warn_of_repeats(dataset)
     return Loader(dataset, batch_size=batch_size, drop_last=drop_last, **options)
 
 
 class Stream(IterableDataset):
-    """Anything with __iter__ as an iterable data set of torch."""
+    """Anything with __iter__ as an iterable data set of torch, dealt out to workers by the batch.
 
-    def __init__(self, source: Any) -> None:
+    Every worker walks through the whole source, with the same random numbers, and keeps each n-th batch: together they
+    bring what a loader without workers would, in the same order. A source that asks torch which worker it is in deals
+    out its samples itself.
+    """
+
+    def __init__(self, source: Any, batch_size: int = 1) -> None:
         self.source = source
+        self.batch_size = batch_size
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.source)
+        worker = get_worker_info()
+        return iter(self.source) if worker is None or _minds_workers(self.source) else self._part(worker)
+
+    def _part(self, worker: Any) -> Iterator[Any]:
+        base = worker.seed - worker.id
+        seeding.seed_streams("torch", base)
+        samples = iter(self.source)
+        for number in count():
+            batch = list(islice(samples, self.batch_size))
+            if not batch:
+                return
+            if number % worker.num_workers == worker.id:
+                # The collator draws between this batch and the next: numbers of its own, and the walk is not moved.
+                walk = random.getstate(), np.random.get_state(), torch.get_rng_state()
+                seed = key_of(base, number) >> 1
+                seeding.seed_streams("torch", seed)
+                seeding.current = (seed,)
+                yield from batch
+                random.setstate(walk[0])
+                np.random.set_state(walk[1])
+                torch.set_rng_state(walk[2])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "source":
             raise AttributeError(name)
         return getattr(self.source, name)
+
+
+def _minds_workers(source: Any, depth: int = 3) -> bool:
+    """Whether the code of a data set, or of one that it holds, asks for get_worker_info."""
+
+    def asks(code: Any) -> bool:
+        return "get_worker_info" in code.co_names or any(asks(c) for c in code.co_consts if hasattr(c, "co_names"))
+
+    own = [base for base in type(source).__mro__ if base.__module__.partition(".")[0] not in ("torch", "builtins")]
+    codes = [getattr(value, "__code__", None) for base in own for value in vars(base).values()]
+    if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):
+        return True
+    held = list(getattr(source, "__dict__", {}).values()) if depth else []
+    return any(_minds_workers(value, depth - 1) for value in held if hasattr(value, "__iter__"))
+
+
+def _warn_of_repeats(dataset: Any) -> None:
+    """Said once of a class: each worker walks through its own copy of an iterable data set."""
+    kind = type(dataset)
+    shards = hasattr(dataset, "n_shards") or hasattr(dataset, "num_shards")
+    hub = any(base.__module__.partition(".")[0] == "datasets" for base in kind.__mro__)
+    if kind in _warned or shards or hub or _minds_workers(dataset):
+        return
+    _warned.add(kind)
+    logger.warning(
+        "%s is a torch IterableDataset, and each worker walks through its own copy of it. Unless its __iter__ looks at "
+        "torch.utils.data.get_worker_info() and yields that worker's part, samples repeat. Add that, or use "
+        "dataloader_num_workers=1 or 0.",
+        kind.__name__,
+    )
 
 
 def reseed_generator(dataset: Any, seed: int) -> None:

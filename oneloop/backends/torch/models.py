@@ -74,9 +74,18 @@ def train_mode(model: nn.Module) -> None:
         model.train()
 
 
-def eval_mode(model: nn.Module) -> None:
-    if model.training:
+def eval_mode(model: nn.Module) -> list[nn.Module]:
+    """Switch to evaluation; the modules that were in training, for restore_mode."""
+    training = [module for module in model.modules() if module.training]
+    if training:
         model.eval()
+    return training
+
+
+def restore_mode(training: list[nn.Module]) -> None:
+    """Back to training, but for modules that were in evaluation before: a frozen batch norm stays frozen."""
+    for module in training:
+        module.training = True
 
 
 def invoke(model: Callable, inputs: Any) -> Any:
@@ -228,11 +237,6 @@ def check_compiler(backend: str | None) -> None:
 def to_half(model: nn.Module, kind: str) -> nn.Module:
     """Weights in float16 ("fp16") or bfloat16 ("bf16")."""
     return model.to(torch.float16 if kind == "fp16" else torch.bfloat16)
-
-
-def dtypes(model: nn.Module) -> list[torch.dtype]:
-    """The dtype of every parameter and buffer, in order; restore_dtypes puts them back."""
-    return [value.dtype for value in (*model.parameters(), *model.buffers())]
 
 
 def copy_values(model: nn.Module) -> list[torch.Tensor]:

@@ -57,10 +57,6 @@ def copy_into(target: np.ndarray, tensor: torch.Tensor) -> None:
     torch.from_numpy(target).copy_(tensor.detach())
 
 
-def scalar(value: float | int, device: torch.device) -> torch.Tensor:
-    return torch.tensor(value, device=device)
-
-
 def total(values: Sequence[torch.Tensor], skip_nonfinite: bool = False) -> float:
     """Sum of scalars in float64, read from the device once."""
     if not values:

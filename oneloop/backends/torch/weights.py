@@ -1,8 +1,11 @@
 """Weights and optimizer state as named tensors, to and from safetensors files."""
 
+import logging
+import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import nn
@@ -11,7 +14,11 @@ from ...checkpoint.tensors import Raw
 from ...errors import CheckpointError, MissingPackageError
 from .models import named_parameters, unwrap
 
+logger = logging.getLogger(__name__)
+
 LAYOUT = "pt"
+
+_warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models whose extra state a warning has named
 
 
 def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -19,8 +26,10 @@ def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, 
     first: dict[tuple, str] = {}
     tensors: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}
-    for name, value in unwrap(model).state_dict().items():
+    base, left_out = unwrap(model), []
+    for name, value in base.state_dict().items():
         if not isinstance(value, torch.Tensor):
+            left_out.append(name)
             continue
         key = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride()) if value.numel() else (name,)
         if key in first:
@@ -28,6 +37,13 @@ def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, 
         else:
             first[key] = name
             tensors[name] = value.detach()
+    if left_out and base not in _warned:
+        _warned.add(base)
+        logger.warning(
+            "The model's state_dict has entries that are no tensors (a module's get_extra_state): %s. They are not "
+            "saved, so a resumed run starts with those of a fresh model. Keep such state in tensors: register_buffer.",
+            _some(left_out),
+        )
     return tensors, tied
 
 
@@ -105,16 +121,32 @@ def _some(names: list[str], between: str = ", ", limit: int = 6) -> str:
 
 
 def save_adapter(model: nn.Module, directory: Path) -> None:
-    """A PEFT model writes its own files."""
+    """A PEFT model writes its own files: the adapter "default" here, each other into a folder of its name."""
     unwrap(model).save_pretrained(str(directory), safe_serialization=True)
 
 
 def load_adapter(model: nn.Module, directory: Path) -> None:
+    """Every adapter of the model, from where save_adapter has put it."""
     try:
         from peft import set_peft_model_state_dict
     except ImportError as error:
         raise MissingPackageError(f"the adapter in {directory} is read by peft: pip install peft") from error
-    set_peft_model_state_dict(unwrap(model), load_tensors(directory / "adapter_model.safetensors"))
+    model = unwrap(model)
+    files = {
+        name: (directory if name == "default" else directory / name) / "adapter_model.safetensors"
+        for name in model.peft_config
+    }
+    missing = [name for name, file in files.items() if not file.is_file()]
+    if missing:
+        found = ["default"] if (directory / "adapter_model.safetensors").is_file() else []
+        found += sorted(file.parent.name for file in directory.glob("*/adapter_model.safetensors"))
+        raise CheckpointError(
+            f"{directory} has no adapter {_some(missing)}; it has {_some(found) or 'none'}. Give the model's adapters "
+            "the names that they were saved under (adapter_name of get_peft_model), or leave resume_from_checkpoint "
+            "out."
+        )
+    for name, file in files.items():
+        set_peft_model_state_dict(model, load_tensors(file), adapter_name=name)
 
 
 def _plain(value: Any) -> Any:
@@ -138,6 +170,39 @@ def _back(value: Any, current: Any) -> Any:
     return tuple(value) if isinstance(value, list) and isinstance(current, tuple) else value
 
 
+def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """JSON for a value of an optimizer's state; tensors in lists, tuples and dicts go into `tensors` by their path."""
+    if isinstance(value, torch.Tensor):
+        tensors[path] = value.detach()
+        return {"stored": path}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [_pack(inner, f"{path}/{i}", tensors) for i, inner in enumerate(value)]}
+    if type(value) is dict and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _pack(inner, f"{path}/{key}", tensors) for key, inner in value.items()}}
+    value = value.item() if isinstance(value, np.generic) else value
+    if not isinstance(value, (int, float, str, type(None), torch.dtype)):
+        raise CheckpointError(
+            f"the optimizer's state holds a {type(value).__name__} at {path!r}; a checkpoint can hold tensors, "
+            "numbers, texts, and lists, tuples and dicts of them. Keep such values, or use save_only_model=True."
+        )
+    return _plain(value)
+
+
+def _unpack(value: Any, taken: dict[str, torch.Tensor]) -> Any:
+    """Back from _pack; the tensors that it asks for are taken out of `taken`."""
+    if not isinstance(value, dict):
+        return value
+    kind, inner = next(iter(value.items()))
+    if kind == "stored":
+        return taken.pop(inner)
+    if kind == "torch.dtype":
+        return getattr(torch, inner)
+    if kind == "dict":
+        return {key: _unpack(one, taken) for key, one in inner.items()}
+    items = [_unpack(one, taken) for one in inner] if kind in ("list", "tuple") else value
+    return tuple(items) if kind == "tuple" else items
+
+
 def optimizer_names(optimizer: Any, model: nn.Module) -> dict[int, str]:
     """id of a parameter -> the name its state is stored under."""
     names = {id(p): name for name, p in named_parameters(model)}
@@ -157,12 +222,18 @@ def optimizer_state(optimizer: Any, model: nn.Module) -> tuple[dict[str, torch.T
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, dict[str, Any]] = {}
     for p, state in optimizer.state.items():
+        if id(p) not in names:
+            what = f"a tensor of shape {tuple(p.shape)}" if isinstance(p, torch.Tensor) else repr(p)
+            raise CheckpointError(
+                f"{type(optimizer).__name__} keeps state under {what}, which is none of its parameters, and a "
+                "checkpoint stores state by parameter. Keep it under a parameter or in a parameter group, or use "
+                "save_only_model=True to save without it."
+            )
         name = names[id(p)]
         for key, value in state.items():
-            if isinstance(value, torch.Tensor):
-                tensors[f"{name}:{key}"] = value.detach()
-            else:
-                values.setdefault(name, {})[key] = _plain(value)
+            packed = _pack(value, f"{name}:{key}", tensors)
+            if not isinstance(value, torch.Tensor):
+                values.setdefault(name, {})[key] = packed
     groups = [
         {"names": [names[id(p)] for p in group["params"]]}
         | {key: _plain(value) for key, value in group.items() if key != "params"}
@@ -191,19 +262,25 @@ def load_optimizer(
         for p in group["params"]
     }
     states: dict[str, dict[str, Any]] = {}
+    copies: dict[str, torch.Tensor] = {}
     for key, value in tensors.items():
         name, field = key.rsplit(":", 1)
         p = by_name[name]
         keep_on_host = field == "step" and not on_device[id(p)]
         # A copy: the tensors that were read are the mapped file, which would keep a deleted checkpoint on the disk.
-        states.setdefault(name, {})[field] = value.clone() if keep_on_host else value.to(p.device, copy=True)
+        copies[key] = value.clone() if keep_on_host else value.to(p.device, copy=True)
     for name, values in data["values"].items():
-        states.setdefault(name, {}).update(values)
+        states.setdefault(name, {}).update({key: _unpack(value, copies) for key, value in values.items()})
+    for key, value in copies.items():  # what is left stands in the state by itself
+        name, field = key.rsplit(":", 1)
+        states.setdefault(name, {})[field] = value
     optimizer.state.clear()
     for name, state in states.items():
         optimizer.state[by_name[name]] = state
     stored_groups = {name: group for group in data["groups"] for name in group["names"]}
     for group in optimizer.param_groups:
+        if not group["params"]:  # has no name to be found by, and nothing to train
+            continue
         source_group = stored_groups[names[id(group["params"][0])]]
         for key, value in source_group.items():
             if key != "names" and key in group:
