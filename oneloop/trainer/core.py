@@ -26,7 +26,7 @@ from .optimizing import TrainerOptimizing
 from .reporting import TrainerReporting
 from .resuming import TrainerResuming
 from .saving import TrainerSaving, check_writable
-from .surface import TrainerSurface
+from .surface import TrainerSurface, warn_unused_overrides
 from .training import TrainerSteps
 
 logger = logging.getLogger(__name__)
@@ -115,6 +115,7 @@ class Trainer(
         )
         self._given_optimizers, self._optimizers_are_used = (self.optimizer, self.lr_scheduler), False
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        warn_unused_overrides(self)
         self._check_data()
         self._prepare_model()
         self.data_collator = setup.collator(data_collator, self.processing_class, self.backend.NAME)
@@ -319,6 +320,7 @@ class Trainer(
     def _renew_model(self, trial: Any) -> None:
         set_seed(self.args.seed)
         self.model = self.call_model_init(trial)
+        self._signature_columns = None
         self._prepare_model()
         self.callback_handler.model = self.model
         self.optimizer = self.lr_scheduler = None

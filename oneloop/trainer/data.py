@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.columns import ColumnFilter, forward_columns
+from ..data.columns import ColumnFilter
 from ..data.lengths import LengthGroups, measure_lengths
 from ..data.order import BatchSampler, Order
 from ..data.samplers import IndexSampler, SamplerBatches
@@ -161,10 +161,10 @@ class TrainerData(TrainerParts):
         collate = self.data_collator
         if not self.args.remove_unused_columns:
             return dataset, collate
-        parameters = self.backend.models.forward_parameters(self.model)
-        keep = None if parameters is None else forward_columns(parameters, self.label_names)
-        if keep is None:
+        self._set_signature_columns_if_needed()
+        if self._signature_columns is None:
             return dataset, collate
+        keep = set(self._signature_columns)
         if self.args.train_sampling_strategy == "group_by_length" or getattr(self.args, "sortish_sampler", False):
             keep = keep | {self.args.length_column_name} if _is_hub_dataset(dataset) else keep
         if _is_hub_dataset(dataset):

@@ -47,10 +47,19 @@ class TorchStream(torch.utils.data.IterableDataset):
 class Sharded(TorchStream):
     def __iter__(self):
         info = torch.utils.data.get_worker_info()
-        return iter([(i, 0.0) for i in range(info.id, self.count, info.num_workers)])
+        first, step = (info.id, info.num_workers) if info is not None else (0, 1)
+        return iter([(i, step) for i in range(first, self.count, step)])
 
 
-class PlainSharded:
+class HoldsSharded:
+    def __init__(self):
+        self.inner = Sharded(9)
+
+    def __iter__(self):
+        return iter(self.inner)
+
+
+class MakesSharded:
     def __iter__(self):
         return iter(Sharded(9))
 
@@ -68,7 +77,7 @@ def samples_of(batches):
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2])
 def test_workers_share_a_plain_iterable(workers, drop_last):
     plain = samples_of(loader(Countdown(shuffle=False), 0, drop_last=drop_last))
     assert samples_of(loader(Countdown(shuffle=False), workers, drop_last=drop_last)) == plain
@@ -82,8 +91,11 @@ def test_batches_of_different_workers_have_their_own_numbers():
     assert len(set(drawn)) == len(drawn) == 22 + 6
 
 
-def test_an_iterable_that_deals_out_its_samples_itself():
-    assert sorted(samples_of(loader(PlainSharded()))) == list(range(9))
+@pytest.mark.parametrize("data, parts", [(HoldsSharded, 2), (MakesSharded, 1)])
+def test_an_iterable_that_deals_out_its_samples_is_not_dealt_out_twice(data, parts):
+    batches = list(loader(data()))
+    assert sorted(samples_of(batches)) == list(range(9))
+    assert {step for batch, _ in batches for _, step in batch} == {parts}
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -3,12 +3,14 @@
 import logging
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count, islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data._utils import worker as worker_state
 
 from ...data import seeding
 from ...data.permutation import key_of
@@ -141,9 +143,11 @@ class Stream(IterableDataset):
     def _part(self, worker: Any) -> Iterator[Any]:
         base = worker.seed - worker.id
         seeding.seed_streams("torch", base)
-        samples = iter(self.source)
+        with _worker_hidden():
+            samples = iter(self.source)
         for number in count():
-            batch = list(islice(samples, self.batch_size))
+            with _worker_hidden():
+                batch = list(islice(samples, self.batch_size))
             if not batch:
                 return
             if number % worker.num_workers == worker.id:
@@ -161,6 +165,16 @@ class Stream(IterableDataset):
         if name.startswith("__") or name == "source":
             raise AttributeError(name)
         return getattr(self.source, name)
+
+
+@contextmanager
+def _worker_hidden() -> Iterator[None]:
+    """No worker is seen in here: a source that asks in a way _minds_workers does not find would be dealt out twice."""
+    info, worker_state._worker_info = worker_state._worker_info, None
+    try:
+        yield
+    finally:
+        worker_state._worker_info = info
 
 
 def _minds_workers(source: Any, depth: int = 3) -> bool:
