@@ -66,7 +66,7 @@ MODELS = {
     "dict": (lambda make: make({"layers": 2}), ModelError, ["dict", "torch.nn.Module"]),
     "model_init of nothing": (lambda make: make(model_init=lambda: None), ModelError, ["model_init", "return"]),
     "model_init of a name": (lambda make: make(model_init=lambda: "bert"), ModelError, ["str"]),
-    "model_init of two": (lambda make: make(model_init=lambda a, b: 0), ArgumentError, ["model_init", "2 parameters"]),
+    "model_init of two": (lambda make: make(model_init=lambda a, b: 0), ArgumentError, ["model_init needs a, b"]),
     "model_init text": (lambda make: make(model_init="bert"), ArgumentError, ["model_init", "function"]),
     "no loss": (lambda make: make(train_dataset=without("labels")).train(), ModelError, ["no loss", "criterion="]),
     "logits": (lambda make: make(make.kit.classifier("logits")).train(), ModelError, ["(4, 3)", "criterion="]),
@@ -207,11 +207,6 @@ DATA = {
     "tuples": (lambda make: make(train_dataset=[(1, 2), (1,)] * 4).train(), DataError, ["tuples", "same number"]),
     "smaller than a batch": (
         lambda make: make(dataloader_drop_last=True, per_device_train_batch_size=99).train(),
-        DataError,
-        ["24 samples", "dataloader_drop_last=False"],
-    ),
-    "evaluation smaller than a batch": (
-        lambda make: make(dataloader_drop_last=True, per_device_eval_batch_size=99).evaluate(),
         DataError,
         ["24 samples", "dataloader_drop_last=False"],
     ),

@@ -303,6 +303,7 @@ def get_last_checkpoint(folder: str | os.PathLike) -> str | None:
     """Path of the newest checkpoint in a directory, or None."""
     if not Path(folder).is_dir():
         raise CheckpointError(f"{folder} is not a directory")
-    whole = (c for c in newest_first(Path(folder)) if not problems(c.path, contents=False))
-    found = next(whole, None)
+    every = newest_first(Path(folder))
+    # When none is whole, the newest: resuming from it says what is wrong, where None would mean to start over.
+    found = next((c for c in every if not problems(c.path, contents=False)), every[0] if every else None)
     return None if found is None else str(found.path)

@@ -358,7 +358,7 @@ class Trainer(
         self.call("on_train_begin")
         if args.eval_on_start and checkpoint is None:
             self._evaluate(self._ignore_keys_for_eval)
-        self.control.should_training_stop = self._resume_stopped
+        self.control.should_training_stop = self.control.should_training_stop or self._resume_stopped
         self._place = start
         self._do_pending()
         loop.run(self, plan, start)

@@ -53,7 +53,10 @@ class TrainerParts:
 
     # The weight of a micro-batch in its update; see losses.py.
     _counts_items: bool
-    _micro_items: list[int]
+    _micro_items: list[float]
+    _ignore_index: int
+    _loss_sums: bool
+    _class_weights: Any
     _share: float | None
     _shifts_labels: bool
     _split: int

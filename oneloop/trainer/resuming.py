@@ -305,6 +305,7 @@ class TrainerResuming(TrainerParts):
             self._load_random(self._resume_random, "epoch/")
         # What cannot be positioned has to be walked through again, from where its epoch began.
         self._epoch_random = None if isinstance(sampler, BatchSampler) else randomness.get_state(self.backend)
+        self.backend.loaders.begin_epoch(loader, self._data_seed, epoch)
         batches = iter(loader)
         if skip:
             self._walk(batches, skip)

@@ -212,7 +212,7 @@ LOGGING = {
     "logging_steps": shows(log_steps("loss"), (1, [1, 2, 3, 4]), (0.5, [2, 4])),
     "logging_first_step": shows(log_steps("loss"), (False, [4]), (True, [1, 4]), logging_steps=4),
     "logging_nan_inf_filter": shows(
-        sights.average_is_finite, (False, [False]), (True, [True]), nonfinite="skip", logging_steps=4
+        sights.average_is_finite, (False, [False]), (True, [True]), nonfinite="ignore", logging_steps=4
     ),
     "nonfinite": shows(sights.after_poison, ("stop", "NonFiniteError"), ("skip", True), ("ignore", False)),
     "report_to": shows(

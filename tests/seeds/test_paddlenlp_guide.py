@@ -212,7 +212,7 @@ def all_at_once(tmp_path, **changes):
 
 def test_what_one_process_cannot_do_is_refused_in_words(tmp_path):
     with pytest.raises(RefusedError) as refused:
-        Trainer(Recurrent(), torch.nn.CrossEntropyLoss(), all_at_once(tmp_path), eval_dataset=samples(35))
+        Trainer(Recurrent(), torch.nn.CrossEntropyLoss(), all_at_once(tmp_path), eval_dataset=samples(32))
     lines = str(refused.value).splitlines()
     assert [line.split("=")[0] for line in lines] == ["sharding", "sharding_degree"]
     assert all("Instead: " in line for line in lines)
@@ -221,7 +221,7 @@ def test_what_one_process_cannot_do_is_refused_in_words(tmp_path):
 def test_all_options_at_once(tmp_path):
     args = all_at_once(tmp_path, sharding=None, sharding_degree=None)
     model = Recurrent()
-    trainer = Trainer(model=model, args=args, train_dataset=samples(104), eval_dataset=samples(35))
+    trainer = Trainer(model=model, args=args, train_dataset=samples(104), eval_dataset=samples(32))
     result = trainer.train()
     log = trainer.state.log_history
 
