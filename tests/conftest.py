@@ -1,6 +1,15 @@
+import logging
+
 import pytest
 
 from tests.backends_support import available
+
+
+@pytest.fixture(autouse=True)
+def quiet_again():
+    """log_level sets the level of oneloop's loggers for good; the next test starts without it."""
+    yield
+    logging.getLogger("oneloop").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(params=available(), ids=lambda kit: kit.name)

@@ -243,7 +243,12 @@ def test_a_run_goes_on_from_a_checkpoint_on_a_full_disk(small_disk, trainer, fin
     shutil.copytree(finished / "checkpoint-9", output / "checkpoint-9")
     shutil.copy(finished / "log.jsonl", output)
     fill(filler)
-    trained = trainer(*SAVES, callbacks=[During(lambda: None, filler.unlink)], output=output)
+
+    def end():
+        trained._end_saves()  # what is under way should still meet the full disk
+        filler.unlink()
+
+    trained = trainer(*SAVES, callbacks=[During(lambda: None, end)], output=output)
     trained.train(resume_from_checkpoint=True)
     assert "checkpoint-12 was NOT saved" in caplog.text
     assert "log.jsonl cannot be written" in caplog.text
