@@ -1,11 +1,43 @@
 """Collects the batches of an evaluation into whole arrays: time and memory grow with the data and no faster."""
 
+import mmap
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 PADDING = -100
+
+
+class Pages:
+    """A large array whose memory is asked for in runs, just before it is written: one page fault at a time costs more
+    than the copy itself. Where the system cannot do that, it is an ordinary array."""
+
+    POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14 and newer
+    SMALLEST = 1 << 24
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self.memory: mmap.mmap | None = None
+        if size >= self.SMALLEST and sys.platform == "linux":
+            self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self.array = np.frombuffer(self.memory, dtype=dtype).reshape(shape)
+        else:
+            self.array = np.zeros(shape, dtype=dtype)
+        self.row = self.array[:1].nbytes
+        self.ready = 0
+
+    def prepare(self, rows: int) -> None:
+        """Let the memory of the first `rows` rows be there."""
+        if self.memory is None or rows * self.row <= self.ready:
+            return
+        end = min(-(-rows * self.row // mmap.PAGESIZE) * mmap.PAGESIZE, len(self.memory))
+        try:
+            self.memory.madvise(self.POPULATE_WRITE, self.ready, end - self.ready)
+        except (OSError, ValueError):  # an older kernel: pages come one by one, as they do everywhere
+            self.memory = None
+        self.ready = end // mmap.PAGESIZE * mmap.PAGESIZE
 
 
 class Rows:
@@ -19,6 +51,7 @@ class Rows:
         self.expected = expected
         self.tensors = tensors  # the backend's
         self.array: np.ndarray | None = None
+        self.pages: Pages | None = None
         self.used = 0
         self.chunks: list[np.ndarray] = []
 
@@ -35,10 +68,12 @@ class Rows:
             return
         shape, dtype = tuple(batch.shape), self._host(batch[:0]).dtype
         if self.array is None:
-            # Not np.empty: it asks for huge pages, which can take longer to get than all the rest.
-            self.array = np.zeros((self.expected, *shape[1:]), dtype=dtype)
+            self.pages = Pages((self.expected, *shape[1:]), dtype)
+            self.array = self.pages.array
         end = self.used + shape[0]
         if shape[1:] == self.array.shape[1:] and dtype == self.array.dtype and end <= len(self.array):
+            assert self.pages is not None
+            self.pages.prepare(end)
             if self.tensors.is_tensor(batch):
                 self.tensors.copy_into(self.array[self.used : end], batch)
             else:
