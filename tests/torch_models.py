@@ -1,4 +1,4 @@
-"""The PyTorch models of TorchKit."""
+"""The PyTorch models of torch_kit."""
 
 from types import SimpleNamespace
 

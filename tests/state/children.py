@@ -34,9 +34,10 @@ class Ended:
 class Forks:
     """Children that are forked from one process which has imported all: a new process for each run, soon started."""
 
-    def __init__(self):
+    def __init__(self, framework="torch"):
+        self.framework = framework
         self._server = subprocess.Popen(
-            [sys.executable, str(JOB), "--serve"],
+            [sys.executable, str(JOB), "--serve", framework],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(),
@@ -47,7 +48,11 @@ class Forks:
         """One run to its end, however it ends. `meanwhile` is called with its pid as soon as it has started."""
         said = Path(output).with_name(f"{Path(output).name}.said")
         said.unlink(missing_ok=True)
-        request = {"argv": [*map(str, argv), "--output", str(output)], "stdout": str(said), "stderr": str(said)}
+        request = {
+            "argv": [*map(str, argv), "--framework", self.framework, "--output", str(output)],
+            "stdout": str(said),
+            "stderr": str(said),
+        }
         self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
         pid = int(self._server.stdout.readline())

@@ -1,12 +1,13 @@
 import pytest
 
+from tests.backends_support import names
 from tests.state.children import FINISHED, Forks
 
 
-@pytest.fixture(scope="session")
-def forks():
-    """Children that start quickly; see children.Forks."""
-    server = Forks()
+@pytest.fixture(scope="session", params=names())
+def forks(request):
+    """Children of each framework that start quickly; see children.Forks."""
+    server = Forks(request.param)
     yield server
     server.close()
 

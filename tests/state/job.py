@@ -6,7 +6,8 @@ Model, data and course depend on the arguments alone. At its end the run writes 
 last checkpoint and what it has logged, without the times. Two runs with the same course have the same result.
 
 `--kill POINT:WHEN:N` ends the process with SIGKILL at the N-th call of a function (see kill_points.py), and `--count`
-writes how often each of them is called. `--serve` is a process that has imported all and forks one run per request.
+writes how often each of them is called. `--serve FRAMEWORK` is a process that has imported all and forks one
+run per request.
 """
 
 import argparse
@@ -24,54 +25,12 @@ from pathlib import Path
 import numpy as np
 
 from oneloop import EarlyStoppingCallback, ExportableState, Trainer, TrainerCallback, TrainingArguments
+from tests.backends_support import JOB_CLASSES as CLASSES
+from tests.backends_support import JOB_WORDS as WORDS
+from tests.backends_support import kit_module, names
 
-WORDS, WIDTH, CLASSES = 23, 12, 3
 TIMES = re.compile(r"(_runtime|_per_second|^time)$")
 TENSOR_FILES = "*.safetensors"
-
-
-class Torch:
-    """The framework's part of the job. Another framework has a class with the same methods."""
-
-    def model(self, seed=3, dropout=0.3):
-        import torch
-        from torch import nn
-
-        class Reader(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.embed = nn.Embedding(WORDS, WIDTH)
-                self.norm = nn.BatchNorm1d(WIDTH)
-                self.dropout = nn.Dropout(dropout)
-                self.head = nn.Linear(WIDTH, CLASSES)
-
-            def forward(self, input_ids, labels=None):
-                known = (input_ids > 0).unsqueeze(-1)
-                mean = (self.embed(input_ids) * known).sum(1) / known.sum(1)
-                logits = self.head(self.dropout(self.norm(mean)))
-                loss = None if labels is None else nn.functional.cross_entropy(logits.float(), labels)
-                return {"loss": loss, "logits": logits} if loss is not None else {"logits": logits}
-
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return Reader()
-
-    def draw(self):
-        """A number from the framework's global stream."""
-        import torch
-
-        return float(torch.rand(()))
-
-    def tensor(self, array):
-        import torch
-
-        return torch.from_numpy(array)
-
-    def weights(self, model):
-        return {name: value.detach().numpy() for name, value in model.state_dict().items()}
-
-
-FRAMEWORKS = {"torch": Torch}
 
 
 class NoisyTexts:
@@ -139,7 +98,7 @@ class Slow(TrainerCallback):
 def parse(argv):
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", required=True)
-    parser.add_argument("--framework", default="torch", choices=FRAMEWORKS)
+    parser.add_argument("--framework", default="torch", choices=names())
     parser.add_argument("--resume", help="latest, or the path of a checkpoint")
     parser.add_argument("--steps", type=int, default=22)
     parser.add_argument("--samples", type=int, default=23)
@@ -191,7 +150,7 @@ def arguments(given):
 
 def build(given, callbacks=()):
     """The Trainer of these arguments."""
-    kit = FRAMEWORKS[given.framework]()
+    kit = kit_module(given.framework).Job()
     return Trainer(
         kit.model(),
         arguments(given),
@@ -234,7 +193,7 @@ def result(trainer, output):
     from oneloop import get_last_checkpoint
 
     last = get_last_checkpoint(output)
-    weights = FRAMEWORKS[trainer.backend.NAME]().weights(trainer.model)
+    weights = kit_module(trainer.backend.NAME).Job().weights(trainer.model)
     return {
         "last": None if last is None else Path(last).name,
         "contents": None if last is None else contents(last),
@@ -262,10 +221,10 @@ def main(argv):
 # -- one process that forks the others
 
 
-def serve():
+def serve(framework):
     """Requests on stdin, one JSON object a line: {argv, stdout, stderr}. Answers: the pid, then the wait status."""
-    # What takes long is done once; torch's optimizers import the last of these when they are first made.
-    for name in ("oneloop.backends.torch.engine", "safetensors.torch", "tests.state.kill_points", "torch._dynamo"):
+    # What takes long is done once.
+    for name in (f"oneloop.backends.{framework}.engine", "tests.state.kill_points", *kit_module(framework).Job.warm):
         import_module(name)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     for line in sys.stdin:
@@ -297,8 +256,7 @@ def run_forked(request):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    if sys.argv[1:] == ["--serve"]:
-        serve()
+    if sys.argv[1] == "--serve":
+        serve(sys.argv[2])
     else:
         main(sys.argv[1:])

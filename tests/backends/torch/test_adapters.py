@@ -10,9 +10,10 @@ from torch import nn
 
 import oneloop
 from oneloop import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
-from tests.backends_support import TorchKit, rows, same_bytes
+from tests.backends_support import rows, same_bytes
+from tests.kits.torch_kit import Kit
 
-KIT = TorchKit()
+KIT = Kit()
 OPTIONS = {"max_steps": 4, "learning_rate": 0.1, "save_strategy": "steps", "save_steps": 2}
 
 

@@ -7,9 +7,10 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from oneloop import Trainer
 from oneloop.errors import ArgumentError, DataError
-from tests.backends_support import TorchKit, rows, same_bytes
+from tests.backends_support import rows, same_bytes
+from tests.kits.torch_kit import Kit
 
-KIT = TorchKit()
+KIT = Kit()
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4}
 EPOCH = RUN | {"num_train_epochs": 1}
 

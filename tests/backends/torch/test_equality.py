@@ -9,9 +9,10 @@ from transformers import get_linear_schedule_with_warmup
 
 from oneloop import Trainer
 from oneloop.data.order import Order
-from tests.backends_support import TorchKit, rows, same_bytes
+from tests.backends_support import rows, same_bytes
+from tests.kits.torch_kit import Kit
 
-KIT = TorchKit()
+KIT = Kit()
 STEPS, RATE, WARMUP, CLIP, BATCH = 50, 0.05, 6, 0.6, 4
 OPTIMIZERS = {
     "sgd": lambda groups: torch.optim.SGD(groups, lr=RATE),

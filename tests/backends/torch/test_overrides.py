@@ -7,9 +7,10 @@ from torch.utils.data import DataLoader
 
 from oneloop import Trainer
 from oneloop.errors import NonFiniteError
-from tests.backends_support import TorchKit, largest_difference, rows, same_bytes
+from tests.backends_support import largest_difference, rows, same_bytes
+from tests.kits.torch_kit import Kit
 
-KIT = TorchKit()
+KIT = Kit()
 STEPS = {"max_steps": 6, "learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4}
 
 

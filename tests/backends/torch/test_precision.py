@@ -7,9 +7,10 @@ from torch import nn
 
 from oneloop import Trainer
 from oneloop.errors import RefusedError
-from tests.backends_support import TorchKit, rows, same_bytes, tagged
+from tests.backends_support import rows, same_bytes, tagged
+from tests.kits.torch_kit import Kit
 
-KIT = TorchKit()
+KIT = Kit()
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 8, "max_steps": 5, "logging_steps": 1}
 
 

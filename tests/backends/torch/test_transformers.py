@@ -9,10 +9,11 @@ from safetensors import safe_open
 from torch import nn
 
 from oneloop import Trainer
-from tests.backends_support import TorchKit, largest_difference, same_bytes
+from tests.backends_support import largest_difference, same_bytes
+from tests.kits.torch_kit import Kit
 
 transformers = pytest.importorskip("transformers")
-KIT = TorchKit()
+KIT = Kit()
 STEPS = {"max_steps": 4, "learning_rate": 0.3, "optim": "sgd", "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
 LENGTHS = [9, 2, 3, 9, 5, 1, 8, 2]
 
