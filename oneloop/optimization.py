@@ -61,6 +61,9 @@ class MetricScheduler:
         self.backend.optimizers.set_learning_rates(self.optimizer, list(self.rule.lrs))
 
 
+_BY_METRIC = ("ReduceLROnPlateau", "ReduceOnPlateau", "GreedyLR")  # of torch, of Paddle, of transformers
+
+
 def steps_by_metric(scheduler: Any) -> bool:
     """Whether a scheduler steps on evaluations instead of updates."""
-    return isinstance(scheduler, MetricScheduler) or type(scheduler).__name__ in ("ReduceLROnPlateau", "GreedyLR")
+    return isinstance(scheduler, MetricScheduler) or type(scheduler).__name__ in _BY_METRIC

@@ -66,6 +66,6 @@ def plain_metrics(metrics: Any) -> Any:
         return type(metrics)(plain_metrics(value) for value in metrics)
     if isinstance(metrics, np.generic):
         return metrics.item()
-    if hasattr(metrics, "item") and not isinstance(metrics, np.ndarray) and getattr(metrics, "numel", lambda: 0)() == 1:
-        return metrics.item()
+    if hasattr(metrics, "item") and hasattr(metrics, "shape") and not isinstance(metrics, np.ndarray):
+        return metrics.item() if all(size == 1 for size in metrics.shape) else metrics  # a framework's tensor
     return metrics

@@ -202,7 +202,7 @@ class Trainer(
         self.label_names = list(args.label_names) if args.label_names is not None else models.label_names(self.model)
         base = models.base_of(self.model)
         self._shifts_labels = models.shifts_labels(self.model)
-        self._can_return_loss = setup.returns_loss_by_default(base)
+        self._can_return_loss = setup.returns_loss_by_default(models.forward_of(self.model))
         self._makes_decoder_inputs = hasattr(base, "prepare_decoder_input_ids_from_labels")
         self._main_input_name = getattr(base, "main_input_name", "input_ids")
         self._matrix_parameters = models.num_matrix_parameters(self.model)

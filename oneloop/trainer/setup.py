@@ -107,10 +107,10 @@ def callbacks(args: Any, given: Any, run_id: Callable[[], str]) -> list[Any]:
     return found
 
 
-def returns_loss_by_default(model: Any) -> bool:
+def returns_loss_by_default(forward: Any) -> bool:
     """Models such as CLIP have no labels and return a loss when `return_loss` is set."""
     try:
-        parameter = inspect.signature(model.forward).parameters.get("return_loss")
+        parameter = inspect.signature(forward).parameters.get("return_loss")
     except (TypeError, ValueError, AttributeError):
         return False
     return parameter is not None and parameter.default is True

@@ -281,7 +281,7 @@ class TrainerSteps(TrainerParts):
             if has_labels or (labels is None and self._can_return_loss):
                 self._share = None
                 loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **items)
-                loss = loss.detach().mean() if hasattr(loss, "detach") else loss
+                loss = tensors.detach(loss).mean() if tensors.is_tensor(loss) else loss
                 logits = _without(outputs, [*ignore_keys, "loss"], drop_first=True)
             else:
                 outputs = self.backend.models.invoke(model, inputs)

@@ -1,14 +1,14 @@
 """What the core asks of a model."""
 
 import functools
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from ...errors import ArgumentError, DataError, ModelError, RefusedError
+from ...errors import ArgumentError, ModelError, RefusedError
+from .. import common
 
 HALF_LEVELS = ("O0", "O1", "O3")  # of fp16_opt_level; the others are mapped to O1, aloud
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
@@ -41,19 +41,19 @@ def config_of(model: nn.Module) -> Any:
     return getattr(unwrap(model), "config", None)
 
 
+def forward_of(model: nn.Module) -> Callable:
+    """The method that a call of the model runs."""
+    return base_of(model).forward
+
+
 def forward_parameters(model: nn.Module) -> list[str] | None:
     """Names that forward accepts; None when it takes anything (only *args or **kwargs)."""
-    parameters = inspect.signature(base_of(model).forward).parameters.values()
-    names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    return names or None
+    return common.parameter_names(base_of(model).forward)
 
 
 def label_names(model: nn.Module) -> list[str]:
     """What the model calls its labels."""
-    names = forward_parameters(model) or []
-    if "start_positions" in names and "end_positions" in names:
-        return ["start_positions", "end_positions"]
-    return [name for name in names if "label" in name] or ["labels"]
+    return common.label_names(forward_parameters(model))
 
 
 def shifts_labels(model: nn.Module) -> bool:
@@ -91,37 +91,12 @@ def restore_mode(training: list[nn.Module]) -> None:
 def invoke(model: Callable, inputs: Any) -> Any:
     """Call the model with a batch: names for a mapping, positions for a tuple."""
     try:
-        if isinstance(inputs, Mapping):
-            return model(**inputs)
-        if isinstance(inputs, (list, tuple)):
-            return model(*inputs)
-        return model(inputs)
+        return common.call(model, inputs)
     except TypeError as error:
-        _explain_call(model, inputs, error)
+        if isinstance(model, nn.Module):
+            base = base_of(model)
+            common.explain_call(base, base.forward, type(base).forward is not nn.Module.forward, inputs, error)
         raise
-
-
-def _explain_call(model: Any, inputs: Any, error: TypeError) -> None:
-    """An error in words when it was the call that failed, and not something in the model."""
-    if not isinstance(model, nn.Module):
-        return
-    base = base_of(model)
-    if type(base).forward is nn.Module.forward:
-        raise ModelError(f"{type(base).__name__} has no forward method. Define forward(self, ...).") from error
-    signature = inspect.signature(base.forward)
-    names = isinstance(inputs, Mapping)
-    try:
-        if names:
-            signature.bind(**inputs)
-        else:
-            signature.bind(*(inputs if isinstance(inputs, (list, tuple)) else (inputs,)))
-    except TypeError as reason:
-        has = f"the columns {', '.join(inputs)}" if names else f"{len(inputs)} elements without names"
-        raise DataError(
-            f"the model's forward cannot take this batch: {reason}. The batch has {has}; {type(base).__name__}.forward "
-            f"takes {', '.join(signature.parameters)}. Give the samples the columns it needs (text and None are not "
-            "turned into arrays), leave remove_unused_columns on, or pass a data_collator that makes such batches."
-        ) from error
 
 
 def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

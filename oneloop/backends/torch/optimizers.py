@@ -2,13 +2,13 @@
 
 import inspect
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import nn
 
-from ...errors import ArgumentError, MissingPackageError
+from ...errors import ArgumentError
+from ..common import from_package, optimizer_options
 
 ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused")
 
@@ -17,46 +17,10 @@ def is_optimizer(value: Any) -> bool:
     return isinstance(value, torch.optim.Optimizer) or (hasattr(value, "step") and hasattr(value, "param_groups"))
 
 
-def options_from_text(text: Any) -> dict[str, str]:
-    """optim_args: "key=value, key=value", or a dict."""
-    if not text:
-        return {}
-    if isinstance(text, dict):
-        return {key: str(value) for key, value in text.items()}
-    pairs = [pair.strip() for pair in text.replace(" ", "").split(",") if pair.strip()]
-    if any("=" not in pair for pair in pairs):
-        raise ArgumentError(f"optim_args={text!r} should read 'name=value,name=value'")
-    return dict(pair.split("=", 1) for pair in pairs)
-
-
-def _typed(text: str) -> Any:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if text.lower() == "none":
-        return None
-    if text.startswith("(") and text.endswith(")"):
-        return tuple(_typed(part) for part in text[1:-1].split("|"))
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _package(name: str, module: str, attribute: str, argument: str) -> Any:
-    if find_spec(module.split(".")[0]) is None:
-        raise MissingPackageError(f"optim={argument!r} needs the package {name}: pip install {name}")
-    found = __import__(module, fromlist=[attribute])
-    return getattr(found, attribute)
-
-
 def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
     """The optimizer class for args.optim, and what to build it with."""
     name = str(getattr(args.optim, "value", args.optim))
-    extra = {key: _typed(value) for key, value in options_from_text(args.optim_args).items()}
+    extra = optimizer_options(args.optim_args)
     adam = {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
     options: dict[str, Any] = {"lr": args.learning_rate}
     if name in ADAMW_NAMES:
@@ -79,7 +43,7 @@ def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, d
         return simple[name](), options | extra
     if name in _PACKAGED:
         package, module, attribute, takes_adam = _PACKAGED[name]
-        found = _package(package, module, attribute, name)
+        found = from_package(package, module, attribute, name)
         return found, options | (adam if takes_adam else {}) | extra
     raise ArgumentError(
         f"optim={name!r} has no implementation on torch; use adamw_torch, adafactor, sgd, rmsprop, adagrad"

@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..common import map_tensors
+from ..common import split as common_split
+
 Tensor = torch.Tensor
 
 
@@ -32,24 +35,13 @@ def stack(values: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def detach(value: Any) -> Any:
     """Nested values cut off from the graph."""
-    if isinstance(value, torch.Tensor):
-        return value.detach()
-    if isinstance(value, dict):
-        return type(value)({key: detach(inner) for key, inner in value.items()})
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(detach(inner) for inner in value)
-    return value
+    return map_tensors(value, is_tensor, torch.Tensor.detach)
 
 
 def in_half(value: Any, kind: str) -> Any:
     """Nested values with every floating-point tensor in float16 ("fp16") or bfloat16 ("bf16")."""
-    if isinstance(value, torch.Tensor):
-        return value.to(torch.float16 if kind == "fp16" else torch.bfloat16) if value.is_floating_point() else value
-    if isinstance(value, dict):
-        return type(value)({key: in_half(inner, kind) for key, inner in value.items()})
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(in_half(inner, kind) for inner in value)
-    return value
+    dtype = torch.float16 if kind == "fp16" else torch.bfloat16
+    return map_tensors(value, is_tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 def copy_into(target: np.ndarray, tensor: torch.Tensor) -> None:
@@ -93,13 +85,4 @@ def smoothed_loss(logits: torch.Tensor, labels: torch.Tensor, epsilon: float, sh
 
 def split(value: Any, parts: int, rows: int) -> list[Any]:
     """A batch cut into parts along its first axis; values without that axis are shared by all parts."""
-    edges = [rows * part // parts for part in range(parts + 1)]
-    if isinstance(value, dict):
-        columns = {key: split(inner, parts, rows) for key, inner in value.items()}
-        return [type(value)({key: column[part] for key, column in columns.items()}) for part in range(parts)]
-    if isinstance(value, (tuple, list)):
-        columns = [split(inner, parts, rows) for inner in value]
-        return [type(value)(column[part] for column in columns) for part in range(parts)]
-    if isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim > 0 and value.shape[0] == rows:
-        return [value[start:end] for start, end in zip(edges, edges[1:], strict=False)]
-    return [value] * parts
+    return common_split(value, parts, rows, lambda leaf: isinstance(leaf, (torch.Tensor, np.ndarray)))

@@ -12,6 +12,7 @@ from torch import nn
 
 from ...checkpoint.tensors import Raw
 from ...errors import CheckpointError, MissingPackageError
+from ..common import check_fit, check_optimizer_fit, some
 from .models import named_parameters, unwrap
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, 
         logger.warning(
             "The model's state_dict has entries that are no tensors (a module's get_extra_state): %s. They are not "
             "saved, so a resumed run starts with those of a fresh model. Keep such state in tensors: register_buffer.",
-            _some(left_out),
+            some(left_out),
         )
     return tensors, tied
 
@@ -98,26 +99,8 @@ def load_model(model: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[st
             twin = by_place.get((value.data_ptr(), value.shape))
             if twin is not None:
                 values[name] = values[twin]
-    missing = [name for name in own if name not in values and isinstance(own[name], torch.Tensor)]
-    extra = [name for name in values if name not in own]
-    shapes = [
-        f"{name} is {tuple(values[name].shape)}, the model wants {tuple(own[name].shape)}"
-        for name in values
-        if name in own and values[name].shape != own[name].shape
-    ]
-    if missing or extra or shapes:
-        problems = [f"missing: {_some(missing)}"] * bool(missing)
-        problems += [f"not in the model: {_some(extra)}"] * bool(extra) + [_some(shapes, "; ")] * bool(shapes)
-        raise CheckpointError(
-            f"the weights in {source} do not fit the model: {'; '.join(problems)}. Build the model that they were "
-            "saved from, or leave resume_from_checkpoint out."
-        )
+    check_fit(values, {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}, source)
     base.load_state_dict(values, strict=False)
-
-
-def _some(names: list[str], between: str = ", ", limit: int = 6) -> str:
-    """The first names of a list, and how many there are."""
-    return between.join(names[:limit]) + (f"{between}... ({len(names)} in all)" if len(names) > limit else "")
 
 
 def save_adapter(model: nn.Module, directory: Path) -> None:
@@ -141,7 +124,7 @@ def load_adapter(model: nn.Module, directory: Path) -> None:
         found = ["default"] if (directory / "adapter_model.safetensors").is_file() else []
         found += sorted(file.parent.name for file in directory.glob("*/adapter_model.safetensors"))
         raise CheckpointError(
-            f"{directory} has no adapter {_some(missing)}; it has {_some(found) or 'none'}. Give the model's adapters "
+            f"{directory} has no adapter {some(missing)}; it has {some(found) or 'none'}. Give the model's adapters "
             "the names that they were saved under (adapter_name of get_peft_model), or leave resume_from_checkpoint "
             "out."
         )
@@ -249,13 +232,7 @@ def load_optimizer(
     names = optimizer_names(optimizer, model)
     by_name = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
     stored = {name for group in data["groups"] for name in group["names"]}
-    if stored != set(by_name):
-        raise CheckpointError(
-            f"the optimizer state in {source} is for other parameters. Only there: "
-            f"{_some(sorted(stored - set(by_name))) or 'none'}; only in this run: "
-            f"{_some(sorted(set(by_name) - stored)) or 'none'}. Use the same model and the same frozen layers, or "
-            "train(resume_from_checkpoint=None) with the weights loaded by hand."
-        )
+    check_optimizer_fit(stored, set(by_name), source)
     on_device = {
         id(p): bool(group.get("fused") or group.get("capturable"))
         for group in optimizer.param_groups
