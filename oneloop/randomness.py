@@ -50,4 +50,10 @@ def set_state(backend: Any, state: dict[str, np.ndarray]) -> None:
     random.setstate((int(version), tuple(int(word) for word in words), gauss if has_gauss else None))
     position, has_gauss, cached = state.pop("numpy.rest").tolist()
     np.random.set_state(("MT19937", state.pop("numpy"), int(position), int(has_gauss), cached))
-    backend.randomness.set_state(state)
+    if state:  # empty: of a checkpoint that another framework wrote
+        backend.randomness.set_state(state)
+
+
+def is_common(name: str) -> bool:
+    """Whether a stream is that of Python or NumPy, and not of a framework."""
+    return name.split(".")[0] in ("python", "numpy")

@@ -29,6 +29,10 @@ class Raw:
     def size(self) -> int:
         return memoryview(self.data).nbytes
 
+    def array(self) -> np.ndarray:
+        """The tensor in NumPy; a type that NumPy has not, such as BF16, as unsigned integers with the same bits."""
+        return np.frombuffer(self.data, dtype=_as_numpy(self.dtype)).reshape(self.shape)
+
 
 _NUMPY = {"f": "F", "i": "I", "u": "U"}
 
@@ -38,6 +42,16 @@ def from_numpy(array: np.ndarray) -> Raw:
     array = np.asarray(array, array.dtype.newbyteorder("="), order="C")  # the file is little-endian, as machines are
     dtype = "BOOL" if array.dtype.kind == "b" else f"{_NUMPY[array.dtype.kind]}{array.dtype.itemsize * 8}"
     return Raw(dtype, array.shape, array.reshape(-1).view(np.uint8))
+
+
+def _as_numpy(dtype: str) -> np.dtype:
+    if dtype == "BOOL":
+        return np.dtype(bool)
+    letters, width = dtype.rstrip("0123456789"), _width(dtype)
+    known = {"F": "f", "I": "i", "U": "u"}
+    if dtype.startswith("F8"):
+        return np.dtype(np.uint8)
+    return np.dtype(f"{known.get(letters, 'u')}{width // 8}")
 
 
 def header(tensors: dict[str, Raw], metadata: dict[str, str]) -> bytes:
@@ -79,3 +93,19 @@ def write_bytes(path: Path, parts: list[Any]) -> dict[str, Any]:
                 size += block.nbytes
         os.fsync(f.fileno())
     return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def read(path: Path) -> dict[str, Raw]:
+    """The tensors of a file as it is mapped into memory."""
+    data = np.memmap(path, dtype=np.uint8, mode="r")
+    start = 8 + int.from_bytes(data[:8].tobytes(), "little")
+    table = json.loads(data[8:start].tobytes())
+    table.pop("__metadata__", None)
+    return {
+        name: Raw(
+            entry["dtype"],
+            tuple(entry["shape"]),
+            data[start + entry["data_offsets"][0] : start + entry["data_offsets"][1]],
+        )
+        for name, entry in table.items()
+    }

@@ -260,6 +260,7 @@ class Trainer(
         self._new_best = self._save_for_best = False
         self._metric_scheduler = False
         self._resume_random = self._epoch_random = None
+        self._crosses_from: str | None = None
         self._resume_stopped = False
         self._resume_pending: dict[str, bool] = {}
         self._resume_streams = None

@@ -12,7 +12,7 @@ from ..checkpoint.contents import INDEX, WEIGHTS
 from ..data.order import BatchSampler
 from ..errors import CheckpointError
 from ..state import TrainerState
-from . import foreign
+from . import crossing, foreign
 from .parts import TrainerParts
 from .saving import OPTIMIZER, RANDOM, RUN, STATE
 
@@ -89,6 +89,10 @@ class TrainerResuming(TrainerParts):
 
         with safe_open(str(files[0]), framework="np") as f:
             tied = json.loads((f.metadata() or {}).get("tied", "{}"))
+        run = crossing.run_of(path)
+        if crossing.is_needed(self, run):
+            crossing.load_weights(self, run, path, files, tied)
+            return
         tensors: dict[str, Any] = {}
         for file in files:
             tensors |= weights.load_tensors(file)
@@ -140,17 +144,21 @@ class TrainerResuming(TrainerParts):
                 "cannot go on from it. Load its weights into the model and start a new run."
             )
         run = json.loads((path / RUN).read_text(encoding="utf-8"))
-        if run["framework"] != self.backend.NAME:
-            raise CheckpointError(
-                f"{path} was written by a run on {run['framework']}, and this model is one of {self.backend.NAME}. "
-                f"Resume it with a {run['framework']} model."
-            )
+        self._crosses_from = run["framework"] if crossing.is_needed(self, run) else None
         self._run_id = self._own_or_new_id(run["run_id"])
         self._last_saved = str(path)
         weights = self.backend.weights
-        weights.load_optimizer(
-            self.optimizer, self.model, weights.load_tensors(path / OPTIMIZER), run["optimizer"], str(path)
-        )
+        if self._crosses_from:
+            logger.warning(
+                "The checkpoint was written on %s: weights, moments, schedule, position and logs go on here; random "
+                "numbers of the framework, such as dropout's, start anew from the seed.",
+                self._crosses_from,
+            )
+            crossing.load_optimizer(self, run, path, path / OPTIMIZER)
+        else:
+            weights.load_optimizer(
+                self.optimizer, self.model, weights.load_tensors(path / OPTIMIZER), run["optimizer"], str(path)
+            )
         if run["scheduler"] is not None and hasattr(self.lr_scheduler, "load_state_dict"):
             self.lr_scheduler.load_state_dict(run["scheduler"])
         self.engine.load_state(run["engine"])
@@ -353,6 +361,8 @@ class TrainerResuming(TrainerParts):
 
         stored = load_file(path / RANDOM)
         states = {name: array for name, array in stored.items() if name.startswith("epoch/") == bool(prefix)}
+        if states and self._crosses_from:
+            states = {name: array for name, array in states.items() if randomness.is_common(name.removeprefix(prefix))}
         if states:
             randomness.set_state(self.backend, {name.removeprefix(prefix): array for name, array in states.items()})
 

@@ -218,6 +218,9 @@ class TrainerSaving(TrainerParts):
                 "format": store.FORMAT,
                 "run_id": self._run_id,
                 "framework": self.backend.NAME,
+                "layout": {
+                    name: [place.name, place.axes] for name, place in self.backend.crossing.layout(self.model).items()
+                },
                 "optimizer": optimizer,
                 "scheduler": _json_state(self.lr_scheduler),
                 "engine": self.engine.state(),

@@ -115,6 +115,11 @@ class TrainerSurface(TrainerParts):
             return data_collator
         return ColumnFilter(data_collator, self._signature_columns)
 
+    def rename_parameter(self, name: str, framework: str) -> str:
+        """Override it to resume a checkpoint of another framework whose model has other names: the name that a
+        weight of that checkpoint has in this model. Both as torch would call them: weight, bias, running_mean."""
+        return name
+
     def _prepare_input(self, data: Any) -> Any:
         """A tensor, or a nest of them, on the device."""
         return self.backend.devices.move(data, self.args.device, self._non_blocking)

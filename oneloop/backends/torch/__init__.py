@@ -1,11 +1,25 @@
 """PyTorch. The same files and names stand in the folders of the other frameworks."""
 
-from . import debugging, devices, engine, foreign, loaders, memory, models, optimizers, randomness, tensors, weights
+from . import (
+    crossing,
+    debugging,
+    devices,
+    engine,
+    foreign,
+    loaders,
+    memory,
+    models,
+    optimizers,
+    randomness,
+    tensors,
+    weights,
+)
 
 NAME = "torch"
 
 __all__ = [
     "NAME",
+    "crossing",
     "debugging",
     "devices",
     "engine",
