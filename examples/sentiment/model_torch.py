@@ -1,4 +1,4 @@
-"""A small text encoder in PyTorch. A twin for another framework is a file beside it with the same class and inputs."""
+"""A small text encoder in PyTorch. Its twins for the other frameworks stand beside it, with the same class and inputs."""
 
 import torch
 from torch import nn
