@@ -62,7 +62,7 @@ def evaluation_loop(
     seen = 0
     step = -1
     past, trainer._past = trainer._past, None  # past_index: training's past is not this data's
-    for step, inputs in enumerate(loader):
+    for step, inputs in enumerate(backend.loaders.iterate(loader)):
         if trainer.interrupted:
             raise EvaluationInterrupted("a signal asked the run to leave")
         rows = batch_rows(inputs) or args.eval_batch_size

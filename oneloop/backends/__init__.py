@@ -12,6 +12,9 @@ from typing import Any
 
 from ..errors import ModelError, RefusedError
 from ..processes import world
+from .environment import prepare
+
+prepare()
 
 NAMES = ("torch", "paddle", "mindspore")
 MODEL_CLASSES = {"torch": "torch.nn.Module", "paddle": "paddle.nn.Layer", "mindspore": "mindspore.nn.Cell"}

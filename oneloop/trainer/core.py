@@ -21,6 +21,7 @@ from . import checks, setup
 from .checks import has_length
 from .data import TrainerData
 from .evaluating import TrainerEvaluating
+from .exporting import TrainerExporting
 from .later import TrainerLater
 from .optimizing import TrainerOptimizing
 from .reporting import TrainerReporting
@@ -41,6 +42,7 @@ class Trainer(
     TrainerResuming,
     TrainerReporting,
     TrainerSurface,
+    TrainerExporting,
     TrainerLater,
 ):
     """Trains, evaluates and predicts with a torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell.
@@ -222,6 +224,8 @@ class Trainer(
         if setup.pure_half(args):
             self._half_inputs = setup.half(args)
             self.model = models.to_half(self.model, setup.half(args))
+        elif setup.half(args) and args.fp16_opt_level == "O2" and "O2" in models.HALF_LEVELS:
+            self.model = models.with_master_weights(self.model, setup.half(args))
         if args.place_model_on_device:
             self.model = self.backend.devices.place(self.model, args.device)
         self._non_blocking = (args.accelerator_config or {}).get("non_blocking") is not False

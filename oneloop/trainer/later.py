@@ -11,13 +11,10 @@ def _refuse(what: str, instead: str) -> NoReturn:
 
 
 class TrainerLater(TrainerParts):
-    """Search, export and hub."""
+    """Search and hub."""
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> NoReturn:
         _refuse("hyperparameter_search", "Call train() in a loop over your settings, with model_init.")
-
-    def export(self, *args: Any, **kwargs: Any) -> NoReturn:
-        _refuse("export", "Use save_model() and the framework's own export.")
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> NoReturn:
         _refuse("push_to_hub", "Use save_model() and huggingface_hub.upload_folder.")

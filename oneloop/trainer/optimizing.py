@@ -40,6 +40,9 @@ class TrainerOptimizing(TrainerParts):
             return self.lr_scheduler
         args = self.args
         optimizer = self.optimizer if optimizer is None else optimizer
+        self.lr_scheduler = self.backend.optimizers.own_schedule(optimizer)
+        if self.lr_scheduler is not None:  # an optimizer of the user's that was built with its schedule
+            return self.lr_scheduler
         name = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
         options = dict(args.lr_scheduler_kwargs or {})
         if follows_metric(name):
@@ -103,8 +106,8 @@ class TrainerOptimizing(TrainerParts):
                 "self.optimizer and self.lr_scheduler"
             )
         self._optimizers_are_used = True
-        if hasattr(self.optimizer, "param_groups"):
-            self.engine.include(self.optimizer)
+        self.backend.optimizers.attach(self.optimizer, self.lr_scheduler)
+        self.engine.include(self.optimizer)
         self._metric_scheduler = steps_by_metric(self.lr_scheduler)
         self.callback_handler.optimizer = self.optimizer
         self.callback_handler.lr_scheduler = self.lr_scheduler

@@ -159,8 +159,9 @@ class TrainerResuming(TrainerParts):
             weights.load_optimizer(
                 self.optimizer, self.model, weights.load_tensors(path / OPTIMIZER), run["optimizer"], str(path)
             )
-        if run["scheduler"] is not None and hasattr(self.lr_scheduler, "load_state_dict"):
-            self.lr_scheduler.load_state_dict(run["scheduler"])
+        load = getattr(self.lr_scheduler, "load_state_dict", getattr(self.lr_scheduler, "set_state_dict", None))
+        if run["scheduler"] is not None and load is not None:  # Paddle's have the second name
+            load(run["scheduler"])
         self.engine.load_state(run["engine"])
         norm, self._rate_used = run.get("grad_norm"), run.get("learning_rate", 0.0)
         self.engine.norm = None if norm is None else float.fromhex(norm)
@@ -314,7 +315,7 @@ class TrainerResuming(TrainerParts):
         # What cannot be positioned has to be walked through again, from where its epoch began.
         self._epoch_random = None if isinstance(sampler, BatchSampler) else randomness.get_state(self.backend)
         self.backend.loaders.begin_epoch(loader, self._data_seed, epoch)
-        batches = iter(loader)
+        batches = self.backend.loaders.iterate(loader)
         if skip:
             self._walk(batches, skip)
         # Within an epoch only now: making the iterator may draw numbers, which the unbroken run drew long ago.

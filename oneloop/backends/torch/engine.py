@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ...errors import ModelError
+from .optimizers import groups
 
 SMALLEST_LOSS_SCALE = 1.0
 
@@ -81,7 +82,7 @@ class Engine:
     def include(self, optimizer: Any) -> None:
         """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
         known = {id(p) for p in self.parameters}
-        for group in optimizer.param_groups:
+        for group in groups(optimizer):
             self.parameters.extend(p for p in group["params"] if id(p) not in known)
 
     def clear(self) -> None:

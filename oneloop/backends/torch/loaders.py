@@ -1,6 +1,5 @@
 """Loaders: batches of a data set in oneloop's order, on torch's own DataLoader."""
 
-import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,13 +13,11 @@ from torch.utils.data._utils import worker as worker_state
 
 from ...data import seeding
 from ...data.permutation import key_of
+from ...data.streams import minds_workers, warn_of_repeats
 from ...errors import OneloopError
 from ...preemption import leave_to_main_process
 
-logger = logging.getLogger(__name__)
-
 _WORKERS = -104  # keeps the seeds of workers apart from those of data/seeding.py
-_warned: set[type] = set()  # classes of data sets that a warning has named
 
 
 class Loader(DataLoader):
@@ -78,6 +75,11 @@ def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
             close(loader)
 
 
+def iterate(loader: Any) -> Iterator[Any]:
+    """The batches of a loader, ours or the user's."""
+    return iter(loader)
+
+
 def is_loader(value: Any) -> bool:
     """Something that makes batches, not a data set."""
     return isinstance(value, DataLoader)
@@ -120,7 +122,7 @@ def make_loader(
     if not isinstance(dataset, IterableDataset):
         dataset = Stream(dataset, batch_size)
     elif workers > 1:
-        _warn_of_repeats(dataset)
+        warn_of_repeats(dataset, "torch", "torch.utils.data.get_worker_info()")
     return Loader(dataset, batch_size=batch_size, drop_last=drop_last, **options)
 
 
@@ -138,7 +140,7 @@ class Stream(IterableDataset):
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
-        return iter(self.source) if worker is None or _minds_workers(self.source) else self._part(worker)
+        return iter(self.source) if worker is None or minds_workers(self.source) else self._part(worker)
 
     def _part(self, worker: Any) -> Iterator[Any]:
         base = worker.seed - worker.id
@@ -169,42 +171,12 @@ class Stream(IterableDataset):
 
 @contextmanager
 def _worker_hidden() -> Iterator[None]:
-    """No worker is seen in here: a source that asks in a way _minds_workers does not find would be dealt out twice."""
+    """No worker is seen in here: a source that asks in a way minds_workers does not find would be dealt out twice."""
     info, worker_state._worker_info = worker_state._worker_info, None
     try:
         yield
     finally:
         worker_state._worker_info = info
-
-
-def _minds_workers(source: Any, depth: int = 3) -> bool:
-    """Whether the code of a data set, or of one that it holds, asks for get_worker_info."""
-
-    def asks(code: Any) -> bool:
-        return "get_worker_info" in code.co_names or any(asks(c) for c in code.co_consts if hasattr(c, "co_names"))
-
-    own = [base for base in type(source).__mro__ if base.__module__.partition(".")[0] not in ("torch", "builtins")]
-    codes = [getattr(value, "__code__", None) for base in own for value in vars(base).values()]
-    if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):
-        return True
-    held = list(getattr(source, "__dict__", {}).values()) if depth else []
-    return any(_minds_workers(value, depth - 1) for value in held if hasattr(value, "__iter__"))
-
-
-def _warn_of_repeats(dataset: Any) -> None:
-    """Said once of a class: each worker walks through its own copy of an iterable data set."""
-    kind = type(dataset)
-    shards = hasattr(dataset, "n_shards") or hasattr(dataset, "num_shards")
-    hub = any(base.__module__.partition(".")[0] == "datasets" for base in kind.__mro__)
-    if kind in _warned or shards or hub or _minds_workers(dataset):
-        return
-    _warned.add(kind)
-    logger.warning(
-        "%s is a torch IterableDataset, and each worker walks through its own copy of it. Unless its __iter__ looks at "
-        "torch.utils.data.get_worker_info() and yields that worker's part, samples repeat. Add that, or use "
-        "dataloader_num_workers=1 or 0.",
-        kind.__name__,
-    )
 
 
 def reseed_generator(dataset: Any, seed: int) -> None:

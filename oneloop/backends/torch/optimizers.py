@@ -122,6 +122,11 @@ def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> An
         ) from error
 
 
+def groups(optimizer: Any) -> list[dict[str, Any]]:
+    """The parameter groups of an optimizer, each with its weight decay; none of one that is not torch's."""
+    return getattr(optimizer, "param_groups", [])
+
+
 def learning_rates(optimizer: Any) -> list[float]:
     return [float(group["lr"]) for group in optimizer.param_groups]
 
@@ -132,6 +137,14 @@ def set_learning_rates(optimizer: Any, rates: list[float]) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
+
+
+def own_schedule(optimizer: Any) -> None:
+    """The schedule inside an optimizer: on torch there is none, schedules are objects beside it."""
+
+
+def attach(optimizer: Any, scheduler: Any) -> None:
+    """Let an optimizer follow a schedule that was given without one: a schedule of torch holds its optimizer."""
 
 
 def group_of(optimizer: Any, parameter: nn.Parameter | None) -> Any:

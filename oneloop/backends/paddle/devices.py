@@ -1,0 +1,114 @@
+"""Devices: which there are, and how models and batches get there."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import paddle
+
+from ...errors import ArgumentError
+from ...processes import world
+
+_KINDS = {"gpu": "gpu", "cuda": "gpu", "cpu": "cpu", "xpu": "xpu", "npu": "npu", "mps": "mps"}
+
+
+class Device(str):
+    """A device by the name that Paddle has for it, such as "cpu" or "gpu:0": paddle.set_device takes it as it is."""
+
+    @property
+    def type(self) -> str:
+        return self.partition(":")[0]
+
+    @property
+    def index(self) -> int | None:
+        number = self.partition(":")[2]
+        return int(number) if number else None
+
+
+def available(kind: str) -> int:
+    """How many devices of that kind this machine has and this build of Paddle can use."""
+    if kind == "cpu":
+        return 1
+    if kind == "gpu":
+        return paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
+    if kind == "xpu":
+        return paddle.device.xpu.device_count() if paddle.is_compiled_with_xpu() else 0
+    if kind in (paddle.device.get_all_custom_device_type() or ()):
+        return paddle.base.core.get_custom_device_count(kind)
+    return 0
+
+
+def resolve(spec: str | None) -> Device:
+    """A real device for "cpu", "gpu", "cuda:1", "xpu", "npu" or None, which means the best there is."""
+    if spec is None:
+        kind = next((kind for kind in ("gpu", "xpu", "npu") if available(kind)), "cpu")
+        index = ""
+    else:
+        name, _, index = str(spec).partition(":")
+        if name not in _KINDS or (index and not index.isdigit()):
+            raise ArgumentError(f"device={spec!r} is not a device; use cpu, gpu, gpu:0, cuda:0, xpu or npu")
+        kind = _KINDS[name]
+    count = available(kind)
+    if count == 0 or (index and int(index) >= count):
+        raise ArgumentError(
+            f"device={spec!r}, but Paddle {paddle.__version__} sees {count} {kind} device(s) on this machine. "
+            "Leave device out to take the best there is, or use device='cpu'."
+        )
+    if kind == "cpu":
+        return Device(kind)
+    return Device(f"{kind}:{int(index) if index else world().local_rank % count}")
+
+
+def kind(device: Device) -> str:
+    """cpu, cuda, xpu or npu."""
+    return "cuda" if device.type == "gpu" else device.type
+
+
+def _is_on(tensor: paddle.Tensor, device: Device) -> bool:
+    return tensor.place.is_cpu_place() if device == "cpu" else str(tensor.place) == f"Place({device})"
+
+
+def place(model: paddle.nn.Layer, device: Device) -> paddle.nn.Layer:
+    """The model on that device, which is from now on where Paddle makes new tensors."""
+    paddle.set_device(device)
+    if all(_is_on(value, device) for value in (*model.parameters(), *model.buffers()) if value._is_initialized()):
+        return model
+    return model.to(device=device)
+
+
+def move(batch: Any, device: Device, non_blocking: bool = True) -> Any:
+    """Every tensor and array of a nested batch on the device; what is neither stays as it is."""
+    if isinstance(batch, paddle.Tensor):
+        return batch if _is_on(batch, device) else batch.to(device, blocking=not non_blocking)
+    if isinstance(batch, Mapping):
+        moved = {key: move(value, device, non_blocking) for key, value in batch.items()}
+        return moved if type(batch) is dict else type(batch)(moved)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(move(value, device, non_blocking) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(move(value, device, non_blocking) for value in batch)
+    if isinstance(batch, np.ndarray) and batch.dtype.kind in "biuf":
+        return paddle.to_tensor(batch, place=device)
+    return batch
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that the device or the host ran out of memory."""
+    if isinstance(error, MemoryError):
+        return True
+    text = str(error)
+    return isinstance(error, (RuntimeError, SystemError, OSError)) and any(
+        sign in text for sign in ("out of memory", "Out of memory", "ResourceExhausted", "alloc memory")
+    )
+
+
+def empty_cache(device: Device) -> None:
+    """Give cached blocks back to the device; nothing to do on a CPU."""
+    if device.type in ("gpu", "xpu"):
+        getattr(paddle.device, "cuda" if device.type == "gpu" else "xpu").empty_cache()
+
+
+def allow_tf32(on: bool) -> None:
+    """TF32 on NVIDIA devices. Paddle has no switch of its own: the libraries read this when they are first used."""
+    os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if on else "0"

@@ -1,0 +1,203 @@
+"""Gradients of one micro-batch at a time, and the update that follows."""
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import _C_ops
+
+from ...errors import ModelError, RefusedError
+from .devices import Device
+from .optimizers import groups
+
+SMALLEST_LOSS_SCALE = 1.0
+_HALVES = {"fp16": "float16", "bf16": "bfloat16"}
+
+
+class Engine:
+    """Holds the gradients between micro-batches, the loss scaler and the flag that says whether they are finite.
+
+    Paddle's optimizers ask for such a flag on the host. On a CPU it costs nothing to read; on an accelerator it is the
+    one synchronisation of a step, which nonfinite="ignore" turns off.
+    """
+
+    def __init__(
+        self,
+        model: paddle.nn.Layer,
+        device: Device,
+        *,
+        half: str | None = None,
+        loss_scale: float = 32768.0,
+        max_grad_norm: float = 1.0,
+        nonfinite: str = "stop",
+    ) -> None:
+        self.model = model
+        self.device = device
+        self.dtype = None if half is None else _HALVES[half]
+        self.scaler = paddle.amp.GradScaler(init_loss_scaling=loss_scale) if half == "fp16" else None
+        self.max_grad_norm = max_grad_norm
+        self.nonfinite = nonfinite
+        self.waits = device == "cpu" or nonfinite != "ignore"
+        # All of them: a callback may unfreeze some in the middle of a run.
+        self.parameters = list(model.parameters())
+        # Weights that models.with_master_weights has put into half precision are computed with at Paddle's level O2.
+        half_weights = half is not None and any(p.dtype in (paddle.float16, paddle.bfloat16) for p in self.parameters)
+        self.level = "O2" if half_weights else "O1"
+        self.norm: paddle.Tensor | float | None = None
+        self.skipped = 0  # updates that a loss-scale overflow or nonfinite="skip" left out
+        self._bad = False
+        self._loss: paddle.Tensor | None = None
+        self._scaled = False  # whether the gradients held came through the scaler: an override may call loss.backward()
+
+    # -- gradients
+
+    def autocast(self, cache_enabled: bool | None = True) -> contextlib.AbstractContextManager:
+        """The context that the forward pass runs in."""
+        if self.dtype is None:
+            return contextlib.nullcontext()
+        return paddle.amp.auto_cast(level=self.level, dtype=self.dtype)
+
+    def backward(self, loss: paddle.Tensor, **kwargs: Any) -> None:
+        """Add the gradients of a loss to those held."""
+        if not isinstance(loss, paddle.Tensor) or loss.stop_gradient:
+            raise ModelError(
+                f"the loss cannot be differentiated: it is a {type(loss).__name__} that depends on no trainable "
+                "parameter. Look for .item(), .detach() or paddle.no_grad() on the way to it, or a frozen model."
+            )
+        if self.scaler is not None:
+            loss, self._scaled = self.scaler.scale(loss), True
+        loss.backward(**kwargs)
+
+    def loss_and_gradients(self, compute: Callable[[], paddle.Tensor], divisor: Any = None) -> paddle.Tensor:
+        """The primitive of the loop: run compute, add the gradients of its loss, divided by divisor, to those held."""
+        if self.dtype is None:
+            loss = compute()
+        else:
+            with self.autocast():
+                loss = compute()
+        if divisor is not None:
+            loss = loss / divisor
+        self.backward(loss)
+        return loss.detach()
+
+    def include(self, optimizer: Any) -> None:
+        """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
+        known = {id(p) for p in self.parameters}
+        for group in groups(optimizer):
+            self.parameters.extend(p for p in group["params"] if id(p) not in known)
+
+    def clear(self) -> None:
+        """Forget the gradients held."""
+        for p in self.parameters:
+            p.clear_gradient(False)
+
+    # -- update
+
+    @paddle.no_grad()
+    def prepare_update(self, optimizer: Any, loss: paddle.Tensor | None) -> None:
+        """Unscale and clip the gradients, and find out whether they and the loss are finite."""
+        self._loss = loss
+        if self._scaled:
+            assert self.scaler is not None
+            self.scaler.unscale_(optimizer)
+        gradients = [g for p in self.parameters if (g := p.grad) is not None]
+        self.norm, self._bad = None, False
+        if not gradients:
+            raise ModelError(
+                "there are no gradients to update the model with: no trainable parameter took part in the loss. Look "
+                "for detached tensors, a frozen model, or a training_step that does not call backward."
+            )
+        if self.max_grad_norm <= 0 and self.nonfinite == "ignore":
+            return
+        square = _square(gradients)
+        if not self.waits:
+            self.norm = norm = square.sqrt()
+            if self.max_grad_norm > 0:
+                factor = paddle.clip(self.max_grad_norm / (norm + 1e-6), max=1.0)
+                for gradient in gradients:
+                    gradient.multiply_(factor.astype(gradient.dtype))
+            return
+        value = self.norm = math.sqrt(square.item())
+        if not math.isfinite(value) or (loss is not None and not math.isfinite(loss.item())):
+            self._bad = self.nonfinite != "ignore"
+        elif 0 < self.max_grad_norm < value + 1e-6:
+            # The arithmetic of paddle.nn.utils.clip_grad_norm_; below the limit it would multiply by exactly one.
+            factor = self.max_grad_norm / (value + 1e-6)
+            for gradient in gradients:
+                _C_ops.scale_(gradient, factor, 0.0, True)
+
+    def apply_update(self, optimizer: Any, step: int) -> int | None:
+        """Step the optimizer unless something is not finite; the number of a step that was not."""
+        if self._scaled:
+            return self._apply_scaled(optimizer, step)
+        if self._bad:
+            self.skipped += 1
+            return step
+        optimizer.step()
+        return None
+
+    def _apply_scaled(self, optimizer: Any, step: int) -> int | None:
+        assert self.scaler is not None
+        self._scaled = False
+        scale = self.loss_scale() or 0.0
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        if (self.loss_scale() or 0.0) < scale:
+            # An overflow is how the scaler finds its scale; it means trouble only when no smaller scale is left, or
+            # when the loss, which is not scaled, is not finite itself.
+            self.skipped += 1
+            if scale <= SMALLEST_LOSS_SCALE or (self._loss is not None and not math.isfinite(self._loss.item())):
+                return step
+        return None
+
+    def read_pending(self) -> int | None:
+        """Nothing is left to be read late: see the class."""
+        return None
+
+    # -- what logs and checkpoints ask for
+
+    def grad_norm(self) -> float | None:
+        """Norm of the last update's gradients before clipping; reads the device."""
+        return self.norm.item() if isinstance(self.norm, paddle.Tensor) else self.norm
+
+    def loss_scale(self) -> float | None:
+        state = {} if self.scaler is None else self.scaler.state_dict()
+        return float(state["scale"].reshape(-1)[0]) if state else None
+
+    def state(self) -> dict[str, Any]:
+        """Plain data: what a resumed run needs besides weights and optimizer."""
+        state = None if self.scaler is None else self.scaler.state_dict()
+        if state:
+            state = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in state.items()}
+        return {"skipped": self.skipped, "scaler": state or None}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.skipped = int(state.get("skipped", 0))
+        if self.scaler is not None and state.get("scaler"):
+            self.scaler.load_state_dict(state["scaler"])
+
+
+def _square(gradients: list[paddle.Tensor]) -> paddle.Tensor:
+    """The squared length of all gradients as one vector."""
+    if any(g.is_selected_rows() for g in gradients):
+        raise RefusedError(
+            "an embedding with sparse=True has gradients that Paddle cannot clip in place. Use max_grad_norm=0 with "
+            "nonfinite='ignore', or an embedding without sparse=True."
+        )
+    squares = [_C_ops.squared_l2_norm(g) for g in gradients]
+    if any(square.dtype != paddle.float32 for square in squares):
+        squares = [square.astype("float32") for square in squares]
+    return squares[0] if len(squares) == 1 else _C_ops.add_n(squares)
+
+
+def no_gradients() -> contextlib.AbstractContextManager:
+    """Evaluation: nothing in here is differentiated."""
+    return paddle.no_grad()
+
+
+def clip_norm(parameters: Any, max_norm: float, norm_type: float = 2.0) -> paddle.Tensor:
+    """Clip gradients in place; the norm that they had."""
+    return paddle.nn.utils.clip_grad_norm_(list(parameters), max_norm, norm_type)

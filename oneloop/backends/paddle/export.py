@@ -1,0 +1,70 @@
+"""A trained model as files that Paddle's inference runs without the model's code."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+
+from ...errors import DataError, ModelError
+from .models import eval_mode, forward_parameters, invoke, restore_mode, unwrap
+
+NAME = "model"
+_TOLERANCE = 1e-4
+
+
+def input_spec(model: paddle.nn.Layer, batch: dict[str, Any]) -> list[Any]:
+    """What the exported model takes, read off a batch: any number of rows, and any length where values are numbers of
+    words (integers); other sizes are those of the batch."""
+    names = [name for name in forward_parameters(model) or list(batch) if name in batch]
+    spec = paddle.static.InputSpec
+    return [spec(_any_size(batch[name]), str(batch[name].dtype).removeprefix("paddle."), name) for name in names]
+
+
+def _any_size(value: paddle.Tensor) -> list[int | None]:
+    if value.is_floating_point():
+        return [None, *value.shape[1:]]
+    return [None] * len(value.shape)
+
+
+def export(model: paddle.nn.Layer, directory: Path, batch: Any, spec: Any = None) -> list[str]:
+    """Write the model with paddle.jit.save, load it again and compare what both make of the batch; the files."""
+    base = unwrap(model)
+    if spec is None:
+        if not isinstance(batch, dict):
+            raise DataError("export reads the inputs off a batch with names; pass input_spec= for one without.")
+        spec = input_spec(base, batch)
+    names = [one.name for one in spec if getattr(one, "name", None)]
+    inputs = {name: batch[name] for name in names if name in batch} if isinstance(batch, dict) else batch
+    directory.mkdir(parents=True, exist_ok=True)
+    training = eval_mode(base)
+    try:
+        with paddle.no_grad():
+            expected = _arrays(invoke(base, inputs))
+        paddle.jit.save(paddle.jit.to_static(base.forward, input_spec=spec), str(directory / NAME))
+        loaded = paddle.jit.load(str(directory / NAME))
+        given = list(inputs.values()) if isinstance(inputs, dict) else inputs
+        found = _arrays(loaded(*given))
+    finally:
+        restore_mode(training)
+    _compare(expected, found)
+    return sorted(path.name for path in directory.glob(f"{NAME}*"))
+
+
+def _arrays(outputs: Any) -> list[np.ndarray]:
+    if isinstance(outputs, paddle.Tensor):
+        return [outputs.astype("float64").numpy()]
+    values = outputs.values() if isinstance(outputs, dict) else outputs
+    return [array for value in values if value is not None for array in _arrays(value)]
+
+
+def _compare(expected: list[np.ndarray], found: list[np.ndarray]) -> None:
+    close = len(expected) == len(found) and all(
+        one.shape == other.shape and np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE)
+        for one, other in zip(expected, found)
+    )
+    if not close:
+        raise ModelError(
+            "the exported model does not compute what the model does: something in its forward depends on Python "
+            "values that the export has frozen. Use tensor operations there, or pass an input_spec that fixes the sizes."
+        )

@@ -1,0 +1,228 @@
+"""Loaders: batches of a data set in oneloop's order.
+
+A loader is a paddle.io.DataLoader to whoever asks, but it makes its batches itself: Paddle's own iterators read ahead
+in a thread, where random numbers mix with those of training, show errors of a data set only on the terminal, and turn
+tuples into lists.
+"""
+
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count, islice, repeat
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle.io import DataLoader, IterableDataset, get_worker_info
+from paddle.io.dataloader import worker as worker_state
+
+from ...data import seeding
+from ...data.permutation import key_of
+from ...data.streams import minds_workers, warn_of_repeats
+from ...data.workers import END, Workers
+from ...preemption import leave_to_main_process
+
+_WORKERS = -104  # keeps the seeds of workers apart from those of data/seeding.py
+
+
+class Loader(DataLoader):
+    """Batches made here, one after the other, or in worker processes."""
+
+    def __init__(self, dataset: Any, *, settings: dict[str, Any], **options: Any) -> None:
+        super().__init__(dataset, use_buffer_reader=False, use_shared_memory=False, **options)
+        self.settings = settings  # of Workers
+        self.pin = settings.pop("pin")
+        self.persistent = settings.pop("persistent")
+        self.seed = settings.pop("seed")
+        self.workers: Workers | None = None
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        batches = self._from_workers() if self.num_workers else _plain(self)
+        return map(_pinned, batches) if self.pin else batches
+
+    def _from_workers(self) -> Iterator[Any]:
+        if self.workers is None:
+            serve = partial(_serve, self.dataset, self.collate_fn, self.batch_size, self.drop_last, self.num_workers)
+            self.workers = Workers(partial(serve, self.seed), self.num_workers, reduce=_reduce, **self.settings)
+        iterable = isinstance(self.dataset, IterableDataset)
+        return self._until_done(self.workers.run(repeat(None) if iterable else iter(self.batch_sampler)))
+
+    def _until_done(self, batches: Iterator[Any]) -> Iterator[Any]:
+        try:
+            yield from batches
+        finally:
+            if not self.persistent:
+                close(self)
+
+
+def _plain(loader: Any) -> Iterator[Any]:
+    collate, dataset = loader.collate_fn, loader.dataset
+    if isinstance(dataset, IterableDataset):
+        yield from _collated(iter(dataset), collate, loader.batch_size, loader.drop_last)
+        return
+    fetch = getattr(dataset, "__getitems__", None)
+    for indices in loader.batch_sampler:
+        yield collate(fetch(indices) if fetch is not None else [dataset[i] for i in indices])
+
+
+def _collated(samples: Iterator[Any], collate: Callable, batch_size: int, drop_last: bool) -> Iterator[Any]:
+    while chunk := list(islice(samples, batch_size)):
+        if len(chunk) < batch_size and drop_last:
+            return
+        yield collate(chunk)
+
+
+# -- in a worker
+
+
+def _serve(
+    dataset: Any, collate: Callable, size: int, drop_last: bool, workers: int, seed: int, number: int
+) -> Callable[[Any], Any]:
+    """Called once in each worker: the function that makes a batch out of a task, which is a list of indices."""
+    leave_to_main_process(number)
+    paddle.set_device("cpu")
+    seeding.seed_streams("paddle", seed + number)
+    worker_state._worker_info = worker_state.WorkerInfo(id=number, num_workers=workers, dataset=dataset, seed=seed)
+    if isinstance(dataset, IterableDataset):
+        batches = _collated(iter(dataset), collate, size, drop_last)
+        return lambda task: next(batches, END)
+    fetch = getattr(dataset, "__getitems__", None)
+    return lambda task: collate(fetch(task) if fetch is not None else [dataset[i] for i in task])
+
+
+def _reduce(value: Any) -> Any:
+    """How a tensor travels from a worker: as an array, which is read without a copy."""
+    if not isinstance(value, paddle.Tensor):
+        return NotImplemented
+    half = value.dtype == paddle.bfloat16
+    return _made, (np.array(value.detach().numpy()), half)
+
+
+def _made(array: np.ndarray, half: bool) -> paddle.Tensor:
+    tensor = paddle.to_tensor(array, place="cpu")
+    return tensor.view(paddle.bfloat16) if half else tensor
+
+
+def _pinned(batch: Any) -> Any:
+    """Page-locked memory, from which copies to a GPU need not be waited for."""
+    from ..common import map_tensors
+
+    return map_tensors(batch, lambda value: isinstance(value, paddle.Tensor), paddle.Tensor.pin_memory)
+
+
+# -- what the core asks
+
+
+def close(loader: Any) -> None:
+    """End the processes that a loader of ours has."""
+    if isinstance(loader, Loader) and loader.workers is not None:
+        workers, loader.workers = loader.workers, None
+        workers.close()
+
+
+def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
+    """Call it before iter(): the workers of a loader of ours draw numbers that depend on (seed, epoch) alone.
+
+    Workers kept from the epoch before would go on with their streams, so those of iterable data sets start anew.
+    """
+    if isinstance(loader, Loader):
+        loader.seed = key_of(seed, epoch, _WORKERS) >> 1
+        if isinstance(loader.dataset, IterableDataset):
+            close(loader)
+
+
+def iterate(loader: Any) -> Iterator[Any]:
+    """The batches of a loader. One of the user's is read here too, where Paddle would read ahead in a thread."""
+    own = isinstance(loader, DataLoader) and not isinstance(loader, Loader)
+    if own and loader.num_workers == 0 and loader.auto_collate_batch and loader.collate_fn is not None:
+        return _plain(loader)
+    return iter(loader)
+
+
+def is_loader(value: Any) -> bool:
+    """Something that makes batches, not a data set."""
+    return isinstance(value, DataLoader)
+
+
+def is_iterable(dataset: Any) -> bool:
+    """A data set that can only be walked through, not indexed. Paddle's IterableDataset has a __getitem__ that fails."""
+    return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+
+
+def make_loader(
+    dataset: Any,
+    *,
+    collate: Callable[[list[Any]], Any],
+    batches: Any = None,
+    batch_size: int = 1,
+    drop_last: bool = False,
+    workers: int = 0,
+    pin: bool = False,
+    persistent: bool = False,
+    prefetch: int | None = None,
+    context: str | None = None,
+    in_order: bool = True,
+    seed: int = 0,
+) -> Loader:
+    """Batches by a batch sampler, or in the order of an iterable data set."""
+    options: dict[str, Any] = {"collate_fn": collate, "num_workers": workers}
+    options["settings"] = {
+        "ahead": prefetch or 2,
+        "context": context or "fork",
+        "in_order": in_order,
+        "pin": pin,
+        "persistent": persistent,
+        "seed": seed,
+    }
+    if batches is not None:
+        return Loader(dataset, batch_sampler=batches, **options)
+    if not isinstance(dataset, IterableDataset):
+        dataset = Stream(dataset, batch_size)
+    elif workers > 1:
+        warn_of_repeats(dataset, "paddle", "paddle.io.get_worker_info()")
+    return Loader(dataset, batch_size=batch_size, drop_last=drop_last, **options)
+
+
+class Stream(IterableDataset):
+    """Anything with __iter__ as an iterable data set of Paddle, dealt out to workers by the batch.
+
+    Every worker walks through the whole source, with the same random numbers, and keeps each n-th batch: together they
+    bring what a loader without workers would, in the same order. A source that asks Paddle which worker it is in deals
+    out its samples itself.
+    """
+
+    def __init__(self, source: Any, batch_size: int = 1) -> None:
+        self.source = source
+        self.batch_size = batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        return iter(self.source) if worker is None or minds_workers(self.source) else self._part(worker)
+
+    def _part(self, worker: Any) -> Iterator[Any]:
+        worker_state._worker_info = None  # a source that asks in a way that is not seen would be dealt out twice
+        seeding.seed_streams("paddle", worker.seed)
+        samples = iter(self.source)
+        for number in count():
+            batch = list(islice(samples, self.batch_size))
+            if not batch:
+                return
+            if number % worker.num_workers == worker.id:
+                # The collator draws between this batch and the next: numbers of its own, and the walk is not moved.
+                walk = random.getstate(), np.random.get_state(), paddle.get_rng_state("cpu")
+                seed = key_of(worker.seed, number) >> 1
+                seeding.seed_streams("paddle", seed)
+                seeding.current = (seed,)
+                yield from batch
+                random.setstate(walk[0])
+                np.random.set_state(walk[1])
+                paddle.set_rng_state(walk[2], "cpu")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "source":
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+
+def reseed_generator(dataset: Any, seed: int) -> None:
+    """Paddle has no generators of one's own, so there is nothing to reseed."""

@@ -1,0 +1,249 @@
+"""What the core asks of a model."""
+
+import functools
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import paddle
+from paddle import nn
+
+from ...errors import ArgumentError, ModelError, RefusedError
+from .. import common
+
+HALF_LEVELS = ("O0", "O1", "O2", "O3")  # of fp16_opt_level
+
+
+class Compiled(nn.Layer):
+    """A model behind paddle.jit.to_static. The model itself stays as it is, which to_static alone would not leave."""
+
+    def __init__(self, model: nn.Layer, backend: str | None) -> None:
+        super().__init__()
+        self._orig_mod = model
+        self.training = model.training
+        self._static = paddle.jit.to_static(model.forward, backend=backend)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._static(*args, **kwargs)
+
+
+def unwrap(model: nn.Layer) -> nn.Layer:
+    """The user's own layer under to_static and data-parallel wrappers."""
+    while True:
+        if isinstance(model, Compiled):
+            model = model._orig_mod
+        elif isinstance(model, paddle.DataParallel):
+            model = model._layers
+        else:
+            return model
+
+
+def is_adapter(model: nn.Layer) -> bool:
+    """Whether the model saves an adapter alone. On Paddle every model is saved whole."""
+    return False
+
+
+def base_of(model: nn.Layer) -> nn.Layer:
+    """The user's model under wrappers: the one whose forward names the inputs."""
+    return unwrap(model)
+
+
+def config_of(model: nn.Layer) -> Any:
+    """The model's configuration object, or None."""
+    return getattr(unwrap(model), "config", None)
+
+
+def forward_of(model: nn.Layer) -> Callable:
+    """The method that a call of the model runs."""
+    return base_of(model).forward
+
+
+def forward_parameters(model: nn.Layer) -> list[str] | None:
+    """Names that forward accepts; None when it takes anything (only *args or **kwargs)."""
+    return common.parameter_names(base_of(model).forward)
+
+
+def label_names(model: nn.Layer) -> list[str]:
+    """What the model calls its labels."""
+    return common.label_names(forward_parameters(model))
+
+
+def shifts_labels(model: nn.Layer) -> bool:
+    """Whether the model's loss compares position i with label i+1.
+
+    A model says so with a class attribute `shifts_labels = True`. Unlike torch's, language models of PaddleNLP take
+    labels that the data set has shifted already.
+    """
+    return bool(getattr(base_of(model), "shifts_labels", False))
+
+
+def train_mode(model: nn.Layer) -> None:
+    if not model.training:
+        model.train()
+
+
+def eval_mode(model: nn.Layer) -> list[nn.Layer]:
+    """Switch to evaluation; the layers that were in training, for restore_mode."""
+    training = [layer for layer in model.sublayers(include_self=True) if layer.training]
+    if training:
+        model.eval()
+    return training
+
+
+def restore_mode(training: list[nn.Layer]) -> None:
+    """Back to training, but for layers that were in evaluation before: a frozen batch norm stays frozen."""
+    for layer in training:
+        layer.training = True
+
+
+def invoke(model: Callable, inputs: Any) -> Any:
+    """Call the model with a batch: names for a mapping, positions for a tuple."""
+    try:
+        return common.call(model, inputs)
+    except TypeError as error:
+        if isinstance(model, nn.Layer):
+            base = base_of(model)
+            common.explain_call(base, base.forward, type(base).forward is not nn.Layer.forward, inputs, error)
+        raise
+    except NotImplementedError as error:
+        if isinstance(model, nn.Layer) and type(base_of(model)).forward is nn.Layer.forward:
+            common.explain_call(base_of(model), base_of(model).forward, False, inputs, error)
+        raise
+
+
+def named_parameters(model: nn.Layer) -> list[tuple[str, paddle.Tensor]]:
+    """Trainable parameters, each once."""
+    return [(name, p) for name, p in unwrap(model).named_parameters() if not p.stop_gradient]
+
+
+def num_parameters(model: nn.Layer, trainable: bool = False) -> int:
+    return sum(math.prod(p.shape) for p in model.parameters() if not (trainable and p.stop_gradient))
+
+
+def num_matrix_parameters(model: nn.Layer) -> int:
+    """Parameters that take part in matrix products: embeddings are look-ups and do no arithmetic."""
+    embeddings = {id(m.weight) for m in model.sublayers(include_self=True) if isinstance(m, nn.Embedding)}
+    return sum(math.prod(p.shape) for p in model.parameters() if id(p) not in embeddings)
+
+
+def decay_names(model: nn.Layer) -> list[str]:
+    """Parameters that weight decay applies to: all but biases and the weights of norms."""
+    names = []
+    for prefix, layer in unwrap(model).named_sublayers(include_self=True):
+        if "norm" in type(layer).__name__.lower():
+            continue
+        for name, _ in layer.named_parameters(include_sublayers=False):
+            if "bias" not in name:
+                names.append(f"{prefix}.{name}" if prefix else name)
+    return names
+
+
+def recompute(model: nn.Layer, options: dict[str, Any] | None) -> None:
+    """Throw activations away in the forward pass and compute them again in the backward pass.
+
+    Models that can do it themselves are told to, by the `enable_recompute` of PaddleNLP; in any other one, each
+    element of a LayerList or Sequential is a block of its own.
+    """
+    base = unwrap(model)
+    flagged = [layer for layer in base.sublayers(include_self=True) if hasattr(layer, "enable_recompute")]
+    if hasattr(base, "recompute_enable"):
+        base.recompute_enable()
+        return
+    if flagged:
+        for layer in flagged:
+            layer.enable_recompute = True
+        return
+    blocks = _blocks(base)
+    if not blocks:
+        raise RefusedError(
+            "recompute (gradient_checkpointing) needs a model that is built from blocks: a LayerList or Sequential "
+            "whose elements have weights, or an attribute enable_recompute in one of its layers. "
+            f"{type(base).__name__} has none of them: put its layers into a paddle.nn.LayerList, or leave the "
+            "argument out."
+        )
+    # Blocks whose inputs need no gradient, as the first has them, are said to need no recomputation at each step.
+    logging.getLogger(_RECOMPUTE_LOGGER).addFilter(_without_chatter)
+    # Through hooks: Paddle's other way gives the weights of a block no gradients unless an input has some.
+    options = {"use_reentrant": False, **(options or {})}
+    for block in blocks:
+        if not hasattr(block, "_recomputed_forward"):
+            block._recomputed_forward = block.forward
+            block.forward = functools.partial(_recomputed, block, options)
+
+
+_RECOMPUTE_LOGGER = "paddle.distributed.fleet.utils.log_util"
+
+
+def _without_chatter(record: logging.LogRecord) -> bool:
+    return "None of the inputs to current recompute block need grad" not in record.getMessage()
+
+
+def _recomputed(block: nn.Layer, options: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    if not (block.training and paddle.is_grad_enabled()):
+        return block._recomputed_forward(*args, **kwargs)
+    return paddle.distributed.fleet.utils.recompute(block._recomputed_forward, *args, **options, **kwargs)
+
+
+def _blocks(layer: nn.Layer) -> list[nn.Layer]:
+    """Outermost elements of layer lists that hold weights."""
+    if isinstance(layer, (nn.LayerList, nn.Sequential)):
+        return [child for child in layer.children() if child.parameters()]
+    return [block for child in layer.children() for block in _blocks(child)]
+
+
+def add_embedding_noise(model: nn.Layer, alpha: float) -> Callable[[], None]:
+    """NEFTune: uniform noise on the embeddings while training. The value returned takes it off."""
+    base = base_of(model)
+    embeddings = base.get_input_embeddings() if hasattr(base, "get_input_embeddings") else None
+    layers = base.sublayers(include_self=True)
+    embeddings = embeddings or next((layer for layer in layers if isinstance(layer, nn.Embedding)), None)
+    if embeddings is None:
+        raise ModelError(
+            f"neftune_noise_alpha adds noise to embeddings, but {type(base).__name__} has none. Leave it out."
+        )
+
+    def noise(layer: nn.Layer, inputs: Any, output: paddle.Tensor) -> paddle.Tensor:
+        if not layer.training:
+            return output
+        span = alpha / (output.shape[-2] * output.shape[-1]) ** 0.5
+        return output + paddle.uniform(output.shape, output.dtype, -span, span)
+
+    return embeddings.register_forward_post_hook(noise).remove
+
+
+def compiled(model: nn.Layer, backend: str | None, mode: str | None) -> nn.Layer:
+    """The model behind paddle.jit.to_static."""
+    if mode is not None:
+        raise ArgumentError(f"torch_compile_mode={mode!r} is not possible: Paddle's to_static has no modes. Leave it.")
+    return Compiled(model, backend)
+
+
+def check_compiler(backend: str | None) -> None:
+    """An unknown compiler is an error before training, with the known ones."""
+    known = ["CINN"] if paddle.is_compiled_with_cinn() else []
+    if backend is not None and backend not in known:
+        raise RefusedError(
+            f"torch_compile_backend (torchdynamo) {backend!r} is not known to Paddle {paddle.__version__} on this "
+            f"machine; {'use CINN, or ' if known else ''}leave it out to have the graph run by Paddle itself."
+        )
+
+
+def to_half(model: nn.Layer, kind: str) -> nn.Layer:
+    """Weights in float16 ("fp16") or bfloat16 ("bf16")."""
+    return model.to(dtype="float16" if kind == "fp16" else "bfloat16")
+
+
+def with_master_weights(model: nn.Layer, kind: str) -> nn.Layer:
+    """O2: weights in half precision, but for norms; the optimizer keeps them in float32 too."""
+    return paddle.amp.decorate(model, level="O2", dtype="float16" if kind == "fp16" else "bfloat16")
+
+
+def copy_values(model: nn.Layer) -> list[paddle.Tensor]:
+    return [value.detach().clone() for value in (*model.parameters(), *model.buffers())]
+
+
+def restore_values(model: nn.Layer, values: list[paddle.Tensor]) -> None:
+    """Put values from copy_values back, with their dtypes."""
+    for target, value in zip((*model.parameters(), *model.buffers()), values, strict=True):
+        target.value().get_tensor()._share_data_with(value.value().get_tensor())

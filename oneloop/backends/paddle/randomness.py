@@ -1,0 +1,67 @@
+"""Random state of Paddle, as plain data."""
+
+import os
+from typing import Any
+
+import numpy as np
+import paddle
+
+_FLAGS = ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic")
+
+
+def seed(value: int) -> None:
+    """Seed every generator of the framework, on all its devices."""
+    paddle.seed(value)
+
+
+def _kinds() -> list[str]:
+    """The devices that have generators here: those of the CPU and of the device in use."""
+    current = paddle.device.get_device().partition(":")[0]
+    return ["cpu"] if current == "cpu" else ["cpu", current]
+
+
+def get_state() -> dict[str, np.ndarray]:
+    """The state of every generator that training may draw from.
+
+    Paddle gives it as (device, seed, offset, characters of the engine's text); a file keeps the numbers.
+    """
+    found = {}
+    for kind in _kinds():
+        for i, state in enumerate(paddle.get_rng_state(kind)):
+            device, seed, offset, text = state.__getstate__()
+            found[f"paddle.{kind}.{i}"] = np.array(text, dtype=np.uint8)
+            found[f"paddle.{kind}.{i}.rest"] = np.array([device % 2**64, seed % 2**64, offset], dtype=np.uint64)
+    return found
+
+
+def set_state(state: dict[str, Any]) -> None:
+    """Put back what get_state returned; devices that this machine lacks are passed over."""
+    for kind in _kinds():
+        now = paddle.get_rng_state(kind)
+        if all(f"paddle.{kind}.{i}" in state for i in range(len(now))):
+            paddle.set_rng_state([_made(type(s), state, f"paddle.{kind}.{i}") for i, s in enumerate(now)], kind)
+
+
+def _made(cls: Any, state: dict[str, Any], name: str) -> Any:
+    """A new state object: one that exists already would not take the text over."""
+    device, seed, offset = (int(value) for value in state[f"{name}.rest"])
+    made = cls.__new__(cls)
+    made.__setstate__((device - 2**64 if device >= 2**63 else device, seed, offset, state[name].tolist()))
+    return made
+
+
+def deterministic(on: bool = True) -> None:
+    """Deterministic algorithms where an accelerator has others too; those of a CPU are so. Flags that this build of
+    Paddle does not know are left in the environment, for processes that this one starts."""
+    for name in _FLAGS:
+        if on:
+            os.environ[name] = "1"
+        else:
+            os.environ.pop(name, None)
+        if name in paddle.base.core.globals():
+            paddle.set_flags({name: on})
+
+
+def worker_seed() -> int:
+    """In a loader's worker: the seed that its generator started from."""
+    return int(paddle.get_rng_state("cpu")[0].__getstate__()[1]) % 2**32

@@ -1,0 +1,98 @@
+"""Tensors to and from NumPy, and the few operations on them that the core asks for."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle.utils.dlpack import from_dlpack
+
+from ..common import map_tensors
+from ..common import split as common_split
+
+Tensor = paddle.Tensor
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, paddle.Tensor)
+
+
+def from_numpy(array: np.ndarray) -> paddle.Tensor:
+    """On the host; shares memory with the array where it can. Batches go to the device later."""
+    if array.flags.writeable and array.flags.c_contiguous:
+        return from_dlpack(array)
+    return paddle.to_tensor(array, place="cpu")
+
+
+def to_numpy(tensor: paddle.Tensor) -> np.ndarray:
+    """On the host, without a graph; bfloat16 becomes float32, since NumPy has no such type."""
+    tensor = tensor.detach()
+    return (tensor.astype("float32") if tensor.dtype == paddle.bfloat16 else tensor).numpy()
+
+
+def stack(values: Sequence[paddle.Tensor]) -> paddle.Tensor:
+    return paddle.stack(list(values))
+
+
+def detach(value: Any) -> Any:
+    """Nested values cut off from the graph."""
+    return map_tensors(value, is_tensor, paddle.Tensor.detach)
+
+
+def in_half(value: Any, kind: str) -> Any:
+    """Nested values with every floating-point tensor in float16 ("fp16") or bfloat16 ("bf16")."""
+    dtype = paddle.float16 if kind == "fp16" else paddle.bfloat16
+    return map_tensors(value, is_tensor, lambda tensor: tensor.astype(dtype) if tensor.is_floating_point() else tensor)
+
+
+def copy_into(target: np.ndarray, tensor: paddle.Tensor) -> None:
+    """Write a tensor into a NumPy array of the same shape."""
+    here = tensor.place.is_cpu_place() and tensor.dtype != paddle.bfloat16
+    np.copyto(target, np.from_dlpack(tensor.detach()) if here else to_numpy(tensor))
+
+
+def total(values: Sequence[paddle.Tensor], skip_nonfinite: bool = False) -> float:
+    """Sum of scalars in float64, read from the device once."""
+    if not values:
+        return 0.0
+    stacked = to_numpy(paddle.stack([value if value.shape == [] else value.reshape([]) for value in map(paddle.Tensor.detach, values)])).astype(np.float64)
+    if skip_nonfinite:
+        # A non-finite value counts as the mean of the finite ones, so that it does not pull the average down.
+        finite = np.isfinite(stacked)
+        count = int(finite.sum())
+        return float(stacked[finite].sum()) * (len(values) / count) if count else 0.0
+    return float(stacked.sum())
+
+
+def count_labels(labels: Any, shifted: bool, ignore_index: int = -100) -> int:
+    """How many label entries take part in the loss. Labels are still on the host, so nothing waits for a device."""
+    if not isinstance(labels, (paddle.Tensor, np.ndarray)):
+        return len(labels) if hasattr(labels, "__len__") else 1
+    if not isinstance(labels, np.ndarray):
+        if labels.is_floating_point():
+            return math.prod(labels.shape)
+        labels = to_numpy(labels)
+    if labels.dtype.kind == "f":
+        return labels.size
+    if shifted and labels.ndim > 1:
+        labels = labels[..., 1:]
+    return int(np.count_nonzero(labels != ignore_index))
+
+
+def smoothed_loss(logits: paddle.Tensor, labels: paddle.Tensor, epsilon: float, shift: bool) -> paddle.Tensor:
+    """Cross entropy against labels of which a share epsilon is spread over all classes; -100 takes no part."""
+    if shift:
+        logits, labels = logits[..., :-1, :], labels[..., 1:]
+    logits, labels = logits.reshape([-1, logits.shape[-1]]).astype("float32"), labels.reshape([-1])
+    chances = paddle.nn.functional.log_softmax(logits, axis=-1)
+    counts = (labels != -100).astype("float32")
+    # A label that takes no part has no class; it is given the first one and the weight zero.
+    own = paddle.take_along_axis(chances, paddle.where(labels == -100, paddle.zeros_like(labels), labels)[:, None], 1)
+    losses = -(1 - epsilon) * own.squeeze(1) - epsilon * chances.mean(axis=-1)
+    return (losses * counts).sum() / counts.sum()
+
+
+def split(value: Any, parts: int, rows: int) -> list[Any]:
+    """A batch cut into parts along its first axis; values without that axis are shared by all parts."""
+    return common_split(value, parts, rows, lambda leaf: isinstance(leaf, (paddle.Tensor, np.ndarray)))

@@ -1,0 +1,278 @@
+"""Weights and optimizer state as named tensors, to and from safetensors files.
+
+Paddle names a parameter by the order in which it was made, so state is stored under the names in the model.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import paddle
+from paddle import nn
+from safetensors.paddle import load_file
+
+from ...checkpoint.tensors import Raw
+from ...errors import CheckpointError, RefusedError
+from ..common import check_fit, check_optimizer_fit
+from .models import named_parameters, unwrap
+from .optimizers import groups, own_schedule
+
+LAYOUT = "pd"
+
+_MASTER = "master_weight"
+# Options that optimizers keep under these names with an underscore, and groups by themselves.
+_OPTIONS = ("beta1", "beta2", "epsilon", "momentum", "use_nesterov", "rho", "centered", "lazy_mode", "amsgrad")
+
+_DTYPES = {
+    paddle.float64: "F64",
+    paddle.float32: "F32",
+    paddle.float16: "F16",
+    paddle.bfloat16: "BF16",
+    paddle.float8_e4m3fn: "F8_E4M3",
+    paddle.float8_e5m2: "F8_E5M2",
+    paddle.int64: "I64",
+    paddle.int32: "I32",
+    paddle.int16: "I16",
+    paddle.int8: "I8",
+    paddle.uint8: "U8",
+    paddle.bool: "BOOL",
+}
+_WITHOUT_NUMPY = {
+    paddle.bfloat16: paddle.int16,
+    paddle.float8_e4m3fn: paddle.int8,
+    paddle.float8_e5m2: paddle.int8,
+}
+
+
+@dataclass
+class Copy:
+    """The values of a tensor on the host. NumPy has no bfloat16, so the type stands beside them."""
+
+    dtype: Any
+    array: np.ndarray
+
+
+def model_tensors(model: nn.Layer) -> tuple[dict[str, paddle.Tensor], dict[str, str]]:
+    """Every weight and buffer once, and which other names share it (tied weights)."""
+    first: dict[Any, str] = {}
+    tensors: dict[str, paddle.Tensor] = {}
+    tied: dict[str, str] = {}
+    for name, value in unwrap(model).state_dict().items():
+        key = _place(value)
+        if key in first:
+            tied[name] = first[key]
+        else:
+            first[key] = name
+            tensors[name] = value.detach()
+    return tensors, tied
+
+
+def _place(value: paddle.Tensor) -> Any:
+    """Where the values lie: equal for tied weights alone."""
+    return (value.data_ptr(), value.dtype, tuple(value.shape)) if all(value.shape) else id(value)
+
+
+def copy_to(tensor: paddle.Tensor, buffer: Copy | None) -> Copy:
+    """A real copy on the host, in the buffer of the save before where it fits."""
+    source = _host(tensor)
+    if buffer is None or buffer.array.shape != source.shape or buffer.dtype != tensor.dtype:
+        return Copy(tensor.dtype, np.array(source))
+    np.copyto(buffer.array, source)
+    return buffer
+
+
+def _host(tensor: paddle.Tensor) -> np.ndarray:
+    """The values as they lie in memory, where that is the host's: without a copy."""
+    tensor = tensor.detach().contiguous()
+    if not tensor.place.is_cpu_place():
+        return tensor.numpy()
+    size = _WITHOUT_NUMPY.get(tensor.dtype)  # those that NumPy does not know are read as integers of their size
+    return np.from_dlpack(tensor if size is None else tensor.view(size))
+
+
+def raw(tensor: paddle.Tensor | Copy) -> Raw:
+    """A tensor, or a copy of one, as the bytes that go into a file."""
+    if tensor.dtype not in _DTYPES:
+        raise CheckpointError(f"a tensor of type {tensor.dtype} has no place in a safetensors file")
+    array = tensor.array if isinstance(tensor, Copy) else np.array(_host(tensor))
+    return Raw(_DTYPES[tensor.dtype], tuple(array.shape), np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+
+
+def load_tensors(path: Path) -> dict[str, paddle.Tensor]:
+    try:
+        return load_file(str(path))
+    except Exception as error:
+        raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error
+
+
+def load_model(model: nn.Layer, tensors: dict[str, paddle.Tensor], tied: dict[str, str], source: str) -> None:
+    """Copy weights into the model; every name and shape that does not fit is listed in one error."""
+    own = unwrap(model).state_dict()
+    values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
+    # A file of another writer leaves tied names out without saying which they are.
+    by_place = {_place(value): name for name, value in own.items() if name in values}
+    for name, value in own.items():
+        if name not in values and _place(value) in by_place:
+            values[name] = values[by_place[_place(value)]]
+    check_fit(values, own, source)
+    for name, target in own.items():
+        _assign(target, values[name])
+
+
+def _assign(target: paddle.Tensor, value: paddle.Tensor) -> None:
+    """Copy values into a tensor, which keeps its type and its place."""
+    target.set_value(value if value.dtype == target.dtype else value.astype(target.dtype))
+
+
+def save_adapter(model: nn.Layer, directory: Path) -> NoReturn:
+    raise RefusedError("on Paddle a model is saved whole; adapters that save themselves are PEFT's, on torch.")
+
+
+def load_adapter(model: nn.Layer, directory: Path) -> NoReturn:
+    raise RefusedError("on Paddle a model is loaded whole; adapters that load themselves are PEFT's, on torch.")
+
+
+# -- optimizer
+
+
+def optimizer_names(optimizer: Any, model: nn.Layer) -> dict[int, str]:
+    """id of a parameter -> the name its state is stored under."""
+    names = {id(p): name for name, p in named_parameters(model)}
+    for i, p in enumerate(p for group in groups(optimizer) for p in group["params"]):
+        names.setdefault(id(p), f"parameter.{i}")
+    return names
+
+
+def _own(optimizer: Any, model: nn.Layer) -> tuple[list[tuple[str, Any]], dict[str, str]]:
+    """The optimizer's parameters by name, and the name that each of them, or its master weight, has in Paddle."""
+    if not isinstance(getattr(optimizer, "_accumulators", None), dict):
+        raise CheckpointError(
+            f"{type(optimizer).__name__} keeps no per-parameter state as paddle.optimizer.Optimizer does, so a "
+            "checkpoint cannot hold it. Use save_only_model=True to save without it."
+        )
+    names = optimizer_names(optimizer, model)
+    own = [(names[id(p)], p) for group in groups(optimizer) for p in group["params"]]
+    inside = {p.name: name for name, p in own}
+    inside |= {master.name: inside[name] for name, master in optimizer._master_weights.items() if name in inside}
+    return own, inside
+
+
+def _field(optimizer: Any, name: str) -> str:
+    """The name of an accumulator without that of the optimizer, which Paddle puts in front."""
+    return name.removeprefix(f"{optimizer._name}_") if getattr(optimizer, "_name", None) else name
+
+
+def optimizer_state(optimizer: Any, model: nn.Layer) -> tuple[dict[str, paddle.Tensor], dict[str, Any]]:
+    """State by parameter name: tensors, and plain data for the rest."""
+    own, inside = _own(optimizer, model)
+    tensors = {
+        f"{inside[place]}:{_field(optimizer, name)}": value.detach()
+        for name, by_parameter in optimizer._accumulators.items()
+        for place, value in by_parameter.items()
+        if place in inside
+    }
+    tensors |= {
+        f"{inside[name]}:{_MASTER}": value.detach()
+        for name, value in optimizer._master_weights.items()
+        if name in inside
+    }
+    names = {id(p): name for name, p in own}
+    stored = [
+        {"names": [names[id(p)] for p in group["params"]], "lr": float(optimizer.get_lr())}
+        | {"weight_decay": group["weight_decay"], **_options(optimizer, group)}
+        for group in groups(optimizer)
+    ]
+    return tensors, {"class": type(optimizer).__name__, "groups": stored, "values": {}}
+
+
+def _options(optimizer: Any, group: dict[str, Any]) -> dict[str, Any]:
+    found = {key: group.get(key, getattr(optimizer, f"_{key}", None)) for key in _OPTIONS}
+    return {key: value for key, value in found.items() if isinstance(value, (int, float))}
+
+
+def load_optimizer(
+    optimizer: Any, model: nn.Layer, tensors: dict[str, paddle.Tensor], data: dict[str, Any], source: str
+) -> None:
+    """Put state back by name. Paddle makes accumulators at the first step; here they are made before."""
+    own, _ = _own(optimizer, model)
+    stored = {name for group in data["groups"] for name in group["names"]}
+    check_optimizer_fit(stored, {name for name, _ in own}, source)
+    by_name: dict[str, dict[str, paddle.Tensor]] = {}
+    for key, value in tensors.items():
+        name, field = key.rsplit(":", 1)
+        by_name.setdefault(name, {})[field] = value
+    _forget(optimizer)
+    _load_options(optimizer, model, data["groups"])
+    _make_accumulators(optimizer, {id(p) for name, p in own if name in by_name})
+    _, inside = _own(optimizer, model)
+    for name, by_parameter in optimizer._accumulators.items():
+        for place, target in by_parameter.items():
+            field = _field(optimizer, name)
+            if field not in by_name[inside[place]]:
+                raise CheckpointError(
+                    f"{source} is the state of another optimizer: it keeps {', '.join(sorted(by_name[inside[place]]))} "
+                    f"for {inside[place]}, and this run's {type(optimizer).__name__} keeps {field} too. Set optim to "
+                    "what the checkpoint was written with."
+                )
+            _assign(target, by_name[inside[place]].pop(field))
+    for name, p in own:
+        if p.name in optimizer._master_weights and _MASTER in by_name.get(name, {}):
+            _assign(optimizer._master_weights[p.name], by_name[name].pop(_MASTER))
+    left = sorted({field for fields in by_name.values() for field in fields})
+    if left:
+        raise CheckpointError(
+            f"{source} is the state of another optimizer: it keeps {', '.join(left)}, which this run's "
+            f"{type(optimizer).__name__} does not. Set optim to what the checkpoint was written with."
+        )
+
+
+def _forget(optimizer: Any) -> None:
+    """As it was before its first step."""
+    optimizer._accumulators.clear()
+    optimizer._master_weights.clear()
+    optimizer._already_create_accumulator.clear()
+
+
+def _load_options(optimizer: Any, model: nn.Layer, stored: list[dict[str, Any]]) -> None:
+    """Rates, decay and the like of the checkpoint, which are used whatever the arguments say."""
+    if own_schedule(optimizer) is None:
+        optimizer.set_lr(float(stored[0]["lr"]))
+    names = optimizer_names(optimizer, model)
+    of = {name: group for group in stored for name in group["names"]}
+    listed = optimizer._param_groups
+    if listed and isinstance(listed[0], dict):
+        for group in listed:
+            source = of[names[id(group["params"][0])]]
+            group |= {key: source[key] for key in _OPTIONS if key in source and key in group}
+            _set_decay(group, source["weight_decay"])
+        return
+    for key in _OPTIONS:
+        if key in stored[0] and hasattr(optimizer, f"_{key}"):
+            setattr(optimizer, f"_{key}", stored[0][key])
+            if key in optimizer._default_dict:
+                optimizer._default_dict[key] = stored[0][key]
+    if hasattr(optimizer, "_apply_decay_param_fun"):
+        decayed = {p.name for p in listed if of[names[id(p)]]["weight_decay"]}
+        optimizer._weight_decay = max(group["weight_decay"] for group in stored)
+        optimizer._apply_decay_param_fun = frozenset(decayed).__contains__
+
+
+def _set_decay(group: dict[str, Any], rate: float) -> None:
+    """In a group whose decay is an object that its parameters hold too."""
+    decay = group.get("weight_decay")
+    if hasattr(decay, "_coeff"):
+        decay._coeff = rate
+    elif isinstance(decay, (int, float)):
+        group["weight_decay"] = rate
+
+
+def _make_accumulators(optimizer: Any, wanted: set[int]) -> None:
+    """What the optimizer's first step would make for these parameters."""
+    block = paddle.static.default_main_program().global_block()
+    listed = optimizer._param_groups
+    if listed and isinstance(listed[0], dict):
+        for group in listed:
+            optimizer._create_accumulators(block, group | {"params": [p for p in group["params"] if id(p) in wanted]})
+    else:
+        optimizer._create_accumulators(block, [p for p in listed if id(p) in wanted])
