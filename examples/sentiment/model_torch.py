@@ -1,4 +1,4 @@
-"""A small text encoder in PyTorch. Its twins for the other frameworks stand beside it, with the same class and inputs."""
+"""A small text encoder in PyTorch. Its twins for other frameworks stand beside it: the same class, the same inputs."""
 
 import torch
 from torch import nn

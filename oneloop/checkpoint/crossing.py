@@ -95,9 +95,11 @@ class Crossing:
         array = turned(raw.array(), self.stored[name].axes, self.own[own].axes)
         return Raw(raw.dtype, array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
-    def optimizer(self, stored: Mapping[str, Raw], data: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Raw]:
+    def optimizer(
+        self, stored: Mapping[str, Raw], data: Mapping[str, Any], updates: int, own: Mapping[str, Any]
+    ) -> dict[str, Raw]:
         """The optimizer's state as this framework stores it, under this model's names and in its order of axes."""
-        common = optimizer_state.read(self.source, stored, data)
+        common = optimizer_state.read(self.source, stored, data, updates)
         found: optimizer_state.Common = {}
         for name, state in common.items():
             target = self.names.get(name)

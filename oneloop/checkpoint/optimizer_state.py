@@ -31,9 +31,9 @@ _PADDLE = {"moment1": "exp_avg", "moment2": "exp_avg_sq", "velocity": "momentum_
 _MINDSPORE = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "momentum_buffer": "momentum_buffer"}
 
 
-def read(framework: str, stored: Stored, data: Mapping[str, Any]) -> Common:
-    """What a checkpoint of that framework holds, in common words."""
-    return _READERS[framework](stored, data)
+def read(framework: str, stored: Stored, data: Mapping[str, Any], updates: int) -> Common:
+    """What a checkpoint of that framework holds, in common words. `updates`: how many the whole run has made."""
+    return _READERS[framework](stored, data, updates)
 
 
 def write(framework: str, common: Common, own: Mapping[str, Any]) -> dict[str, Raw]:
@@ -59,26 +59,84 @@ def _by_parameter(stored: Stored, words: dict[str, str], counters: tuple[str, ..
     return found
 
 
-def _read_torch(stored: Stored, data: Mapping[str, Any]) -> Common:
-    found = _by_parameter(stored, _TORCH, ("step",), data)
-    for name, state in found.items():
-        step = stored.get(f"{name}:step")
-        state.step = None if step is None else int(step.array())
-    return found
-
-
-def _write_torch(common: Common, own: Mapping[str, Any]) -> dict[str, Raw]:
-    found = _moments(common, _TORCH)
-    for name, state in common.items():
-        if state.step is not None and "exp_avg" in state.moments:
-            found[f"{name}:step"] = from_numpy(np.array(state.step, dtype=np.float32))
-    return found
-
-
 def _moments(common: Common, words: dict[str, str]) -> dict[str, Raw]:
     own = {word: mine for mine, word in words.items()}
     return {f"{name}:{own[word]}": raw for name, state in common.items() for word, raw in state.moments.items()}
 
 
-_READERS: dict[str, Callable[[Stored, Mapping[str, Any]], Common]] = {"torch": _read_torch}
-_WRITERS: dict[str, Callable[[Common, Mapping[str, Any]], dict[str, Raw]]] = {"torch": _write_torch}
+def _is_adam(state: State) -> bool:
+    return "exp_avg" in state.moments
+
+
+# -- torch: a count beside the moments of each parameter
+
+
+def _read_torch(stored: Stored, data: Mapping[str, Any], updates: int) -> Common:
+    found = _by_parameter(stored, _TORCH, ("step",), data)
+    for name, state in found.items():
+        step = stored.get(f"{name}:step")
+        state.step = updates if step is None else int(step.array())
+    return found
+
+
+def _write_torch(common: Common, own: Mapping[str, Any]) -> dict[str, Raw]:
+    steps = {
+        f"{name}:step": from_numpy(np.array(state.step, dtype=np.float32))
+        for name, state in common.items()
+        if _is_adam(state)
+    }
+    return _moments(common, _TORCH) | steps
+
+
+# -- Paddle: powers of the betas instead of a count; they vanish in a long run, so the run's own count is read
+
+
+def _read_paddle(stored: Stored, data: Mapping[str, Any], updates: int) -> Common:
+    found = _by_parameter(stored, _PADDLE, ("beta1_pow_acc", "beta2_pow_acc"), data)
+    for state in found.values():
+        state.step = updates
+    return found
+
+
+def _write_paddle(common: Common, own: Mapping[str, Any]) -> dict[str, Raw]:
+    betas = {
+        name: (group.get("beta1", 0.9), group.get("beta2", 0.999)) for group in own["groups"] for name in group["names"]
+    }
+    powers = {}
+    for name, state in common.items():
+        if _is_adam(state):
+            for i, beta in enumerate(betas[name], start=1):
+                power = np.array([beta ** ((state.step or 0) + 1)], dtype=np.float32)
+                powers[f"{name}:beta{i}_pow_acc"] = from_numpy(power)
+    return _moments(common, _PADDLE) | powers
+
+
+# -- MindSpore: one count for all parameters
+
+
+def _read_mindspore(stored: Stored, data: Mapping[str, Any], updates: int) -> Common:
+    found = _by_parameter(stored, _MINDSPORE, ("state_step",), data)
+    count = stored.get(":state_step")
+    for state in found.values():
+        state.step = updates if count is None else int(count.array().reshape(-1)[0])
+    return found
+
+
+def _write_mindspore(common: Common, own: Mapping[str, Any]) -> dict[str, Raw]:
+    found = _moments(common, _MINDSPORE)
+    if any(_is_adam(state) for state in common.values()):
+        steps = max(state.step or 0 for state in common.values())
+        found[":state_step"] = from_numpy(np.array([steps], dtype=np.int32))
+    return found
+
+
+_READERS: dict[str, Callable[[Stored, Mapping[str, Any], int], Common]] = {
+    "torch": _read_torch,
+    "paddle": _read_paddle,
+    "mindspore": _read_mindspore,
+}
+_WRITERS: dict[str, Callable[[Common, Mapping[str, Any]], dict[str, Raw]]] = {
+    "torch": _write_torch,
+    "paddle": _write_paddle,
+    "mindspore": _write_mindspore,
+}

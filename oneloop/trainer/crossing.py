@@ -54,8 +54,9 @@ def load_optimizer(trainer: Any, run: Mapping[str, Any], path: Path, file: Path)
     """Moments and the count of updates; rates and other options are this run's own, which its schedule sets."""
     weights = trainer.backend.weights
     crossing = _crossing(trainer, run, path)
+    updates = trainer.state.global_step - run["engine"].get("skipped", 0)
     _, own = weights.optimizer_state(trainer.optimizer, trainer.model)
-    found = crossing.optimizer(files.read(file), run["optimizer"], own)
+    found = crossing.optimizer(files.read(file), run["optimizer"], updates, own)
     weights.load_optimizer(
         trainer.optimizer, trainer.model, _through_file(trainer, found), own | {"values": {}}, str(path)
     )

@@ -56,7 +56,9 @@ def total(values: Sequence[paddle.Tensor], skip_nonfinite: bool = False) -> floa
     """Sum of scalars in float64, read from the device once."""
     if not values:
         return 0.0
-    stacked = to_numpy(paddle.stack([value if value.shape == [] else value.reshape([]) for value in map(paddle.Tensor.detach, values)])).astype(np.float64)
+    stacked = to_numpy(
+        paddle.stack([value if value.shape == [] else value.reshape([]) for value in map(paddle.Tensor.detach, values)])
+    ).astype(np.float64)
     if skip_nonfinite:
         # A non-finite value counts as the mean of the finite ones, so that it does not pull the average down.
         finite = np.isfinite(stacked)
