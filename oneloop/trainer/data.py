@@ -70,7 +70,7 @@ class TrainerData(TrainerParts):
         """Samples in a loader; estimated from its batches where the data set does not say."""
         try:
             return len(dataloader.dataset)
-        except (TypeError, AttributeError, NotImplementedError):
+        except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):
             return len(dataloader) * self.args.per_device_train_batch_size
 
     # -- order

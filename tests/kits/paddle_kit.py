@@ -25,6 +25,8 @@ class Kit:
     """Models in Paddle. Weights depend on nothing but `seed`."""
 
     name = "paddle"
+    half = ()  # what a CPU can compute in
+    masks_updates = False  # optimizers ask for the flag on the host
 
     def classifier(self, returns="dict", dropout=0.0, norm=False, seed=0):
         """forward(x, labels): a hidden layer and a cross entropy. `returns`: dict, tuple, object, scalar or logits."""
@@ -59,13 +61,17 @@ class Kit:
 
         return collate
 
-    def freeze(self, model):
+    def freeze(self, model, frozen=True):
         for p in model.parameters():
-            p.stop_gradient = True
+            p.stop_gradient = frozen
 
     def cross_entropy(self, logits, labels, reduction="mean"):
         import paddle
 
+        from tests.paddle_models import mean_cross_entropy
+
+        if reduction == "mean":
+            return mean_cross_entropy(logits, labels)
         return paddle.nn.functional.cross_entropy(
             logits.reshape([-1, logits.shape[-1]]), labels.reshape([-1]), reduction=reduction
         )

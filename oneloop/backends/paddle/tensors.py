@@ -67,8 +67,8 @@ def total(values: Sequence[paddle.Tensor], skip_nonfinite: bool = False) -> floa
     return float(stacked.sum())
 
 
-def count_labels(labels: Any, shifted: bool, ignore_index: int = -100) -> int:
-    """How many label entries take part in the loss. Labels are still on the host, so nothing waits for a device."""
+def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:
+    """How many label entries take part in the loss; all of them when ignore_index is None. Labels are still on the host, so nothing waits for a device."""
     if not isinstance(labels, (paddle.Tensor, np.ndarray)):
         return len(labels) if hasattr(labels, "__len__") else 1
     if not isinstance(labels, np.ndarray):
@@ -79,6 +79,8 @@ def count_labels(labels: Any, shifted: bool, ignore_index: int = -100) -> int:
         return labels.size
     if shifted and labels.ndim > 1:
         labels = labels[..., 1:]
+    if ignore_index is None:
+        return labels.size
     return int(np.count_nonzero(labels != ignore_index))
 
 
