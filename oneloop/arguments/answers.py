@@ -175,7 +175,6 @@ LASTING: tuple[Refusal, ...] = (
     *(_writer(name) for name, writer in WRITERS.items() if writer.released),
 )  # fmt: skip
 
-_OF_TORCH = (*OPTIMIZERS, "adafactor", "adamw_anyprecision")
 _NO_HALF = "Paddle computes in half precision on accelerators alone; on a CPU its autocast would do nothing, in silence"
 
 
@@ -191,15 +190,16 @@ def _half(name: str) -> Refusal:
     )
 
 
+def _of_torch(name: str) -> Refusal:
+    return Refusal(
+        "optim", name, lambda args: args.optim == name, "Paddle has no such optimizer",
+        'optim="adamw", "sgd", "rmsprop" or "adagrad"', backends=("paddle",),
+    )  # fmt: skip
+
+
 ON_PADDLE: tuple[Refusal, ...] = (
     *(_half(name) for name in ("fp16", "bf16", "fp16_full_eval", "bf16_full_eval")),
-    *(
-        Refusal(
-            "optim", name, lambda args, name=name: args.optim == name, "Paddle has no such optimizer",
-            'optim="adamw", "sgd", "rmsprop" or "adagrad"', backends=("paddle",),
-        )
-        for name in _OF_TORCH
-    ),
+    *(_of_torch(name) for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")),
     Refusal(
         "torch_compile_backend", "other than CINN", lambda args: args.torch_compile_backend not in (None, "CINN"),
         "it is a compiler of torch", "leave it out: the graph is compiled by paddle.jit.to_static",

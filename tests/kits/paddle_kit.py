@@ -104,7 +104,7 @@ class Kit:
         return {str(p.dtype).removeprefix("paddle.") for p in model.parameters()}
 
     def is_deterministic(self):
-        return os.environ.get("FLAGS_cudnn_deterministic") == "1"
+        return os.environ.get("FLAGS_cudnn_deterministic") == "1"  # noqa: SIM112
 
     @contextlib.contextmanager
     def undone_determinism(self):
@@ -126,7 +126,6 @@ class Job:
     warm = ("safetensors.paddle",)  # what takes long to import
 
     def model(self, seed=3, dropout=0.3):
-        import paddle
         from paddle import nn
 
         class Reader(nn.Layer):

@@ -63,7 +63,10 @@ def total(values: Sequence[torch.Tensor], skip_nonfinite: bool = False) -> float
 
 
 def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:
-    """How many label entries take part in the loss; all of them when ignore_index is None. Labels are still on the host, so nothing waits for a device."""
+    """How many label entries take part in the loss; all of them when ignore_index is None.
+
+    Labels are still on the host, so nothing waits for a device.
+    """
     if not isinstance(labels, (torch.Tensor, np.ndarray)):
         return len(labels) if hasattr(labels, "__len__") else 1
     labels = torch.as_tensor(labels)
