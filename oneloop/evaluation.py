@@ -34,7 +34,7 @@ def loader_rows(loader: Any) -> int | None:
     """Number of samples that a loader yields, when it can be known."""
     try:
         rows = len(loader.dataset)
-    except (TypeError, AttributeError, NotImplementedError):
+    except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):  # the last two are Paddle's
         return None
     return rows
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
+import pytest
 
 FEATURES = 6
 CLASSES = 3
@@ -50,6 +51,19 @@ def kit_module(name):
 
 def available():
     return [kit_module(name).Kit() for name in names()]
+
+
+def refuses_half(backend, arguments, **given):
+    """Whether the framework has no such half precision on a CPU; then that it says so before training."""
+    from oneloop import Trainer
+    from oneloop.errors import RefusedError
+
+    wanted = [name for name, value in given.items() if value and name[:4] in ("bf16", "fp16") and "level" not in name]
+    if all(name[:4] in backend.half for name in wanted):
+        return False
+    with pytest.raises(RefusedError, match=f"{wanted[0]}=True cannot be used on {backend.name} with the device cpu"):
+        Trainer(backend.classifier(), arguments(**given))
+    return True
 
 
 def same_bytes(left, right):

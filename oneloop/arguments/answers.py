@@ -14,8 +14,9 @@ from .packages import NOT_DRIVEN, OPTIMIZERS, WRITERS, installed
 from .processes import ACCELERATOR
 from .values import show
 
-RELEASED = ("torch",)
-COMING = ("paddle", "mindspore")
+RELEASED = ("torch", "paddle")
+COMING = ("mindspore",)
+EVERYWHERE = RELEASED + COMING
 REFUSED_NAMES = {"_n_gpu": "the number of devices is read off the machine; choose one with device"}
 
 
@@ -33,7 +34,7 @@ class Refusal:
     when: Callable[[Any], bool]
     why: str
     instead: str
-    backends: tuple[str, ...] = ("torch",)
+    backends: tuple[str, ...] = EVERYWHERE
     devices: tuple[str, ...] = ()
     module: str = ""
     package: str = ""
@@ -70,7 +71,7 @@ def _optimizer(name: str) -> Refusal:
     plain = "sgd" if name.endswith("sgd") else "adafactor" if "adafactor" in name else "adamw_torch"
     return Refusal(
         "optim", name, lambda args: args.optim == name, f"needs {package}", f'optim="{plain}"',
-        module=module, package=package, driven=not name.startswith(NOT_DRIVEN),
+        backends=("torch",), module=module, package=package, driven=not name.startswith(NOT_DRIVEN),
     )  # fmt: skip
 
 
@@ -114,7 +115,7 @@ def _trackio(name: str) -> Refusal:
 LASTING: tuple[Refusal, ...] = (
     Refusal(
         "use_ipex", "True", lambda args: args.use_ipex, "needs intel-extension-for-pytorch",
-        "leave it out; PyTorch itself has the CPU kernels", module="intel_extension_for_pytorch",
+        "leave it out; the framework itself has the CPU kernels", module="intel_extension_for_pytorch",
         package="intel-extension-for-pytorch",
     ),
     Refusal(
@@ -174,6 +175,42 @@ LASTING: tuple[Refusal, ...] = (
     *(_writer(name) for name, writer in WRITERS.items() if writer.released),
 )  # fmt: skip
 
+_NO_HALF = "Paddle computes in half precision on accelerators alone; on a CPU its autocast would do nothing, in silence"
+
+
+def _half(name: str) -> Refusal:
+    return Refusal(
+        name,
+        "True",
+        lambda args: getattr(args, name) and (name.endswith("_eval") or args.fp16_opt_level != "O0"),
+        _NO_HALF,
+        "leave it out, or a GPU",
+        backends=("paddle",),
+        devices=("cpu",),
+    )
+
+
+def _of_torch(name: str) -> Refusal:
+    return Refusal(
+        "optim", name, lambda args: args.optim == name, "Paddle has no such optimizer",
+        'optim="adamw", "sgd", "rmsprop" or "adagrad"', backends=("paddle",),
+    )  # fmt: skip
+
+
+ON_PADDLE: tuple[Refusal, ...] = (
+    *(_half(name) for name in ("fp16", "bf16", "fp16_full_eval", "bf16_full_eval")),
+    *(_of_torch(name) for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")),
+    Refusal(
+        "torch_compile_backend", "other than CINN", lambda args: args.torch_compile_backend not in (None, "CINN"),
+        "it is a compiler of torch", "leave it out: the graph is compiled by paddle.jit.to_static",
+        backends=("paddle",),
+    ),
+    Refusal(
+        "torch_compile_mode", "any", lambda args: args.torch_compile_mode is not None,
+        "paddle.jit.to_static has no modes", "leave it out", backends=("paddle",),
+    ),
+)  # fmt: skip
+
 _LATER = "it is not in this release yet"
 
 # What a later release brings: take the entry out here when it does.
@@ -197,7 +234,7 @@ NOT_YET: tuple[Refusal, ...] = (
     *(_trackio(name) for name in ("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")),
 )  # fmt: skip
 
-REFUSALS = LASTING + NOT_YET
+REFUSALS = LASTING + ON_PADDLE + NOT_YET
 
 # Arguments that mean something only with another one, whose answer is theirs.
 COMPANIONS = {

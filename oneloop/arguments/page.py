@@ -6,7 +6,7 @@ from typing import Any
 
 from . import Seq2SeqTrainingArguments
 from .aliases import Alias
-from .answers import COMING, NOT_YET, RELEASED, Refusal, answer, refused_by
+from .answers import COMING, NOT_YET, REFUSALS, RELEASED, Refusal, answer, refused_by
 from .fields import declared
 from .groups import GROUPS
 
@@ -34,7 +34,7 @@ command line (`--learning_rate 1e-4`). Nothing is ignored in silence. To each ar
 - **refuses**: this framework, this machine or this release cannot do it. There is an error when the arguments meet
   the model, which says why and what to use instead.
 
-"later" is a refusal that a later release lifts; the whole columns of paddle and mindspore are such. "for several
+"later" is a refusal that a later release lifts; the whole column of mindspore is such. "for several
 processes" is accepted, and leaves a single process nothing to do. An unknown name is an error that suggests the
 nearest one, and a value of the wrong type or out of range is an error that shows what is allowed. Numbers and dicts
 may be given as text (`"1e-4"`, `'{"min_lr": 1e-6}'`), lists as `"a,b"`.
@@ -52,11 +52,11 @@ Spellings that are only another name stand in the tables above, under "other spe
 
 ## Refused
 
-What torch refuses, and what to use instead. "needs" names a package: the argument works once it is installed, except
-where the row says that this release does not use it.
+What is refused, where, and what to use instead. "needs" names a package: the argument works once it is installed,
+except where the row says that this release does not use it.
 
-| argument | value | why | instead |
-|---|---|---|---|
+| argument | value | on | why | instead |
+|---|---|---|---|---|
 {refused}
 
 Several processes (`torchrun` and its like) are refused as a whole in this release.
@@ -127,11 +127,16 @@ def render() -> str:
 
 def _refused(names: list[str]) -> list[str]:
     """A row for each reason to refuse, with all the values that it concerns."""
-    rows: dict[tuple[str, str, str], list[str]] = {}
+    rows: dict[tuple[str, str, str, str], list[str]] = {}
     for name in names:
-        for refusal in refused_by(name, "torch"):
-            rows.setdefault((name, _why(refusal), _cell(refusal.instead)), []).append(refusal.shown)
-    return [f"| `{name}` | {', '.join(values)} | {why} | {instead} |" for (name, why, instead), values in rows.items()]
+        for refusal in (refusal for refusal in REFUSALS if refusal.argument == name):
+            where = ", ".join(backend for backend in RELEASED if backend in refusal.backends)
+            rows.setdefault((name, where, _why(refusal), _cell(refusal.instead)), []).append(refusal.shown)
+    return [
+        f"| `{name}` | {', '.join(values)} | {where} | {why} | {instead} |"
+        for (name, where, why, instead), values in rows.items()
+        if where
+    ]
 
 
 def _order(group: str) -> int:

@@ -62,14 +62,13 @@ class Workers:
         for number in range(len(self.pipes)):  # a run before this one may have been left in its middle
             while self._open[number]:
                 self._receive(number)
-        alive, order, left = list(range(len(self.pipes))), [], True
-        for turn in range(self.ahead * len(alive)):
-            left = left and self._give(alive[turn % len(alive)], tasks, order)
+        left, order = True, list[int]()  # whose batch comes next
+        for turn in range(self.ahead * len(self.pipes)):
+            left = left and self._give(turn % len(self.pipes), tasks, order)
         while order:
             number = order.pop(0) if self.in_order else self._first_ready(order)
             batch = self._receive(number)
-            if batch == END if isinstance(batch, str) else False:
-                alive = [other for other in alive if other != number]
+            if isinstance(batch, str) and batch == END:
                 for _ in range(self._open[number]):  # what else it was asked for has no answer either
                     self._receive(number)
                 order = [other for other in order if other != number]
@@ -112,8 +111,8 @@ class Workers:
         value = pickle.loads(words, buffers=parts)
         if good:
             return value
-        error, where = value
-        raise error from RuntimeError(f"in worker {number} of the data loader:\n{where}")
+        raised, where = value
+        raise raised from RuntimeError(f"in worker {number} of the data loader:\n{where}")
 
     def close(self) -> None:
         """End the processes."""

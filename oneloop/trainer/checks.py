@@ -11,7 +11,7 @@ def has_length(dataset: Any) -> bool:
     """Whether len() works."""
     try:
         return len(dataset) is not None
-    except (TypeError, AttributeError, NotImplementedError):
+    except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):  # the last two are Paddle's
         return False
 
 

@@ -70,7 +70,7 @@ class TrainerData(TrainerParts):
         """Samples in a loader; estimated from its batches where the data set does not say."""
         try:
             return len(dataloader.dataset)
-        except (TypeError, AttributeError, NotImplementedError):
+        except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):
             return len(dataloader) * self.args.per_device_train_batch_size
 
     # -- order
@@ -214,7 +214,8 @@ class TrainerData(TrainerParts):
         if self._class_weights is not None:
             array = tensors.to_numpy(labels) if tensors.is_tensor(labels) else np.asarray(labels)
             if array.dtype.kind in "iu":  # labels that are shares of classes have a plain mean
-                return weigh_labels(array, self._class_weights, self._ignore_index, self._shifts_labels)
+                ignored = -100 if self._ignore_index is None else self._ignore_index
+                return weigh_labels(array, self._class_weights, ignored, self._shifts_labels)
         return int(tensors.count_labels(labels, self._shifts_labels, self._ignore_index))
 
     def _prepare_inputs(self, inputs: Any) -> Any:

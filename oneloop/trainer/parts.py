@@ -55,7 +55,7 @@ class TrainerParts:
     # The weight of a micro-batch in its update; see losses.py.
     _counts_items: bool
     _micro_items: list[float]
-    _ignore_index: int
+    _ignore_index: int | None  # None: every label counts
     _loss_sums: bool
     _class_weights: Any
     _share: float | None

@@ -29,6 +29,8 @@ class TrainerSteps(TrainerParts):
         function = self.criterion if self.compute_loss_func is None else self.compute_loss_func
         ignored, weight = setting(function, "ignore_index"), setting(function, "weight")
         self._ignore_index = ignored if isinstance(ignored, int) else -100
+        if self.backend.models.counts_ignored(function):
+            self._ignore_index = None  # its mean is over all labels
         self._loss_sums = setting(function, "reduction") == "sum" and not self._func_is_share
         self._loss_is_share = self._loss_is_share or self._loss_sums
         weighs = ignored is not None and self.backend.tensors.is_tensor(weight)  # others' weights leave the mean plain

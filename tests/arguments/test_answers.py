@@ -45,6 +45,26 @@ REFUSED = [
     ({"accelerator_config": {"split_batches": True}}, ["split_batches", "per_device_train_batch_size"]),
     ({"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 2}}}, ["gradient_accumulation_steps"]),
 ]
+ON_PADDLE = [
+    ({"fp16": True}, ["fp16=True", "Paddle computes in half precision on accelerators alone"]),
+    ({"bf16": True, "fp16_opt_level": "O2"}, ["bf16=True", "on accelerators alone"]),
+    ({"fp16_full_eval": True}, ["fp16_full_eval=True", "on accelerators alone"]),
+    ({"bf16_full_eval": True}, ["bf16_full_eval=True", "on accelerators alone"]),
+    ({"optim": "adafactor"}, ["optim='adafactor'", "adamw"]),
+    ({"adafactor": True}, ["adafactor=True", "adamw"]),
+    ({"optim": "adamw_anyprecision"}, ["optim='adamw_anyprecision'", "Paddle has no such optimizer"]),
+    ({"torch_compile_backend": "inductor"}, ["torch_compile_backend='inductor'", "to_static"]),
+    ({"torch_compile_mode": "max-autotune"}, ["torch_compile_mode='max-autotune'", "to_static"]),
+]
+FINE_ON_PADDLE = [
+    {},
+    {"bf16": True, "fp16_opt_level": "O0"},
+    {"jit_mode_eval": True},
+    {"torch_compile": True},
+    {"recompute": True},
+    {"do_export": True},
+    *({"optim": name} for name in ("adamw", "adamw_hf", "adamw_torch", "adamw_torch_fused", "sgd", "rmsprop")),
+]
 FINE = [
     {},
     {"tf32": False},
@@ -90,8 +110,34 @@ def test_not_refused(given):
     TrainingArguments("out", **given).check_backend("torch", "cpu")
 
 
+@pytest.mark.parametrize(
+    ("given", "words"), [*REFUSED, *ON_PADDLE], ids=lambda value: "-".join(value) if isinstance(value, dict) else ""
+)
+def test_refused_on_paddle(given, words):
+    args = TrainingArguments("out", **given)
+    with pytest.raises(RefusedError) as caught:
+        args.check_backend("paddle", "cpu")
+    if "optim" in given:  # packages for torch are of no use here
+        words = ["Paddle has no such optimizer"]
+    for word in [*words, "paddle", "cpu", "Instead: "]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("given", FINE_ON_PADDLE, ids=lambda given: "-".join(given) or "defaults")
+def test_not_refused_on_paddle(given):
+    TrainingArguments("out", **given).check_backend("paddle", "cpu")
+
+
+def test_half_precision_is_for_the_accelerators_of_paddle():
+    TrainingArguments("out", bf16=True).check_backend("paddle", "cuda")
+    TrainingArguments("out", fp16=True, fp16_opt_level="O2").check_backend("paddle", "xpu")
+
+
 def test_every_refusal_is_tried_here():
-    tried = {name for given, _ in REFUSED for name in given} | {"trackio_bucket_id", "trackio_static_space_id"}
+    tried = {name for given, _ in [*REFUSED, *ON_PADDLE] for name in given} | {
+        "trackio_bucket_id",
+        "trackio_static_space_id",
+    }
     assert {refusal.argument for refusal in answers.REFUSALS} <= tried
 
 

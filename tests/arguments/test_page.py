@@ -39,21 +39,23 @@ def test_every_row_has_an_answer_for_each_backend():
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "torch", "paddle"),
     [
-        ("learning_rate", "works"),
-        ("optim", "works in part"),
-        ("tf32", "works in part"),
-        ("ddp_timeout", "idle"),
-        ("use_ipex", "refuses"),
-        ("push_to_hub", "later"),
-        ("hub_token", "later"),
-        ("sharding", "later"),
+        ("learning_rate", "works", "works"),
+        ("optim", "works in part", "works in part"),
+        ("tf32", "works in part", "works in part"),
+        ("bf16", "works", "works in part"),
+        ("torch_compile_mode", "works", "refuses"),
+        ("ddp_timeout", "idle", "idle"),
+        ("use_ipex", "refuses", "refuses"),
+        ("push_to_hub", "later", "later"),
+        ("hub_token", "later", "later"),
+        ("sharding", "later", "later"),
     ],
 )
-def test_answers(name, expected):
-    assert answer(name, "torch") == expected
-    assert answer(name, "paddle") == "later"
+def test_answers(name, torch, paddle):
+    assert answer(name, "torch") == torch
+    assert answer(name, "paddle") == paddle
 
 
 def test_every_refusal_stands_on_the_page():

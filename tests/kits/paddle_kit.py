@@ -25,6 +25,8 @@ class Kit:
     """Models in Paddle. Weights depend on nothing but `seed`."""
 
     name = "paddle"
+    half = ()  # what a CPU can compute in
+    masks_updates = False  # optimizers ask for the flag on the host
 
     def classifier(self, returns="dict", dropout=0.0, norm=False, seed=0):
         """forward(x, labels): a hidden layer and a cross entropy. `returns`: dict, tuple, object, scalar or logits."""
@@ -59,13 +61,17 @@ class Kit:
 
         return collate
 
-    def freeze(self, model):
+    def freeze(self, model, frozen=True):
         for p in model.parameters():
-            p.stop_gradient = True
+            p.stop_gradient = frozen
 
     def cross_entropy(self, logits, labels, reduction="mean"):
         import paddle
 
+        from tests.paddle_models import mean_cross_entropy
+
+        if reduction == "mean":
+            return mean_cross_entropy(logits, labels)
         return paddle.nn.functional.cross_entropy(
             logits.reshape([-1, logits.shape[-1]]), labels.reshape([-1]), reduction=reduction
         )
@@ -98,7 +104,7 @@ class Kit:
         return {str(p.dtype).removeprefix("paddle.") for p in model.parameters()}
 
     def is_deterministic(self):
-        return os.environ.get("FLAGS_cudnn_deterministic") == "1"
+        return os.environ.get("FLAGS_cudnn_deterministic") == "1"  # noqa: SIM112
 
     @contextlib.contextmanager
     def undone_determinism(self):
@@ -120,7 +126,6 @@ class Job:
     warm = ("safetensors.paddle",)  # what takes long to import
 
     def model(self, seed=3, dropout=0.3):
-        import paddle
         from paddle import nn
 
         class Reader(nn.Layer):

@@ -11,6 +11,8 @@ class Kit:
     """Models in PyTorch. Weights depend on nothing but `seed`."""
 
     name = "torch"
+    half = ("bf16", "fp16")  # what a CPU can compute in
+    masks_updates = True  # a flag on the device can leave an update out, and is read later
 
     def classifier(self, returns="dict", dropout=0.0, norm=False, seed=0):
         """forward(x, labels): a hidden layer and a cross entropy. `returns`: dict, tuple, object, scalar or logits."""
@@ -53,8 +55,8 @@ class Kit:
 
         return collate
 
-    def freeze(self, model):
-        model.requires_grad_(False)
+    def freeze(self, model, frozen=True):
+        model.requires_grad_(not frozen)
 
     def cross_entropy(self, logits, labels, reduction="mean"):
         import torch

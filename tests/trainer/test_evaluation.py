@@ -5,7 +5,7 @@ import pytest
 
 from oneloop import EvalPrediction, Trainer
 from oneloop.errors import ArgumentError, DataError
-from tests.backends_support import rows, same_bytes, tagged
+from tests.backends_support import refuses_half, rows, same_bytes, tagged
 
 
 def keep(into):
@@ -227,7 +227,9 @@ def test_nothing_to_evaluate(make, data, said):
 
 @pytest.mark.parametrize("kind", ["bf16_full_eval", "fp16_full_eval"])
 @pytest.mark.parametrize("norm", [False, True])
-def test_evaluating_in_half_precision_leaves_the_weights_as_they_were(backend, make, kind, norm):
+def test_evaluating_in_half_precision_leaves_the_weights_as_they_were(backend, arguments, make, kind, norm):
+    if refuses_half(backend, arguments, **{kind: True}):
+        return
     model = backend.classifier(norm=norm)
     before = backend.weights(model)
     half = make(model, eval_dataset=rows(10), **{kind: True})

@@ -109,8 +109,13 @@ def test_get_decay_parameter_names(backend, trained):
         model = backend.classifier()
         trainer = trained(model, rows(12), cls, **options)
         weights[cls] = backend.weights(model)
-        with_decay = {id(p) for g in trainer.optimizer.param_groups if g["weight_decay"] for p in g["params"]}
-        names = {name for name, p in model.named_parameters() if id(p) in with_decay}
+        with_decay = {
+            id(p)
+            for g in trainer.backend.optimizers.groups(trainer.optimizer)
+            if g["weight_decay"]
+            for p in g["params"]
+        }
+        names = {name for name, p in trainer.backend.models.named_parameters(model) if id(p) in with_decay}
         assert names == ({"hidden.weight", "head.weight"} if cls is Trainer else {"head.weight"})
     assert largest_difference(weights[Trainer], weights[HeadAlone]) > 1e-3
 

@@ -7,7 +7,7 @@ import pytest
 
 from oneloop import EarlyStoppingCallback, Trainer, TrainerState, get_last_checkpoint
 from oneloop.errors import CheckpointError
-from tests.backends_support import rows, same_bytes
+from tests.backends_support import refuses_half, rows, same_bytes
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "max_steps": 9, "logging_steps": 3}
 
@@ -188,7 +188,9 @@ def histories(trainer):
     ],
     ids=["plain", "accumulation", "groups", "plateau", "workers", "scaler"],
 )
-def test_a_resumed_run_is_the_unbroken_one(backend, trained, tmp_path, given):
+def test_a_resumed_run_is_the_unbroken_one(backend, arguments, trained, tmp_path, given):
+    if refuses_half(backend, arguments, **given):
+        return
     data = [row | {"size": 1 + i * 7 % 10} for i, row in enumerate(rows(22))]
     options = RUN | {"max_steps": 12, "save_strategy": "steps", "save_steps": 5, "logging_steps": 1} | given
     options |= {"eval_dataset": rows(6, 1)}

@@ -66,5 +66,5 @@ def _compare(expected: list[np.ndarray], found: list[np.ndarray]) -> None:
     if not close:
         raise ModelError(
             "the exported model does not compute what the model does: something in its forward depends on Python "
-            "values that the export has frozen. Use tensor operations there, or pass an input_spec that fixes the sizes."
+            "values that the export has frozen. Use tensor operations there, or an input_spec that fixes the sizes."
         )

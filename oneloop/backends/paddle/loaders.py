@@ -145,7 +145,7 @@ def is_loader(value: Any) -> bool:
 
 
 def is_iterable(dataset: Any) -> bool:
-    """A data set that can only be walked through, not indexed. Paddle's IterableDataset has a __getitem__ that fails."""
+    """A data set that can only be walked through. Paddle's IterableDataset has a __getitem__, but one that fails."""
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 

@@ -78,6 +78,17 @@ def shifts_labels(model: nn.Layer) -> bool:
     return bool(getattr(base_of(model), "shifts_labels", False))
 
 
+def counts_ignored(criterion: Any) -> bool:
+    """Whether a criterion's mean is over labels that take no part too.
+
+    Paddle's cross entropy divides by the labels that count only if ignore_index is not negative, or if classes have
+    weights; with the usual -100 it divides by the number of all labels.
+    """
+    if not isinstance(criterion, nn.CrossEntropyLoss) or criterion.reduction != "mean":
+        return False
+    return criterion.ignore_index < 0 and criterion.weight is None
+
+
 def train_mode(model: nn.Layer) -> None:
     if not model.training:
         model.train()

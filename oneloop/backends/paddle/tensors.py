@@ -56,9 +56,8 @@ def total(values: Sequence[paddle.Tensor], skip_nonfinite: bool = False) -> floa
     """Sum of scalars in float64, read from the device once."""
     if not values:
         return 0.0
-    stacked = to_numpy(
-        paddle.stack([value if value.shape == [] else value.reshape([]) for value in map(paddle.Tensor.detach, values)])
-    ).astype(np.float64)
+    scalars = [value.detach() if value.shape == [] else value.detach().reshape([]) for value in values]
+    stacked = to_numpy(paddle.stack(scalars)).astype(np.float64)
     if skip_nonfinite:
         # A non-finite value counts as the mean of the finite ones, so that it does not pull the average down.
         finite = np.isfinite(stacked)
@@ -67,8 +66,11 @@ def total(values: Sequence[paddle.Tensor], skip_nonfinite: bool = False) -> floa
     return float(stacked.sum())
 
 
-def count_labels(labels: Any, shifted: bool, ignore_index: int = -100) -> int:
-    """How many label entries take part in the loss. Labels are still on the host, so nothing waits for a device."""
+def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:
+    """How many label entries take part in the loss; all of them when ignore_index is None.
+
+    Labels are still on the host, so nothing waits for a device.
+    """
     if not isinstance(labels, (paddle.Tensor, np.ndarray)):
         return len(labels) if hasattr(labels, "__len__") else 1
     if not isinstance(labels, np.ndarray):
@@ -79,6 +81,8 @@ def count_labels(labels: Any, shifted: bool, ignore_index: int = -100) -> int:
         return labels.size
     if shifted and labels.ndim > 1:
         labels = labels[..., 1:]
+    if ignore_index is None:
+        return labels.size
     return int(np.count_nonzero(labels != ignore_index))
 
 

@@ -69,6 +69,11 @@ def shifts_labels(model: nn.Module) -> bool:
     return name.endswith(("ForCausalLM", "LMHeadModel"))
 
 
+def counts_ignored(criterion: Any) -> bool:
+    """Whether a criterion's mean is over labels that take no part too: in torch it never is."""
+    return False
+
+
 def train_mode(model: nn.Module) -> None:
     if not model.training:
         model.train()

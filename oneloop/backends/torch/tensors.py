@@ -62,8 +62,11 @@ def total(values: Sequence[torch.Tensor], skip_nonfinite: bool = False) -> float
     return float(stacked.sum())
 
 
-def count_labels(labels: Any, shifted: bool, ignore_index: int = -100) -> int:
-    """How many label entries take part in the loss. Labels are still on the host, so nothing waits for a device."""
+def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:
+    """How many label entries take part in the loss; all of them when ignore_index is None.
+
+    Labels are still on the host, so nothing waits for a device.
+    """
     if not isinstance(labels, (torch.Tensor, np.ndarray)):
         return len(labels) if hasattr(labels, "__len__") else 1
     labels = torch.as_tensor(labels)
@@ -71,6 +74,8 @@ def count_labels(labels: Any, shifted: bool, ignore_index: int = -100) -> int:
         return labels.numel()
     if shifted and labels.ndim > 1:
         labels = labels[..., 1:]
+    if ignore_index is None:
+        return labels.numel()
     return int((labels != ignore_index).sum())
 
 
