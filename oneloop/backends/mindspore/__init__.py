@@ -1,0 +1,23 @@
+"""MindSpore. The same files and names stand in the folders of the other frameworks."""
+
+from . import ready  # noqa: I001  before everything else: it looks at what MindSpore needs around it
+
+from . import debugging, devices, engine, foreign, loaders, memory, models, optimizers, randomness, tensors, weights
+
+NAME = "mindspore"
+
+__all__ = [
+    "NAME",
+    "debugging",
+    "devices",
+    "engine",
+    "foreign",
+    "loaders",
+    "memory",
+    "models",
+    "optimizers",
+    "randomness",
+    "ready",
+    "tensors",
+    "weights",
+]

@@ -1,0 +1,120 @@
+"""Devices: which there are, and how batches get there. MindSpore has one device a process, for everything in it."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+
+from ...errors import ArgumentError
+from ...processes import world
+from . import ready
+
+_KINDS = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "npu": "npu"}
+_TARGETS = {"cpu": "CPU", "cuda": "GPU", "npu": "Ascend"}
+_NAMES = {"cpu": "cpu", "cuda": "gpu", "npu": "npu"}
+
+
+@dataclass(frozen=True)
+class Device:
+    """cpu, gpu:0 or npu:0; MindSpore itself has only names for them."""
+
+    type: str
+    index: int | None = None
+
+    @property
+    def target(self) -> str:
+        """MindSpore's word for it: CPU, GPU or Ascend."""
+        return _TARGETS[self.type]
+
+    def __str__(self) -> str:
+        name = _NAMES[self.type]
+        return name if self.index is None else f"{name}:{self.index}"
+
+
+@functools.cache
+def available(kind: str) -> int:
+    """How many devices of that kind this machine has."""
+    if kind == "cpu":
+        return 1
+    with ready.quiet():
+        return ms.hal.device_count(_TARGETS[kind]) if kind in _TARGETS and ms.hal.is_available(_TARGETS[kind]) else 0
+
+
+def resolve(spec: str | None) -> Device:
+    """A real device for "cpu", "gpu", "npu:1" or None, which means the best there is."""
+    if spec is None:
+        kind, index = next((kind for kind in ("npu", "cuda") if available(kind)), "cpu"), ""
+    else:
+        name, _, index = str(spec).partition(":")
+        if name not in _KINDS or (index and not index.isdigit()):
+            raise ArgumentError(f"device={spec!r} is not a device of MindSpore; use cpu, gpu, gpu:0, npu or npu:0")
+        kind = _KINDS[name]
+    count = available(kind)
+    if count == 0 or (index and int(index) >= count):
+        raise ArgumentError(
+            f"device={spec!r}, but MindSpore {ms.__version__} sees {count} {_TARGETS[kind]} device(s) on this machine. "
+            "Leave device out to take the best there is, or use device='cpu'."
+        )
+    if kind == "cpu":
+        return Device("cpu")
+    return Device(kind, int(index) if index else world().local_rank % count)
+
+
+def kind(device: Device) -> str:
+    """cpu, cuda or npu."""
+    return device.type
+
+
+def place(model: ms.nn.Cell, device: Device) -> ms.nn.Cell:
+    """Let the process compute on that device; a model has no place of its own."""
+    current = ms.get_context("device_target")
+    if current != device.target:
+        try:
+            ms.set_device(device.target, device.index or 0)
+        except RuntimeError as error:
+            raise ArgumentError(
+                f"device={str(device)!r}, but this process already computes on {current}, and MindSpore cannot change "
+                f"that: {error}. Call mindspore.set_device({device.target!r}) at the start of the program."
+            ) from error
+    ready.settle(device.target)
+    return model
+
+
+def move(batch: Any, device: Device, non_blocking: bool = True) -> Any:
+    """Every array of a nested batch as a tensor; tensors go to the device when they are used."""
+    if isinstance(batch, Mapping):
+        moved = {key: move(value, device, non_blocking) for key, value in batch.items()}
+        return moved if type(batch) is dict else type(batch)(moved)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(move(value, device, non_blocking) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(move(value, device, non_blocking) for value in batch)
+    if isinstance(batch, np.ndarray) and batch.dtype.kind in "biuf":
+        return ms.Tensor(batch)
+    return batch
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that the device or the host ran out of memory."""
+    if isinstance(error, MemoryError):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        sign in text
+        for sign in ("out of memory", "Out of memory", "Alloc memory failed", "Memory not enough", "malloc")
+    )
+
+
+def empty_cache(device: Device) -> None:
+    """Give cached blocks back to the device; nothing to do on a CPU."""
+    if device.type != "cpu":
+        ms.runtime.empty_cache()
+
+
+def allow_tf32(on: bool) -> None:
+    """TF32 matrix products and convolutions on NVIDIA devices."""
+    ms.device_context.gpu.op_precision.matmul_allow_tf32(on)
+    ms.device_context.gpu.op_precision.conv_allow_tf32(on)

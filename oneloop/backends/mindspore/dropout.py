@@ -1,0 +1,124 @@
+"""Dropout whose masks come from a random stream that a checkpoint can hold.
+
+MindSpore keeps the state of `nn.Dropout` inside of its kernel, where nothing can read it or put it back, so a resumed
+run would go on with other masks. Here the layers of a model get their masks from one NumPy generator, in the order in
+which they are called. Layers that are computed again in the backward pass see the masks of the forward pass.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+from mindspore.common._register_for_recompute import recompute_registry
+
+_WORDS = ("state", "inc")
+_MASK64 = 2**64 - 1
+
+stream = np.random.Generator(np.random.PCG64(0))
+
+
+def seed(value: int) -> None:
+    stream.bit_generator.state = np.random.PCG64(value).state
+
+
+def get_state() -> np.ndarray:
+    """The generator's state: two numbers of 128 bits, and a half-used word."""
+    found: Any = stream.bit_generator.state
+    wide = [part for word in _WORDS for part in (found["state"][word] >> 64, found["state"][word] & _MASK64)]
+    return np.array([*wide, found["has_uint32"], found["uinteger"]], dtype=np.uint64)
+
+
+def set_state(array: np.ndarray) -> None:
+    high, low, inc_high, inc_low, has, rest = (int(word) for word in array)
+    stream.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": high << 64 | low, "inc": inc_high << 64 | inc_low},
+        "has_uint32": has,
+        "uinteger": rest,
+    }
+
+
+def uniform(shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers from 0 up to 1, for masks and noise."""
+    return stream.random(shape, dtype=np.float32)
+
+
+class Mask:
+    """Stands where a layer had its kernel: some elements become zero, the others grow to make up for them."""
+
+    def __init__(self, drop: float, channels: int | None = None) -> None:
+        self.drop = drop
+        self.channels = channels  # axes from here on share a number: whole channels are dropped
+
+    def __call__(self, x: ms.Tensor) -> tuple[ms.Tensor, None]:
+        shape = tuple(x.shape)
+        if self.channels is not None:
+            shape = shape[: self.channels] + (1,) * (len(shape) - self.channels)
+        kept = uniform(shape) >= self.drop
+        mask = ms.Tensor((kept / (1.0 - self.drop)).astype(np.float32))
+        return x * (mask if x.dtype == ms.float32 else mask.astype(x.dtype)), None
+
+
+class _Channels:
+    """Dropout1d, 2d and 3d: construct of a layer whose kernel is hidden in a function."""
+
+    def __init__(self, layer: nn.Cell, axes: int) -> None:
+        self.layer = layer
+        self.axes = axes  # of one channel, such as two for an image
+
+    def __call__(self, x: ms.Tensor) -> ms.Tensor:
+        if not self.layer.training or not self.layer.p:
+            return x
+        return Mask(float(self.layer.p), x.ndim - self.axes)(x)[0]
+
+
+_CHANNELS = {nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
+
+
+def install(model: nn.Cell) -> int:
+    """Let every dropout layer of a model take its masks from the stream; how many there are that drop anything."""
+    found = 0
+    for _, cell in model.cells_and_names():
+        if isinstance(cell, nn.Dropout):
+            drop = 1.0 - cell.keep_prob if cell.p is None else float(cell.p)
+            cell.dropout = Mask(drop)
+            found += drop > 0
+        elif type(cell) in _CHANNELS:
+            cell.construct = _Channels(cell, _CHANNELS[type(cell)])
+            found += float(cell.p) > 0
+        if getattr(cell, "_recompute_cell", None) is not None:
+            replay_in(cell)
+    return found
+
+
+# -- layers that are computed twice
+
+
+def replay_in(cell: nn.Cell) -> None:
+    """Compute this cell again in the backward pass, with the masks that it had in the forward pass."""
+    cell._recompute_cell = recompute_registry.get()(cell.construct, False, False, True, _contexts)
+
+
+def _contexts() -> tuple[Any, Any]:
+    """One for the forward pass and one for its repetition, as mindspore.recompute asks for them."""
+    start: list[Any] = []
+    return _remember(start), _repeat(start)
+
+
+@contextlib.contextmanager
+def _remember(start: list[Any]) -> Iterator[None]:
+    start[:] = [stream.bit_generator.state]
+    yield
+
+
+@contextlib.contextmanager
+def _repeat(start: list[Any]) -> Iterator[None]:
+    now = stream.bit_generator.state
+    stream.bit_generator.state = start[0]
+    try:
+        yield
+    finally:
+        stream.bit_generator.state = now

@@ -1,0 +1,293 @@
+"""Gradients of one micro-batch at a time, and the update that follows.
+
+MindSpore differentiates functions: a tensor has no `backward`. The loss of a micro-batch is computed inside of
+`value_and_grad`, and its gradients are added to those held, as `grad` of each parameter.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn, ops
+from mindspore.graph.api import _pynative_executor
+
+from ...errors import ModelError
+from . import dropout
+from .devices import Device
+from .models import compute_in_half, unwrap
+from .optimizers import parameters_of
+from .scaling import SMALLEST_LOSS_SCALE, Scaler
+
+
+class Engine:
+    """Knows the gradients between micro-batches, the loss scale, and whether they are finite."""
+
+    def __init__(
+        self,
+        model: nn.Cell,
+        device: Device,
+        *,
+        half: str | None = None,
+        loss_scale: float = 32768.0,
+        max_grad_norm: float = 1.0,
+        nonfinite: str = "stop",
+    ) -> None:
+        self.model = model
+        self.device = device
+        self.scaler = Scaler(loss_scale) if half == "fp16" else None
+        dropout.install(unwrap(model))
+        if half is not None:
+            compute_in_half(model, half)
+        self.max_grad_norm = max_grad_norm
+        self.nonfinite = nonfinite
+        # All of them: a callback may unfreeze some in the middle of a run.
+        self.parameters: list[ms.Parameter] = list(unwrap(model).get_parameters())
+        self._on_host = device.type == "cpu"  # where NumPy is quicker than an operation, and reads cost nothing
+        self.norm: float | None = None
+        self.skipped = 0  # updates that a loss-scale overflow or nonfinite="skip" left out
+        self._factor = 1.0  # what the gradients held are to be multiplied by: the clipping and the loss scale
+        self._bad = False
+        self._loss: ms.Tensor | None = None
+        self._recorded: list[ms.Tensor] | None = None  # losses of a training_step that is being differentiated
+        self._compute: Callable[[], Any] = lambda: None
+        self._differentiate: tuple[list[int], Callable[[], Any]] = ([], lambda: None)
+
+    # -- gradients
+
+    def autocast(self, cache_enabled: bool | None = True) -> contextlib.AbstractContextManager:
+        """The context that the forward pass runs in. Half precision is a property of the cells here."""
+        return contextlib.nullcontext()
+
+    def backward(self, loss: ms.Tensor, **kwargs: Any) -> None:
+        """Add the gradients of a loss to those held; only inside of a training_step, which is then differentiated."""
+        if self._recorded is None:
+            raise ModelError(
+                "backward was called outside of training_step, and MindSpore can only differentiate what it has "
+                "watched being computed. Override training_step or compute_loss, or call "
+                "trainer.engine.loss_and_gradients(function)."
+            )
+        self._recorded.append(_as_loss(loss))
+
+    def loss_and_gradients(self, compute: Callable[[], ms.Tensor], divisor: Any = None) -> ms.Tensor:
+        """The primitive of the loop: run compute, add the gradients of its loss, divided by divisor, to those held."""
+
+        def divided() -> ms.Tensor:
+            loss = _as_loss(compute())
+            return loss if divisor is None else loss / divisor
+
+        if self._recorded is not None:
+            loss = divided()
+            self.backward(loss)
+            return ops.stop_gradient(loss)
+        return self._gradients_of(lambda: (divided(), None))[0]
+
+    def recorded(self, step: Callable[[], Any]) -> Any:
+        """Run a training_step that somebody has overridden, and add the gradients of the losses that it handed to
+        backward or to loss_and_gradients: whichever way it computes them, MindSpore watches it all."""
+
+        def watched() -> tuple[ms.Tensor, Any]:
+            self._recorded = []
+            try:
+                returned = step()
+                losses = self._recorded
+            except AttributeError as error:
+                if "backward" in str(error):
+                    raise ModelError(_NO_BACKWARD) from error
+                raise
+            finally:
+                self._recorded = None
+            if not losses:
+                raise ModelError(f"training_step has left no gradients. {_NO_BACKWARD}")
+            total = losses[0]
+            for loss in losses[1:]:
+                total = total + loss
+            return total, returned
+
+        loss, returned = self._gradients_of(watched)
+        return loss if returned is None else ops.stop_gradient(returned) if _is_tensor(returned) else returned
+
+    def _gradients_of(self, compute: Callable[[], tuple[ms.Tensor, Any]]) -> tuple[ms.Tensor, Any]:
+        """Differentiate; the loss, and whatever else compute returned."""
+        trainable = [p for p in self.parameters if p.requires_grad]
+        if not trainable:
+            raise ModelError(_NO_GRADIENTS)
+        if self._differentiate[0] != [id(p) for p in trainable]:
+            weights = ms.ParameterTuple(trainable)
+            self._differentiate = (
+                [id(p) for p in trainable],
+                ms.value_and_grad(self._forward, None, weights, has_aux=True),
+            )
+        self._compute = compute
+        self._extra: Any = None
+        try:
+            (_, loss), found = self._differentiate[1]()
+        except BaseException:
+            # What was recorded up to the exception would be taken for the beginning of the next forward pass.
+            _pynative_executor.clear_res()
+            raise
+        finally:
+            self._compute = lambda: None
+        for p, gradient in zip(trainable, found, strict=True):
+            held = _held(p)
+            p.grad = gradient if held is None else self._sum(held, gradient)
+        return loss, self._extra
+
+    def _sum(self, held: ms.Tensor, gradient: ms.Tensor) -> ms.Tensor:
+        return _tensor(held.asnumpy() + gradient.asnumpy()) if self._on_host else held + gradient
+
+    def _forward(self) -> tuple[ms.Tensor, ms.Tensor]:
+        loss, self._extra = self._compute()
+        loss = loss.astype(ms.float32) if loss.dtype != ms.float32 else loss
+        if self.scaler is None:
+            return loss, ops.stop_gradient(loss)
+        return loss * self.scaler.scale, ops.stop_gradient(loss)
+
+    def include(self, optimizer: Any) -> None:
+        """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
+        known = {id(p) for p in self.parameters}
+        self.parameters.extend(p for p in parameters_of(optimizer) if id(p) not in known)
+
+    def clear(self) -> None:
+        """Forget the gradients held."""
+        for p in self.parameters:
+            p.grad = None
+
+    # -- update
+
+    def prepare_update(self, optimizer: Any, loss: ms.Tensor | None) -> None:
+        """Find out how far the gradients are to be scaled, and whether they and the loss are finite."""
+        self._loss = loss
+        self.norm, self._bad = None, False
+        self._factor = 1.0 if self.scaler is None else 1.0 / self.scaler.scale
+        gradients = [p.grad for p in self.parameters if _held(p) is not None]
+        if not gradients:
+            raise ModelError(_NO_GRADIENTS)
+        if self.max_grad_norm <= 0 and self.nonfinite == "ignore" and self.scaler is None:
+            return
+        norm = _norm(gradients) * self._factor
+        self.norm = norm
+        if not math.isfinite(norm) or (loss is not None and not math.isfinite(float(loss.asnumpy()))):
+            self._bad = True
+        elif self.max_grad_norm > 0:
+            self._factor *= min(1.0, self.max_grad_norm / (norm + 1e-6))
+
+    def apply_update(self, optimizer: Any, step: int) -> int | None:
+        """Step the optimizer unless something is not finite; the number of a step that was not, once it is known."""
+        if self.scaler is not None:
+            return self._apply_scaled(optimizer, step)
+        if self._bad and self.nonfinite != "ignore":
+            self.skipped += 1
+            return step
+        self._step(optimizer)
+        return None
+
+    def _apply_scaled(self, optimizer: Any, step: int) -> int | None:
+        assert self.scaler is not None
+        before = self.scaler.scale
+        self.scaler.update(self._bad)
+        if not self._bad:
+            self._step(optimizer)
+            return None
+        # An overflow is how the scaler finds its scale; it means trouble only when no smaller scale is left, or when
+        # the loss, which is not scaled, is not finite itself.
+        self.skipped += 1
+        lost = self._loss is not None and not math.isfinite(float(self._loss.asnumpy()))
+        return step if before <= SMALLEST_LOSS_SCALE or lost else None
+
+    def _step(self, optimizer: Any) -> None:
+        members = parameters_of(optimizer)
+        found = [_held(p) for p in members]
+        if not getattr(optimizer, "leaves_out_frozen", False):
+            found = [ops.zeros_like(p) if g is None else g for p, g in zip(members, found, strict=True)]
+        if self._factor != 1.0:
+            found = [None if g is None else self._scaled(g) for g in found]
+        optimizer(tuple(found))
+
+    def _scaled(self, gradient: ms.Tensor) -> ms.Tensor:
+        """Not in place: two parameters may have one gradient between them."""
+        if not self._on_host:
+            return gradient * self._factor
+        array = gradient.asnumpy()
+        return _tensor(array * array.dtype.type(self._factor))
+
+    def read_pending(self) -> int | None:
+        """Nothing is ever left unread here."""
+        return None
+
+    # -- what logs and checkpoints ask for
+
+    def grad_norm(self) -> float | None:
+        """Norm of the last update's gradients before clipping."""
+        return self.norm
+
+    def loss_scale(self) -> float | None:
+        return None if self.scaler is None else self.scaler.scale
+
+    def state(self) -> dict[str, Any]:
+        """Plain data: what a resumed run needs besides weights and optimizer."""
+        return {"skipped": self.skipped, "scaler": None if self.scaler is None else self.scaler.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.skipped = int(state.get("skipped", 0))
+        if self.scaler is not None and state.get("scaler"):
+            self.scaler.load_state(state["scaler"])
+
+
+_NO_GRADIENTS = (
+    "there are no gradients to update the model with: no trainable parameter took part in the loss. Look for "
+    "stop_gradient, a frozen model, or a training_step that hands no loss to self.accelerator.backward."
+)
+_NO_BACKWARD = (
+    "A MindSpore tensor has no backward(): call self.accelerator.backward(loss) in its place, or "
+    "super().training_step(...), or override compute_loss alone."
+)
+
+
+def _held(p: ms.Parameter) -> Any:
+    return getattr(p, "grad", None)
+
+
+def _tensor(array: np.ndarray) -> ms.Tensor:
+    """A tensor over the memory of an array that nobody else has."""
+    return ms.Tensor.from_numpy(np.ascontiguousarray(array))
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, ms.Tensor)
+
+
+def _as_loss(loss: Any) -> ms.Tensor:
+    """A loss that depends on a parameter, or an error in words."""
+    if not isinstance(loss, ms.Tensor) or not loss._requires_grad:
+        raise ModelError(
+            f"the loss cannot be differentiated: it is a {type(loss).__name__} that depends on no trainable parameter. "
+            "Look for asnumpy(), item() or stop_gradient on the way to it, or a frozen model."
+        )
+    return loss
+
+
+def _norm(gradients: list[ms.Tensor]) -> float:
+    """The norm of all gradients together. On a CPU NumPy is several times as fast as one operation for each."""
+    squares = 0.0
+    for gradient in gradients:
+        flat = gradient.asnumpy().reshape(-1)
+        if flat.dtype != np.float32:
+            flat = flat.astype(np.float32)
+        squares += float(np.dot(flat, flat))
+    return math.sqrt(squares) if squares >= 0 else math.nan
+
+
+def no_gradients() -> contextlib.AbstractContextManager:
+    """Evaluation: nothing in here is differentiated, as nothing is outside of value_and_grad."""
+    return contextlib.nullcontext()
+
+
+def clip_norm(parameters: Any, max_norm: float, norm_type: float = 2.0) -> Any:
+    """Gradients are the engine's here, and it clips them by itself."""
+    raise ModelError(
+        "clip_grad_norm_ has nothing to clip on MindSpore: parameters hold no gradients. Use the argument "
+        "max_grad_norm, which clips every update."
+    )

@@ -1,0 +1,205 @@
+"""Loaders: batches of a data set in oneloop's order, and of the data sets of mindspore.dataset in theirs."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from ...data.columns import ColumnFilter
+from ...data.permutation import key_of
+from ...errors import DataError
+from .workers import Workers
+
+logger = logging.getLogger(__name__)
+
+_WORKERS = -104  # keeps the seeds of workers apart from those of data/seeding.py
+
+
+class Loader:
+    """Batches by a batch sampler, or in the order of something that is walked through."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Callable[[list[Any]], Any],
+        batches: Any = None,
+        batch_size: int = 1,
+        drop_last: bool = False,
+        workers: int = 0,
+        persistent: bool = False,
+        prefetch: int | None = None,
+        context: str | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self.collate_fn = collate
+        self.batch_sampler = batches
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.num_workers = workers
+        self.persistent = persistent
+        self.prefetch = prefetch or 2
+        self.context = context
+        self.seed = 0  # of workers that walk; begin_epoch sets it
+        self._workers: Workers | None = None
+
+    def __len__(self) -> int:
+        if self.batch_sampler is not None:
+            return len(self.batch_sampler)
+        whole, rest = divmod(len(self.dataset), self.batch_size)
+        return whole if self.drop_last or not rest else whole + 1
+
+    def __iter__(self) -> Iterator[Any]:
+        # Order and seed belong to the moment of iter(), not of the first next().
+        indices = None if self.batch_sampler is None else iter(self.batch_sampler)
+        if self.num_workers:
+            return self._from_workers(indices)
+        return self._walk() if indices is None else self._fetch(indices)
+
+    def _fetch(self, batches: Iterator[list[int]]) -> Iterator[Any]:
+        collate, dataset = self.collate_fn, self.dataset
+        fetch = getattr(dataset, "__getitems__", None)
+        for indices in batches:
+            yield collate(fetch(indices) if fetch is not None else [dataset[i] for i in indices])
+
+    def _walk(self) -> Iterator[Any]:
+        samples = iter(self.dataset)
+        while chunk := list(islice(samples, self.batch_size)):
+            if len(chunk) < self.batch_size and self.drop_last:
+                return
+            yield self.collate_fn(chunk)
+
+    def _from_workers(self, indices: Iterator[list[int]] | None) -> Iterator[Any]:
+        walks = indices is None
+        if self._workers is None:
+            self._workers = Workers(self, self.num_workers, self.context)
+        try:
+            yield from self._workers.walk() if walks else self._workers.fetch(indices, self.prefetch)
+        finally:
+            if walks or not self.persistent:
+                close(self)
+
+
+class Batched(Loader):
+    """A mindspore.dataset that makes batches itself: they pass as they are."""
+
+    def __len__(self) -> int:
+        return self.dataset.source.get_dataset_size()
+
+    def __iter__(self) -> Iterator[Any]:
+        only: Any = _first
+        if isinstance(self.collate_fn, ColumnFilter):
+            only = ColumnFilter(_first, self.collate_fn.keep, self.collate_fn.on_first)
+        return (only([batch]) for batch in self.dataset.rows())
+
+
+def _first(samples: list[Any]) -> Any:
+    return samples[0]
+
+
+class Pipeline:
+    """A data set of mindspore.dataset as something to walk through: dicts of arrays, shuffled anew in each epoch.
+
+    A pipeline that is iterated again repeats its order, so its seed is set to that of the epoch before.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.seed: int | None = None
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        if self.seed is not None:
+            _library().config.set_seed(self.seed % 2**32)
+        return self.source.create_dict_iterator(num_epochs=1, output_numpy=True)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows())
+
+    def __len__(self) -> int:
+        """Samples, not batches."""
+        return self.source.get_dataset_size() * self.source.get_batch_size()
+
+
+def _library() -> Any:
+    return sys.modules["mindspore.dataset"]
+
+
+def _is_pipeline(value: Any) -> bool:
+    """A data set of mindspore.dataset, found without importing that package, which takes a while."""
+    return any(
+        base.__name__ == "Dataset" and base.__module__.startswith("mindspore.dataset.") for base in type(value).__mro__
+    )
+
+
+def _makes_batches(source: Any) -> bool:
+    """Whether a step of the pipeline puts samples together."""
+    if any("Batch" in base.__name__ and base.__module__.startswith("mindspore.") for base in type(source).__mro__):
+        return True
+    return any(_makes_batches(child) for child in getattr(source, "children", ()))
+
+
+def close(loader: Any) -> None:
+    """End the processes that a loader of ours keeps between epochs."""
+    if isinstance(loader, Loader) and loader._workers is not None:
+        kept, loader._workers = loader._workers, None
+        kept.close()
+
+
+def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
+    """Call it before iter(): the workers of a loader of ours draw numbers that depend on (seed, epoch) alone."""
+    if isinstance(loader, Loader):
+        loader.seed = key_of(seed, epoch, _WORKERS) >> 1
+
+
+def is_loader(value: Any) -> bool:
+    """Something that makes batches, not a data set."""
+    made = any(base.__module__ == "mindspore.dataset.engine.iterators" for base in type(value).__mro__)
+    return made or isinstance(value, Loader)
+
+
+def is_iterable(dataset: Any) -> bool:
+    """A data set that can only be walked through, not indexed."""
+    return isinstance(dataset, Pipeline) or _is_pipeline(dataset) or not hasattr(dataset, "__getitem__")
+
+
+def make_loader(
+    dataset: Any,
+    *,
+    collate: Callable[[list[Any]], Any],
+    batches: Any = None,
+    batch_size: int = 1,
+    drop_last: bool = False,
+    workers: int = 0,
+    pin: bool = False,
+    persistent: bool = False,
+    prefetch: int | None = None,
+    context: str | None = None,
+    in_order: bool = True,
+    seed: int = 0,
+) -> Loader:
+    """Batches by a batch sampler, or in the order of data that is walked through. Iterating never draws from the
+    random stream of the model."""
+    if _is_pipeline(dataset):
+        if workers:
+            logger.warning(
+                "dataloader_num_workers=%d is left aside: a data set of mindspore.dataset has workers of its own "
+                "(num_parallel_workers).",
+                workers,
+            )
+        if not _makes_batches(dataset):
+            return Loader(Pipeline(dataset), collate, None, batch_size, drop_last)
+        if batch_size != 1:
+            raise DataError(
+                f"the data set is already batched (dataset.batch() gives {dataset.get_batch_size()} samples at a "
+                f"time), and the batch size in the arguments is {batch_size}: batches of batches fit no model. Set "
+                "per_device_train_batch_size and per_device_eval_batch_size to 1, which passes its batches through, "
+                "or leave dataset.batch() out."
+            )
+        return Batched(Pipeline(dataset), collate)
+    return Loader(dataset, collate, batches, batch_size, drop_last, workers, persistent, prefetch, context)
+
+
+def reseed_generator(dataset: Any, seed: int) -> None:
+    """A pipeline shuffles by this seed from its next iteration on."""
+    if isinstance(dataset, Pipeline):
+        dataset.seed = seed

@@ -1,0 +1,232 @@
+"""What the core asks of a model."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import mindspore as ms
+from mindspore import nn
+
+from ...errors import ModelError, RefusedError
+from .. import common
+from . import dropout
+from .compiling import Compiled
+
+logger = logging.getLogger(__name__)
+
+HALF_LEVELS = ("O0", "O2", "O3")  # of fp16_opt_level; O1 becomes O2, aloud
+_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm2d)
+
+
+def unwrap(model: Any) -> nn.Cell:
+    """The user's own cell under the graph compiler's wrapper."""
+    return model.cell if isinstance(model, Compiled) else model
+
+
+def is_adapter(model: nn.Cell) -> bool:
+    """A PEFT model: there are none for MindSpore's own cells."""
+    return False
+
+
+def base_of(model: Any) -> nn.Cell:
+    """The user's model under wrappers: the one whose construct names the inputs."""
+    return unwrap(model)
+
+
+def config_of(model: Any) -> Any:
+    """The model's configuration object, or None."""
+    return getattr(unwrap(model), "config", None)
+
+
+def forward_of(model: Any) -> Callable:
+    """The method that a call of the model ends in."""
+    return unwrap(model).construct
+
+
+def forward_parameters(model: Any) -> list[str] | None:
+    """Names that construct accepts; None when it takes anything (only *args or **kwargs)."""
+    return common.parameter_names(forward_of(model))
+
+
+def label_names(model: Any) -> list[str]:
+    """What the model calls its labels."""
+    return common.label_names(forward_parameters(model))
+
+
+def shifts_labels(model: Any) -> bool:
+    """Whether the model's loss compares position i with label i+1, as causal language models do.
+
+    A model of your own says so with a class attribute `shifts_labels = True`.
+    """
+    base = base_of(model)
+    declared = getattr(base, "shifts_labels", None)
+    if declared is not None:
+        return bool(declared)
+    return type(base).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def train_mode(model: Any) -> None:
+    if not unwrap(model).training:
+        unwrap(model).set_train(True)
+
+
+def eval_mode(model: Any) -> list[nn.Cell]:
+    """Switch to evaluation; the cells that were in training, for restore_mode."""
+    base = unwrap(model)
+    training = [cell for _, cell in base.cells_and_names() if cell.training]
+    if training:
+        base.set_train(False)
+    return training
+
+
+def restore_mode(training: list[nn.Cell]) -> None:
+    """Back to training, but for cells that were in evaluation before: a frozen batch norm stays frozen."""
+    for cell in training:
+        cell.phase = "train"
+        cell.add_flags(training=True)
+
+
+def invoke(model: Callable, inputs: Any) -> Any:
+    """Call the model with a batch: names for a mapping, positions for a tuple."""
+    try:
+        return common.call(model, inputs)
+    except TypeError as error:
+        if isinstance(model, (nn.Cell, Compiled)):
+            base = base_of(model)
+            common.explain_call(base, base.construct, type(base).construct is not nn.Cell.construct, inputs, error)
+        raise
+
+
+def named_parameters(model: Any) -> list[tuple[str, ms.Parameter]]:
+    """Trainable parameters, each once."""
+    return [(name, p) for name, p in unwrap(model).parameters_and_names() if p.requires_grad]
+
+
+def is_buffer(name: str) -> bool:
+    """Statistics that a norm gathers: MindSpore keeps them as parameters that are not trained."""
+    return name.rpartition(".")[2] in ("moving_mean", "moving_variance")
+
+
+def num_parameters(model: Any, trainable: bool = False) -> int:
+    return sum(
+        p.size
+        for name, p in unwrap(model).parameters_and_names()
+        if (p.requires_grad or not trainable) and not is_buffer(name)
+    )
+
+
+def num_matrix_parameters(model: Any) -> int:
+    """Parameters that take part in matrix products: embeddings are look-ups and do no arithmetic."""
+    base = unwrap(model)
+    tables = {id(c.embedding_table) for _, c in base.cells_and_names() if isinstance(c, nn.Embedding)}
+    return sum(p.size for name, p in base.parameters_and_names() if id(p) not in tables and not is_buffer(name))
+
+
+def decay_names(model: Any) -> list[str]:
+    """Parameters that weight decay applies to: all but biases and the weights of norms."""
+    names = []
+    for prefix, cell in unwrap(model).cells_and_names():
+        if isinstance(cell, _NORMS) or "norm" in type(cell).__name__.lower():
+            continue
+        for name, _ in cell.parameters_and_names(expand=False):
+            if "bias" not in name:
+                names.append(f"{prefix}.{name}" if prefix else name)
+    return names
+
+
+def recompute(model: Any, options: dict[str, Any] | None) -> None:
+    """Throw activations away in the forward pass and compute them again in the backward pass.
+
+    Models that can do it themselves are told to; in any other one, each element of a CellList or SequentialCell is a
+    block of its own.
+    """
+    base = unwrap(model)
+    if options:
+        logger.warning("gradient_checkpointing_kwargs=%s means nothing to MindSpore and is left aside.", options)
+    if hasattr(base, "gradient_checkpointing_enable"):
+        base.gradient_checkpointing_enable()
+        return
+    blocks = _blocks(base)
+    if not blocks:
+        raise RefusedError(
+            "gradient_checkpointing (recompute) needs a model that is built from blocks: an nn.CellList or "
+            "nn.SequentialCell whose elements have weights, or a method gradient_checkpointing_enable. "
+            f"{type(base).__name__} has none of them: put its layers into an nn.CellList, or leave the argument out."
+        )
+    for block in blocks:
+        dropout.replay_in(block)
+
+
+def _blocks(cell: nn.Cell) -> list[nn.Cell]:
+    """Outermost elements of cell lists that hold weights."""
+    if isinstance(cell, (nn.CellList, nn.SequentialCell)):
+        return [child for child in cell.cells() if next(iter(child.get_parameters()), None) is not None]
+    found: list[nn.Cell] = []
+    for child in cell.cells():
+        found.extend(_blocks(child))
+    return found
+
+
+def add_embedding_noise(model: Any, alpha: float) -> Callable[[], None]:
+    """NEFTune: uniform noise on the embeddings while training. The value returned takes it off."""
+    base = base_of(model)
+    embeddings = base.get_input_embeddings() if hasattr(base, "get_input_embeddings") else None
+    if embeddings is None:
+        embeddings = next((cell for _, cell in base.cells_and_names() if isinstance(cell, nn.Embedding)), None)
+    if embeddings is None:
+        raise ModelError(
+            f"neftune_noise_alpha adds noise to embeddings, but {type(base).__name__} has none. Leave it out."
+        )
+
+    def noise(layer: nn.Cell, inputs: Any, output: ms.Tensor) -> ms.Tensor:
+        if not layer.training:
+            return output
+        span = alpha / (output.shape[-2] * output.shape[-1]) ** 0.5
+        return output + ms.Tensor((dropout.uniform(tuple(output.shape)) * 2 - 1) * span, output.dtype)
+
+    return embeddings.register_forward_hook(noise).remove
+
+
+def compiled(model: Any, backend: str | None, mode: str | None) -> Compiled:
+    """The model behind MindSpore's graph compiler; what it cannot compile runs as it is, with a reason."""
+    return Compiled(unwrap(model))
+
+
+def check_compiler(backend: str | None) -> None:
+    """MindSpore has one compiler; another one's name is an error before training."""
+    if backend is not None and backend not in ("ms.jit", "jit", "mindspore"):
+        raise RefusedError(
+            f"torch_compile_backend (torchdynamo) {backend!r} is a compiler of PyTorch; on MindSpore models are "
+            "compiled by mindspore.jit. Leave it out, and use torch_compile=True."
+        )
+
+
+def to_half(model: Any, kind: str) -> Any:
+    """Weights in float16 ("fp16") or bfloat16 ("bf16")."""
+    dtype = ms.float16 if kind == "fp16" else ms.bfloat16
+    for name, p in unwrap(model).parameters_and_names():
+        if p.dtype == ms.float32 and not is_buffer(name):
+            p.set_dtype(dtype)
+    return model
+
+
+def compute_in_half(model: Any, kind: str) -> None:
+    """O2: operations in half precision, but for norms; the weights stay in float32 and are the master weights."""
+    dtype = ms.float16 if kind == "fp16" else ms.bfloat16
+    base = unwrap(model)
+    base.to_float(dtype)
+    for _, cell in base.cells_and_names():
+        if isinstance(cell, _NORMS):
+            cell.to_float(ms.float32)
+
+
+def copy_values(model: Any) -> list[Any]:
+    return [(p.dtype, p.asnumpy().copy()) for p in unwrap(model).get_parameters()]
+
+
+def restore_values(model: Any, values: list[Any]) -> None:
+    """Put values from copy_values back, with their dtypes."""
+    for p, (dtype, value) in zip(unwrap(model).get_parameters(), values, strict=True):
+        if p.dtype != dtype:
+            p.set_dtype(dtype)
+        ms.ops.assign(p, ms.Tensor(value))

@@ -1,0 +1,111 @@
+"""Optimizers by name, parameter groups, and their learning rates."""
+
+import inspect
+from typing import Any
+
+import mindspore as ms
+from mindspore import nn, ops
+from mindspore.experimental import optim as experimental
+
+from ...errors import ArgumentError
+from ..common import optimizer_options
+from .updates import SGD, AdamW
+
+ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused")
+
+_SIMPLE = {
+    "sgd": SGD,
+    "adagrad": experimental.Adagrad,
+    "rmsprop": experimental.RMSprop,
+}
+
+
+def is_optimizer(value: Any) -> bool:
+    return isinstance(value, (nn.Optimizer, experimental.Optimizer))
+
+
+def class_and_options(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
+    """The optimizer class for args.optim, and what to build it with."""
+    name = str(getattr(args.optim, "value", args.optim))
+    extra = optimizer_options(args.optim_args)
+    options: dict[str, Any] = {"lr": args.learning_rate}
+    if name in ADAMW_NAMES:
+        return AdamW, options | {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon} | extra
+    if name in _SIMPLE:
+        return _SIMPLE[name], options | extra
+    raise ArgumentError(f"optim={name!r} has no implementation on mindspore; use adamw, {', '.join(_SIMPLE)}")
+
+
+def parameter_groups(
+    named: list[tuple[str, ms.Parameter]], decay: set[str], weight_decay: float
+) -> list[dict[str, Any]]:
+    """Two groups: with and without weight decay. Empty ones are left out; without decay one is enough, and quicker."""
+    if not weight_decay:
+        return [{"params": [p for _, p in named], "weight_decay": 0.0}]
+    groups = [
+        {"params": [p for name, p in named if name in decay], "weight_decay": weight_decay},
+        {"params": [p for name, p in named if name not in decay], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
+    """An optimizer over these groups; an option that the class does not take is an error that names it."""
+    options = dict(options)
+    if issubclass(cls, nn.Optimizer) and "lr" in options:  # the name that those of mindspore.nn have for it
+        options["learning_rate"] = options.pop("lr")
+    accepted = inspect.signature(cls.__init__).parameters
+    wrong = [key for key in options if key not in accepted]
+    if wrong and not any(p.kind == p.VAR_KEYWORD for p in accepted.values()):
+        raise ArgumentError(
+            f"{cls.__name__} takes no {', '.join(wrong)} (from optim_args or optimizer_cls_and_kwargs); it takes "
+            f"{', '.join(list(accepted)[2:])}."
+        )
+    try:
+        return cls(groups, **options)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{cls.__name__} cannot be built: {error}. Look at learning_rate, the adam_ arguments, optim_args and "
+            "optimizer_cls_and_kwargs."
+        ) from error
+
+
+def parameters_of(optimizer: Any) -> list[ms.Parameter]:
+    """In the order in which the optimizer takes their gradients."""
+    return list(optimizer.parameters)
+
+
+def _rates(optimizer: Any) -> list[Any]:
+    """Where the rates lie: numbers or parameters, one a group."""
+    if hasattr(optimizer, "param_groups"):
+        return [group["lr"] for group in optimizer.param_groups]
+    if getattr(optimizer, "dynamic_lr", False):
+        raise ArgumentError(
+            f"{type(optimizer).__name__} was built with a learning-rate schedule of its own, and the Trainer sets the "
+            "rate of every step: build it with a number, and choose the schedule with lr_scheduler_type."
+        )
+    rate = optimizer.learning_rate
+    return list(rate) if getattr(optimizer, "is_group_lr", False) else [rate]
+
+
+def learning_rates(optimizer: Any) -> list[float]:
+    return [rate if isinstance(rate, float) else float(rate.asnumpy()) for rate in _rates(optimizer)]
+
+
+def set_learning_rates(optimizer: Any, rates: list[float]) -> None:
+    for place, (current, rate) in enumerate(zip(_rates(optimizer), rates, strict=True)):
+        if isinstance(current, float):
+            optimizer.param_groups[place]["lr"] = rate
+        else:  # a parameter: a new one would leave the compiled step of the optimizer with the old rate
+            ops.assign(current, ms.Tensor(rate, ms.float32))
+
+
+def group_of(optimizer: Any, parameter: ms.Parameter | None) -> Any:
+    """The group that holds the parameter, or all groups."""
+    if not hasattr(optimizer, "param_groups"):
+        groups = [{"params": parameters_of(optimizer)}]
+    else:
+        groups = optimizer.param_groups
+    if parameter is None:
+        return [group["params"] for group in groups]
+    return next((group for group in groups if any(p is parameter for p in group["params"])), None)

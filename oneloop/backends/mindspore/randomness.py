@@ -1,0 +1,66 @@
+"""Random state of MindSpore, as plain data.
+
+There are three streams: the seeds of operations such as ops.dropout and ops.uniform, which MindSpore keeps in a table
+of its own; the default generator behind mindspore.mint; and that of dropout layers, which is ours (see dropout.py).
+`mindspore.set_seed` would seed NumPy as well, behind the back of whoever seeded it.
+"""
+
+import json
+import sys
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+
+from . import dropout
+
+_seeds = sys.modules["mindspore.common.seed"]  # the attribute of that name may be something else
+
+UNSET = -1
+
+
+def seed(value: int) -> None:
+    """Seed every generator of the framework."""
+    _seeds._GLOBAL_SEED = value % 2**31
+    _seeds._KERNEL_SEED.clear()
+    ms.manual_seed(value % 2**63)
+    dropout.seed(value)
+    if "mindspore.dataset" in sys.modules:
+        sys.modules["mindspore.dataset"].config.set_seed(value % 2**32)
+
+
+def get_state() -> dict[str, np.ndarray]:
+    """The state of every generator that training may draw from."""
+    table = sorted([kernel, number, current] for (kernel, number), current in _seeds._KERNEL_SEED.items())
+    known = _seeds._GLOBAL_SEED
+    return {
+        "mindspore.dropout": dropout.get_state(),
+        "mindspore.seed": np.array([UNSET if known is None else known], dtype=np.int64),
+        "mindspore.operations": np.frombuffer(json.dumps(table).encode(), dtype=np.uint8),
+        "mindspore.generator": np.array(ms.get_rng_state().asnumpy()),
+    }
+
+
+def set_state(state: dict[str, Any]) -> None:
+    """Put back what get_state returned; streams of other frameworks are passed over."""
+    if "mindspore.dropout" in state:
+        dropout.set_state(state["mindspore.dropout"])
+    if "mindspore.seed" in state:
+        known = int(np.asarray(state["mindspore.seed"])[0])
+        _seeds._GLOBAL_SEED = None if known == UNSET else known
+    if "mindspore.operations" in state:
+        table = json.loads(np.asarray(state["mindspore.operations"], dtype=np.uint8).tobytes())
+        _seeds._KERNEL_SEED.clear()
+        _seeds._KERNEL_SEED.update({(kernel, number): current for kernel, number, current in table})
+    if "mindspore.generator" in state:
+        ms.set_rng_state(ms.Tensor(np.array(state["mindspore.generator"])))
+
+
+def deterministic(on: bool = True) -> None:
+    """Deterministic algorithms everywhere."""
+    ms.set_deterministic(on)
+
+
+def worker_seed() -> int:
+    """In a loader's worker: the seed that it started from."""
+    return int(_seeds._GLOBAL_SEED or 0) % 2**32

@@ -1,0 +1,96 @@
+"""Tensors to and from NumPy, and the few operations on them that the core asks for."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import ops
+
+from ..common import map_tensors
+from ..common import split as common_split
+
+Tensor = ms.Tensor
+
+in_worker = False  # in a loader's worker, which must not make tensors: see workers.py
+
+_HALF = {"fp16": ms.float16, "bf16": ms.bfloat16}
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, ms.Tensor)
+
+
+def is_floating(tensor: ms.Tensor) -> bool:
+    return tensor.dtype in (ms.float16, ms.float32, ms.float64, ms.bfloat16)
+
+
+def from_numpy(array: np.ndarray) -> Any:
+    """A copy: MindSpore's kernels may keep what they are given."""
+    return array if in_worker else ms.Tensor(array)
+
+
+def to_numpy(tensor: ms.Tensor) -> np.ndarray:
+    """On the host, as a copy: `asnumpy` alone is a window on memory that the next update writes to. bfloat16 becomes
+    float32, since NumPy has no such type."""
+    if tensor.dtype == ms.bfloat16:
+        tensor = tensor.astype(ms.float32)
+    return np.array(tensor.asnumpy())
+
+
+def stack(values: Sequence[ms.Tensor]) -> ms.Tensor:
+    return ops.stack(tuple(values))
+
+
+def detach(value: Any) -> Any:
+    """Nested values cut off from the graph."""
+    return map_tensors(value, is_tensor, ops.stop_gradient)
+
+
+def in_half(value: Any, kind: str) -> Any:
+    """Nested values with every floating-point tensor in float16 ("fp16") or bfloat16 ("bf16")."""
+    return map_tensors(value, is_tensor, lambda tensor: tensor.astype(_HALF[kind]) if is_floating(tensor) else tensor)
+
+
+def copy_into(target: np.ndarray, tensor: ms.Tensor) -> None:
+    """Write a tensor into a NumPy array of the same shape."""
+    np.copyto(target, tensor.asnumpy() if tensor.dtype != ms.bfloat16 else to_numpy(tensor))
+
+
+def total(values: Sequence[ms.Tensor], skip_nonfinite: bool = False) -> float:
+    """Sum of scalars in float64."""
+    if not values:
+        return 0.0
+    found = np.array([float(value.asnumpy().reshape(-1)[0]) for value in values])
+    if skip_nonfinite:
+        # A non-finite value counts as the mean of the finite ones, so that it does not pull the average down.
+        finite = np.isfinite(found)
+        count = int(finite.sum())
+        return float(found[finite].sum()) * (len(values) / count) if count else 0.0
+    return float(found.sum())
+
+
+def count_labels(labels: Any, shifted: bool, ignore_index: int = -100) -> int:
+    """How many label entries take part in the loss. Labels are still on the host, so nothing waits for a device."""
+    if isinstance(labels, ms.Tensor):
+        labels = labels.asnumpy()
+    if not isinstance(labels, np.ndarray):
+        return len(labels) if hasattr(labels, "__len__") else 1
+    if labels.dtype.kind == "f":
+        return labels.size
+    if shifted and labels.ndim > 1:
+        labels = labels[..., 1:]
+    return int((labels != ignore_index).sum())
+
+
+def smoothed_loss(logits: ms.Tensor, labels: ms.Tensor, epsilon: float, shift: bool) -> ms.Tensor:
+    """Cross entropy against labels of which a share epsilon is spread over all classes; -100 takes no part."""
+    if shift:
+        logits, labels = logits[..., :-1, :], labels[..., 1:]
+    flat = logits.reshape(-1, logits.shape[-1]).astype(ms.float32)
+    return ops.cross_entropy(flat, labels.reshape(-1).astype(ms.int32), ignore_index=-100, label_smoothing=epsilon)
+
+
+def split(value: Any, parts: int, rows: int) -> list[Any]:
+    """A batch cut into parts along its first axis; values without that axis are shared by all parts."""
+    return common_split(value, parts, rows, lambda leaf: isinstance(leaf, (ms.Tensor, np.ndarray)))

@@ -1,0 +1,196 @@
+"""Weights and optimizer state as named tensors, to and from safetensors files."""
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import mindspore as ms
+import numpy as np
+from mindspore import nn, ops
+from safetensors.numpy import load_file
+
+from ...checkpoint.tensors import Raw, from_numpy
+from ...errors import CheckpointError, RefusedError
+from ..common import check_fit, check_optimizer_fit
+from .models import unwrap
+from .optimizers import parameters_of
+
+LAYOUT = "ms"
+
+
+def _every_name(cell: nn.Cell) -> list[tuple[str, Any]]:
+    """All weights and buffers under all their names, also those that share one."""
+    found: list[tuple[str, Any]] = []
+
+    def walk(inner: nn.Cell, prefix: str) -> None:
+        for name, p in inner._params.items():
+            if p is not None:
+                found.append((prefix + name, p if p.inited_param is None else p.inited_param))
+        for name, buffer in inner._buffers.items():
+            if buffer is not None and name not in inner._non_persistent_buffers_set:
+                found.append((prefix + name, buffer))
+        for name, child in inner._cells.items():
+            if child is not None:
+                walk(child, f"{prefix}{name}.")
+
+    walk(cell, "")
+    return found
+
+
+def model_tensors(model: Any) -> tuple[dict[str, ms.Tensor], dict[str, str]]:
+    """Every weight and buffer once, and which other names share it (tied weights)."""
+    first: dict[int, str] = {}
+    tensors: dict[str, ms.Tensor] = {}
+    tied: dict[str, str] = {}
+    for name, value in _every_name(unwrap(model)):
+        if id(value) in first:
+            tied[name] = first[id(value)]
+        else:
+            first[id(value)] = name
+            tensors[name] = value
+    return tensors, tied
+
+
+def copy_to(tensor: Any, buffer: np.ndarray | None) -> np.ndarray:
+    """A real copy on the host, in the buffer of the save before where it fits: `asnumpy` shares the memory that the
+    next update writes to."""
+    array = _host(tensor)
+    if buffer is None or buffer.shape != array.shape or buffer.dtype != array.dtype:
+        buffer = np.empty(array.shape, array.dtype)
+    np.copyto(buffer, array)
+    return buffer
+
+
+def _host(tensor: Any) -> np.ndarray:
+    if isinstance(tensor, np.ndarray):
+        return tensor
+    if tensor.dtype == ms.bfloat16:
+        raise CheckpointError("bfloat16 weights cannot be saved on MindSpore yet; train in float32 or with fp16=True.")
+    return tensor.asnumpy()
+
+
+def raw(tensor: Any) -> Raw:
+    """A tensor on the host as the bytes that go into a file."""
+    return from_numpy(_host(tensor))
+
+
+def load_tensors(path: Path) -> dict[str, np.ndarray]:
+    try:
+        return load_file(str(path))
+    except Exception as error:
+        raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error
+
+
+def put(target: Any, value: np.ndarray) -> None:
+    """Write values into a tensor where it lies. `set_data` and `load_param_into_net` would give it other memory, and
+    an optimizer that has made a step would go on updating the old one."""
+    ops.assign(target, ms.Tensor(np.ascontiguousarray(value).reshape(target.shape), target.dtype))
+
+
+def load_model(model: Any, tensors: dict[str, np.ndarray], tied: dict[str, str], source: str) -> None:
+    """Copy weights into the model; every name and shape that does not fit is listed in one error."""
+    own = dict(_every_name(unwrap(model)))
+    values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
+    by_place = {id(value): name for name, value in own.items() if name in values}
+    for name, value in own.items():  # a file of another writer leaves tied names out
+        if name not in values and id(value) in by_place:
+            values[name] = values[by_place[id(value)]]
+    check_fit(values, own, source)
+    for name, target in own.items():
+        put(target, values[name])
+
+
+def save_adapter(model: Any, directory: Path) -> NoReturn:
+    raise RefusedError("adapters (PEFT) are models of PyTorch; there are none on MindSpore.")
+
+
+def load_adapter(model: Any, directory: Path) -> NoReturn:
+    raise RefusedError("adapters (PEFT) are models of PyTorch; there are none on MindSpore.")
+
+
+# -- optimizers
+
+
+def optimizer_names(optimizer: Any, model: Any) -> dict[int, str]:
+    """id of a parameter -> the name its state is stored under."""
+    names = {id(p): name for name, p in unwrap(model).parameters_and_names()}
+    for i, p in enumerate(parameters_of(optimizer)):
+        names.setdefault(id(p), f"parameter.{i}")
+    return names
+
+
+def _fields(optimizer: Any, model: Any) -> dict[str, Any]:
+    """Every tensor of the optimizer's state by the name it is stored under: "weight:exp_avg" for one of a parameter,
+    ":state_step" for one of them all. Learning rates are no state: they are stored with their groups."""
+    names, members = optimizer_names(optimizer, model), parameters_of(optimizer)
+    known = {id(p) for p in members} | {id(rate) for rate in _rate_parameters(optimizer)}
+    found: dict[str, Any] = {}
+    for field, value in vars(optimizer).items():
+        if (
+            isinstance(value, ms.ParameterTuple)
+            and len(value) == len(members)
+            and field not in ("parameters", "_parameters")
+        ):
+            for p, state in zip(members, value, strict=True):
+                if id(state) not in known:
+                    known.add(id(state))
+                    found[f"{names[id(p)]}:{field}"] = state
+    for name, value in optimizer._params.items():
+        if value is not None and id(value) not in known:
+            found[f":{name}"] = value
+    return found
+
+
+def _rate_parameters(optimizer: Any) -> list[ms.Parameter]:
+    rates: list[Any] = list(getattr(optimizer, "lrs", None) or ())
+    rates += [group["lr"] for group in getattr(optimizer, "param_groups", ())]
+    rate = getattr(optimizer, "learning_rate", None)
+    rates += list(rate) if isinstance(rate, (list, tuple)) else [rate]
+    return [rate for rate in rates if isinstance(rate, ms.Parameter)]
+
+
+def _plain(value: Any) -> Any:
+    """JSON for a value of a parameter group."""
+    if isinstance(value, ms.Tensor):
+        return float(value.asnumpy()) if value.size == 1 else {"unsaved": "Tensor"}
+    if isinstance(value, (tuple, list)):
+        return [_plain(inner) for inner in value]
+    return value if isinstance(value, (int, float, str, bool, type(None))) else {"unsaved": str(type(value))}
+
+
+def optimizer_state(optimizer: Any, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """State by parameter name: tensors, and plain data for the rest."""
+    names = optimizer_names(optimizer, model)
+    groups = getattr(optimizer, "param_groups", None) or [
+        {"params": parameters_of(optimizer), "lr": optimizer.learning_rate}
+    ]
+    described = [
+        {"names": [names[id(p)] for p in group["params"]]}
+        | {key: _plain(value) for key, value in group.items() if key not in ("params", "max_exp_avg_sq")}
+        for group in groups
+    ]
+    return _fields(optimizer, model), {"class": type(optimizer).__name__, "groups": described, "values": {}}
+
+
+def load_optimizer(
+    optimizer: Any, model: Any, tensors: dict[str, np.ndarray], data: dict[str, Any], source: str
+) -> None:
+    """Put state back by name, into the memory where the optimizer has it."""
+    names = optimizer_names(optimizer, model)
+    own = {names[id(p)] for p in parameters_of(optimizer)}
+    stored = {name for group in data["groups"] for name in group["names"]}
+    check_optimizer_fit(stored, own, source)
+    fields = _fields(optimizer, model)
+    if fields.keys() != tensors.keys():
+        raise CheckpointError(
+            f"the state in {source} is that of {data['class']}, and this run's optimizer is "
+            f"{type(optimizer).__name__}. Use the optimizer that the checkpoint was written with."
+        )
+    for name, target in fields.items():
+        put(target, tensors[name])
+    stored_groups = {name: group for group in data["groups"] for name in group["names"]}
+    for group in getattr(optimizer, "param_groups", ()):
+        if not group["params"]:
+            continue
+        for key, value in stored_groups[names[id(group["params"][0])]].items():
+            if key in group and key not in ("names", "lr") and not isinstance(value, dict):
+                group[key] = tuple(value) if isinstance(value, list) else value

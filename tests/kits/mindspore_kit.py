@@ -1,0 +1,121 @@
+"""MindSpore's part of the tests that run on every backend."""
+
+import contextlib
+
+import numpy as np
+
+
+class Kit:
+    """Models in MindSpore. Weights depend on nothing but `seed`."""
+
+    name = "mindspore"
+
+    def classifier(self, returns="dict", dropout=0.0, norm=False, seed=0):
+        """construct(x, labels): a hidden layer and a cross entropy. `returns`: dict, tuple, object, scalar, logits."""
+        from tests.mindspore_models import Classifier, fill
+
+        return fill(Classifier(returns, dropout, norm), seed)
+
+    def tagger(self, signature="plain", seed=0):
+        """construct(input_ids, labels): the mean over labelled tokens. signature: plain or kwargs."""
+        from tests.mindspore_models import KwargsTagger, Tagger, fill
+
+        return fill(KwargsTagger() if signature == "kwargs" else Tagger(), seed)
+
+    def weights(self, model):
+        """Copies of all weights and buffers by name, as NumPy arrays."""
+        return {name: value.asnumpy().copy() for name, value in model.parameters_and_names()}
+
+    def tensor(self, array):
+        import mindspore
+
+        return mindspore.Tensor(np.array(array))
+
+    def half_collator(self, kind):
+        """A collator whose "x" is in the half precision that an argument such as bf16_full_eval names."""
+        import mindspore
+
+        dtype = mindspore.bfloat16 if kind.startswith("bf16") else mindspore.float16
+
+        def collate(samples):
+            batch = {key: self.tensor(np.stack([sample[key] for sample in samples])) for key in samples[0]}
+            return batch | {"x": batch["x"].astype(dtype)}
+
+        return collate
+
+    def freeze(self, model):
+        for p in model.get_parameters():
+            p.requires_grad = False
+
+    def cross_entropy(self, logits, labels, reduction="mean"):
+        from tests.mindspore_models import cross_entropy
+
+        return cross_entropy(logits, labels, reduction)
+
+    def sgd(self, model, rate=0.1):
+        """The framework's own optimizer."""
+        from mindspore.experimental import optim
+
+        return optim.SGD(model.trainable_params(), lr=rate)
+
+    def has_gradients(self, model):
+        raise NotImplementedError
+
+    def optimizer(self, trainer):
+        """The optimizer's state by parameter, as NumPy arrays."""
+        from oneloop.backends.mindspore import weights
+
+        tensors, _ = weights.optimizer_state(trainer.optimizer, trainer.model)
+        return {name: value.asnumpy().copy() for name, value in tensors.items()}
+
+    def smoothed(self, logits, labels, epsilon):
+        from tests.mindspore_models import cross_entropy
+
+        return cross_entropy(logits, labels, smoothing=epsilon)
+
+    def dtypes(self, model):
+        """Names of the dtypes that the weights have."""
+        return {str(p.dtype).lower() for p in model.get_parameters()}
+
+    def is_deterministic(self):
+        import mindspore
+
+        return mindspore.get_context("deterministic") == "ON"
+
+    @contextlib.contextmanager
+    def undone_determinism(self):
+        """Puts back what full_determinism=True switches on."""
+        from oneloop.backends.mindspore import randomness
+
+        try:
+            yield
+        finally:
+            randomness.deterministic(False)
+
+    def numpy(self, value):
+        return value.asnumpy()
+
+
+class Job:
+    """The framework's part of tests/state/job.py."""
+
+    warm = ("safetensors.numpy",)
+
+    def model(self, seed=3, dropout=0.3):
+        from tests.mindspore_models import Reader, fill
+
+        return fill(Reader(dropout), seed)
+
+    def draw(self):
+        """A number from the framework's global stream."""
+        from mindspore import ops
+
+        return float(ops.rand(1).asnumpy()[0])
+
+    def tensor(self, array):
+        import mindspore
+
+        return mindspore.Tensor(array)
+
+    def weights(self, model):
+        return {name: value.asnumpy() for name, value in model.parameters_and_names()}
