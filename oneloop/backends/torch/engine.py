@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from ...errors import ModelError
+from ...processes import ALONE
+from . import parallel
 from .optimizers import groups
 
 SMALLEST_LOSS_SCALE = 1.0
@@ -30,8 +32,10 @@ class Engine:
         loss_scale: float = 32768.0,
         max_grad_norm: float = 1.0,
         nonfinite: str = "stop",
+        strategy: Any = None,
     ) -> None:
         self.model = model
+        self.strategy = strategy or parallel.Alone(None, ALONE)
         self.device = device
         self.dtype = {None: None, "fp16": torch.float16, "bf16": torch.bfloat16}[half]
         self.scaler = torch.amp.GradScaler(device.type, init_scale=loss_scale) if half == "fp16" else None
@@ -79,6 +83,10 @@ class Engine:
         self.backward(loss)
         return loss.detach()
 
+    def stand_by(self) -> None:
+        """This process had nothing to compute in an update whose gradients come from the others."""
+        self._scaled = self.scaler is not None
+
     def include(self, optimizer: Any) -> None:
         """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
         known = {id(p) for p in self.parameters}
@@ -92,9 +100,10 @@ class Engine:
 
     # -- update
 
-    def prepare_update(self, optimizer: Any, loss: torch.Tensor | None) -> None:
-        """Unscale and clip the gradients, and find out whether they and the loss are finite."""
-        self._loss = loss
+    def prepare_update(self, optimizer: Any, loss: torch.Tensor | None) -> torch.Tensor | None:
+        """Unscale and clip the gradients, and find out whether they and the loss are finite; the loss of the update,
+        over all processes."""
+        self._loss = loss = self.strategy.mean(loss)
         if self._scaled:
             self.scaler.unscale_(optimizer)
         gradients = [p.grad for p in self.parameters if p.grad is not None]
@@ -105,25 +114,23 @@ class Engine:
                 "for detached tensors, a frozen model, or a training_step that does not call backward."
             )
         if self.max_grad_norm <= 0 and self.nonfinite == "ignore":
-            return
+            return loss
         if gradients[0].is_sparse or any(g.is_sparse for g in gradients):
             norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm or math.inf, foreach=False)
             clipped = True
         else:
-            norms = torch._foreach_norm(gradients)
-            if self._spread:
-                norms = [n.to(self.device) for n in norms]
-            norm = torch.linalg.vector_norm(norms[0] if len(norms) == 1 else torch.stack(norms))
+            norm = self.strategy.norm(gradients, self.device if self._spread else None)
             clipped = self.max_grad_norm <= 0
         if self.late:
             self._flag_on_device(norm, loss, gradients, clipped)
-            return
+            return loss
         value = self.norm = norm.item()
         if not math.isfinite(value) or (loss is not None and not math.isfinite(loss)):
             self._bad = True
         elif not clipped and value + 1e-6 > self.max_grad_norm:
             # The arithmetic of torch.nn.utils.clip_grad_norm_; below the limit it would multiply by exactly one.
             torch._foreach_mul_(gradients, torch.clamp(self.max_grad_norm / (norm + 1e-6), max=1.0))
+        return loss
 
     def _flag_on_device(self, norm: torch.Tensor, loss: Any, gradients: list[torch.Tensor], clipped: bool) -> None:
         self.norm = norm
