@@ -159,10 +159,11 @@ class Gathered:
     def batch_metrics(self, last: bool) -> None:
         """batch_eval_metrics: compute_metrics sees one batch at a time and sums up when compute_result is True."""
         for batch in self.held:
-            self._show(*batch, last)
+            self._show(batch, last)
         self.held = []
 
-    def _show(self, rows: int, loss: Any, logits: Any, labels: Any, inputs: Any, last: bool) -> None:
+    def _show(self, batch: tuple, last: bool) -> None:
+        rows, loss, logits, labels, inputs = batch
         compute = self.trainer.compute_metrics
         self.seen += rows
         if loss is not None:

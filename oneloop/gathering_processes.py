@@ -84,7 +84,7 @@ class GatheredFromAll(Gathered):
 
     def _show_tensors(self, batch: tuple, last: bool) -> None:
         from_numpy = self.trainer.backend.tensors.from_numpy
-        self._show(batch[0], *(map_leaves(value, from_numpy) for value in batch[1:]), last)
+        self._show((batch[0], *(map_leaves(value, from_numpy) for value in batch[1:])), last)
 
     def finish(self, prefix: str) -> dict[str, Any]:
         while not self._exchange(done=True):

@@ -1,8 +1,8 @@
 """Signs of life: which process of a run has died, hangs, or has left, told by name.
 
-Each process has a thread that writes a note on a board all can read (the store of the framework's launcher): a beat that
-counts on, how many meetings its main thread has come to, and in the end that it has left. Nobody reads the notes while
-all goes well. When a meeting fails, the notes say who is missing.
+Each process has a thread that writes a note on a board all can read (the store of the framework's launcher): a beat
+that counts on, how many meetings its main thread has come to, and in the end that it has left. Nobody reads the notes
+while all goes well. When a meeting fails, the notes say who is missing.
 """
 
 import contextlib
@@ -70,8 +70,8 @@ class LifeSigns:
         except Exception:
             name = "The board of the launcher cannot be reached, so the machine of process 0, or its launcher, has gone"
         return (
-            f"{name}. This process ({self.rank} of {self.size}) cannot go on alone and leaves. What was saved before is "
-            f"whole: start all processes again with resume_from_checkpoint=True. ({cause})"
+            f"{name}. This process ({self.rank} of {self.size}) cannot go on alone and leaves. What was saved before "
+            f"is whole: start all processes again with resume_from_checkpoint=True. ({cause})"
         )
 
     def _notes(self) -> dict[int, dict[str, Any]]:

@@ -176,9 +176,9 @@ def evaluated(folder):
 def resumed(folder):
     """Eight steps in one go, and in two."""
     given = {"save_strategy": "steps", "save_steps": 4, "max_steps": 8, "optim": "adamw_torch"}
-    whole = train(folder, "whole", KIT.classifier(dropout=0.3, norm=True), rows(29), **given)
+    whole = train(folder, "whole", KIT.classifier(dropout=0.3, norm=True), rows(32), **given)
     checkpoint = Path(folder) / "whole" / "checkpoint-4"
-    again = train(folder, "again", KIT.classifier(dropout=0.3, norm=True), rows(29), resume=str(checkpoint), **given)
+    again = train(folder, "again", KIT.classifier(dropout=0.3, norm=True), rows(32), resume=str(checkpoint), **given)
     return {"whole": course(whole), "again": course(again), "files": sorted(p.name for p in checkpoint.iterdir())}
 
 

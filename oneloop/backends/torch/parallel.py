@@ -236,7 +236,7 @@ class DataParallel(Alone):
         self._trained: list[bool] = []
 
     def agree(self, model: nn.Module) -> None:
-        _from_main([value for value in (*model.parameters(), *model.buffers())])
+        _from_main([*model.parameters(), *model.buffers()])
 
     def wrap(self, model: nn.Module) -> nn.Module:
         args = self.args
@@ -346,7 +346,7 @@ NO_GRADIENT, DENSE, SPARSE = 0, 1, 2
 
 
 def _average(parameters: list[nn.Parameter], size: int) -> None:
-    """The mean of the gradients of all processes; a process without one adds nothing. One that nobody has stays None."""
+    """The mean of the gradients of all processes, of which some may have none. What nobody has stays None."""
     if not parameters:
         return
     kinds = [NO_GRADIENT if p.grad is None else SPARSE if p.grad.is_sparse else DENSE for p in parameters]
