@@ -103,7 +103,7 @@ class Trainer(
         self.backend = backends.of_model(self.model)
         setup.bind(self.args, self.backend)
         self.team = self.args.team
-        self.strategy = self.backend.parallel.strategy(self.args, self.team)
+        self.strategy = setup.strategy(self.args, self.backend, self.team)
         self.memory = MemoryTracker(not self.args.skip_memory_metrics)
         self._init_memory: dict[str, Any] = {}
         self.memory.start("init", self.backend, self.args.device)
@@ -243,15 +243,16 @@ class Trainer(
 
     def _make_engine(self) -> Any:
         args = self.args
-        return self.backend.engine.Engine(
+        engine = self.backend.engine.Engine(
             self.model,
             args.device,
             half=None if setup.pure_half(args) else setup.half(args),
             loss_scale=args.scale_loss,
             max_grad_norm=args.max_grad_norm or 0.0,
             nonfinite=args.nonfinite,
-            strategy=self.strategy,
         )
+        engine.strategy = self.strategy
+        return engine
 
     def _reset_counters(self) -> None:
         self._train_batch_size = self.args.train_batch_size

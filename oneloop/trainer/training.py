@@ -181,14 +181,15 @@ class TrainerSteps(TrainerParts):
                 total = loss if total is None else total + loss
             if i != last:
                 self.call("on_substep_end")
-        if total is None:
+        if total is None and self.team.size > 1:
             self.engine.stand_by()
         return total
 
     def update(self, loss: Any) -> None:
         """Clip, step the optimizer and the schedule, and forget the gradients."""
         step = self.state.global_step + 1
-        loss = self.engine.prepare_update(self.optimizer, loss)
+        loss = self.strategy.mean(loss)
+        self.engine.prepare_update(self.optimizer, loss)
         self.call("on_pre_optimizer_step")
         bad = self.engine.apply_update(self.optimizer, step)
         self.call("on_optimizer_step")

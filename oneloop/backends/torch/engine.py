@@ -32,10 +32,9 @@ class Engine:
         loss_scale: float = 32768.0,
         max_grad_norm: float = 1.0,
         nonfinite: str = "stop",
-        strategy: Any = None,
     ) -> None:
         self.model = model
-        self.strategy = strategy or parallel.Alone(None, ALONE)
+        self.strategy = parallel.Alone(None, ALONE)  # the Trainer puts that of the run here
         self.device = device
         self.dtype = {None: None, "fp16": torch.float16, "bf16": torch.bfloat16}[half]
         self.scaler = torch.amp.GradScaler(device.type, init_scale=loss_scale) if half == "fp16" else None
@@ -100,10 +99,9 @@ class Engine:
 
     # -- update
 
-    def prepare_update(self, optimizer: Any, loss: torch.Tensor | None) -> torch.Tensor | None:
-        """Unscale and clip the gradients, and find out whether they and the loss are finite; the loss of the update,
-        over all processes."""
-        self._loss = loss = self.strategy.mean(loss)
+    def prepare_update(self, optimizer: Any, loss: torch.Tensor | None) -> None:
+        """Unscale and clip the gradients, and find out whether they and the loss are finite."""
+        self._loss = loss
         if self._scaled:
             self.scaler.unscale_(optimizer)
         gradients = [p.grad for p in self.parameters if p.grad is not None]
@@ -114,7 +112,7 @@ class Engine:
                 "for detached tensors, a frozen model, or a training_step that does not call backward."
             )
         if self.max_grad_norm <= 0 and self.nonfinite == "ignore":
-            return loss
+            return
         if gradients[0].is_sparse or any(g.is_sparse for g in gradients):
             norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm or math.inf, foreach=False)
             clipped = True
@@ -123,14 +121,13 @@ class Engine:
             clipped = self.max_grad_norm <= 0
         if self.late:
             self._flag_on_device(norm, loss, gradients, clipped)
-            return loss
+            return
         value = self.norm = norm.item()
         if not math.isfinite(value) or (loss is not None and not math.isfinite(loss)):
             self._bad = True
         elif not clipped and value + 1e-6 > self.max_grad_norm:
             # The arithmetic of torch.nn.utils.clip_grad_norm_; below the limit it would multiply by exactly one.
             torch._foreach_mul_(gradients, torch.clamp(self.max_grad_norm / (norm + 1e-6), max=1.0))
-        return loss
 
     def _flag_on_device(self, norm: torch.Tensor, loss: Any, gradients: list[torch.Tensor], clipped: bool) -> None:
         self.norm = norm

@@ -1,12 +1,12 @@
 """Several processes: how they find each other, what they say to each other, and how they share the work on a model.
 
-A `Team` (see processes.py) carries plain values; a strategy carries gradients and weights. `strategy(args, team)` picks
-one: `Alone` for one process, `DataParallel` for several. Every strategy has the methods of `Alone`, which are all that
-the Trainer and the engine know of it.
+A `Team` (see processes.py) carries plain values; a strategy (see backends/strategy.py) carries gradients and weights.
+`strategy(args, team)` picks one: `Alone` for one process, `DataParallel` for several.
 """
 
 import atexit
 import contextlib
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ...errors import ArgumentError, ProcessLostError
 from ...lifesigns import LifeSigns
 from ...processes import ALONE, Team, world
-from . import optimizers, weights
+from ..strategy import AS_IT_IS, Strategy
 
 BUCKET_BYTES = 25 * 2**20  # sent at once where DDP does not do it
 
@@ -155,68 +155,18 @@ def _is_of_communication(error: BaseException) -> bool:
 # -- strategies
 
 
-class Alone:
-    """One process: nothing to share. The methods of every strategy, and what the Trainer expects of them."""
+class Alone(Strategy):
+    """One process; and what the engine asks of every strategy on torch besides."""
 
     def __init__(self, args: Any, team: Team) -> None:
-        self.args = args
-        self.team = team
-
-    def agree(self, model: nn.Module) -> None:
-        """Give all processes the weights of the main one; called when a model comes, before anything else."""
-
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """Make the model ready for training: the module that training_step calls. Weights are loaded already, and
-        there is no optimizer yet."""
-        return model
-
-    def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
-        """The optimizer over groups of the (wrapped) model's parameters."""
-        return optimizers.build(cls, groups, options)
-
-    def begin(self, all_take_part: bool) -> None:
-        """An update starts. Some process may have no micro-batch with an item in it."""
-
-    def called(self, wrapped: nn.Module) -> nn.Module:
-        """The module that the micro-batches of this update go through."""
-        return wrapped
-
-    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
-        """Around forward and backward of a micro-batch; `last`: gradients may be exchanged in this one."""
-        return contextlib.nullcontext()
-
-    def finish(self, parameters: list[nn.Parameter]) -> bool:
-        """After the last micro-batch: when it returns, every process has the gradients of the whole update, which are
-        the mean over the processes of those that each one computed. True when the model has to be wrapped anew."""
-        return False
-
-    def mean(self, loss: Any) -> Any:
-        """The mean of a loss (a scalar on the device, or None) over the processes."""
-        return loss
+        super().__init__(args, team, sys.modules[__package__])
 
     def norm(self, gradients: list[torch.Tensor], spread_to: torch.device | None = None) -> torch.Tensor:
-        """The norm of all gradients together, on the device."""
+        """The norm of all gradients together, on the device. `spread_to`: they lie on several, and meet on this one."""
         norms = torch._foreach_norm(gradients)
         if spread_to is not None:
             norms = [n.to(spread_to) for n in norms]
         return torch.linalg.vector_norm(norms[0] if len(norms) == 1 else torch.stack(norms))
-
-    def settle(self, model: nn.Module) -> None:
-        """Before an evaluation or a save: buffers are those of the main process."""
-
-    # Whole weights and state, by name. Every process calls these; only those that write need what they return.
-
-    def model_tensors(self, model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-        return weights.model_tensors(model)
-
-    def load_model(self, model: nn.Module, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
-        weights.load_model(model, tensors, tied, source)
-
-    def optimizer_state(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        return weights.optimizer_state(optimizer, model)
-
-    def load_optimizer(self, optimizer: Any, model: nn.Module, tensors: Any, data: Any, source: str) -> None:
-        weights.load_optimizer(optimizer, model, tensors, data, source)
 
 
 class DataParallel(Alone):
@@ -273,7 +223,7 @@ class DataParallel(Alone):
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
         if last or self._direct:
-            return contextlib.nullcontext()
+            return AS_IT_IS
         assert self.ddp is not None
         return self.ddp.no_sync()
 
@@ -292,7 +242,6 @@ class DataParallel(Alone):
         return self._trained != [p.requires_grad for p in own]
 
     def rewrap(self) -> nn.Module:
-        """The model wrapped anew, when finish() asks for it."""
         return self._wrapped()
 
     def mean(self, loss: Any) -> Any:
