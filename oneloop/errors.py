@@ -44,5 +44,9 @@ class NonFiniteError(OneloopError, FloatingPointError):
     """A loss or a gradient is NaN or infinite."""
 
 
+class ProcessLostError(OneloopError, RuntimeError):
+    """Another process of the run has died, hangs, or has failed: this one cannot go on without it."""
+
+
 class EvaluationInterrupted(OneloopError):
     """An evaluation in the middle of training was left because a signal asked the run to leave."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from .data.order import NoBatch
 from .errors import ArgumentError, DataError, EvaluationInterrupted
 from .gathering import Gatherer, map_leaves
 from .outputs import EvalLoopOutput, EvalPrediction, plain_metrics
@@ -51,6 +52,7 @@ def evaluation_loop(
     args, backend = trainer.args, trainer.backend
     loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
     model = trainer._model_for_evaluation()
+    trainer.strategy.settle(trainer.model)
     training = backend.models.eval_mode(model)
     trainer.callback_handler.eval_dataloader = loader
     expected = loader_rows(loader)
@@ -58,15 +60,19 @@ def evaluation_loop(
 
     keep_inputs = "inputs" in args.include_for_metrics and not loss_only
     gather = Gathered(trainer, expected, loss_only)
-    every = args.eval_accumulation_steps or 1
-    seen = 0
+    if trainer.team.size > 1:
+        from .gathering_processes import GatheredFromAll
+
+        gather = GatheredFromAll(trainer, expected, loss_only, description != "Evaluation")
     step = -1
     past, trainer._past = trainer._past, None  # past_index: training's past is not this data's
     for step, inputs in enumerate(backend.loaders.iterate(loader)):
-        if trainer.interrupted:
+        if trainer.team.size == 1 and trainer.interrupted:
             raise EvaluationInterrupted("a signal asked the run to leave")
+        if isinstance(inputs, NoBatch):
+            gather.end_of_turn(step)
+            continue
         rows = batch_rows(inputs) or args.eval_batch_size
-        seen += rows
         loss, logits, labels = trainer.prediction_step(model, inputs, loss_only, ignore_keys=ignore_keys)
         if logits is not None and trainer.preprocess_logits_for_metrics is not None:
             logits = trainer.preprocess_logits_for_metrics(logits, labels)
@@ -75,24 +81,25 @@ def evaluation_loop(
             gather.batch_metrics(last=False)  # the batch before this one: only now is it known not to be the last
         gather.hold(rows, loss, logits, labels, kept)
         trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
-        if not args.batch_eval_metrics and (step + 1) % every == 0:
-            gather.to_host()
+        gather.end_of_turn(step)
         del loss, logits, labels, kept, inputs  # the next batch can have their memory
     backend.loaders.close(loader)
-    if step < 0:
+    if step < 0 and trainer.team.size == 1:
         raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
     trainer._past = past
     if trainer.is_in_train:
         backend.models.restore_mode(training)
     metrics = gather.finish(prefix)
-    if not gather.losses and description == "Evaluation":
+    if gather.seen == 0:
+        raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
+    if not gather.has_loss and description == "Evaluation":
         logger.warning(
             "The evaluation has no %s_loss: no label was found among its inputs (label_names is %s). Add labels to the "
             "data set, or name them in label_names.",
             prefix,
             trainer.label_names,
         )
-    return EvalLoopOutput(gather.predictions, gather.label_ids, metrics, seen)
+    return EvalLoopOutput(gather.predictions, gather.label_ids, metrics, gather.seen)
 
 
 def _main_input(trainer: "Trainer", inputs: Any) -> Any:
@@ -113,12 +120,23 @@ class Gathered:
             name: Gatherer(expected, trainer.backend.tensors, as_list) for name in ("logits", "labels", "inputs")
         }
         self.held: list[tuple] = []
+        self.seen = 0
         self.losses: list[tuple[float, int]] = []
         self.batch_result: dict[str, Any] = {}
         self.predictions = self.label_ids = None
 
     def hold(self, rows: int, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
         self.held.append((rows, loss, logits, labels, inputs))
+
+    def end_of_turn(self, step: int) -> None:
+        """The loader's batch number `step` is done."""
+        args = self.trainer.args
+        if not args.batch_eval_metrics and (step + 1) % (args.eval_accumulation_steps or 1) == 0:
+            self.to_host()
+
+    @property
+    def has_loss(self) -> bool:
+        return bool(self.losses)
 
     def _numpy(self, value: Any) -> Any:
         tensors = self.trainer.backend.tensors
@@ -127,29 +145,36 @@ class Gathered:
     def to_host(self) -> None:
         """Move what is held from the device into the arrays."""
         held, self.held = self.held, []
-        for rows, loss, logits, labels, inputs in held:
-            if loss is not None:
-                value = self._numpy(loss)
-                self.losses.append((float(value.mean()), rows))
-            for name, value in (("logits", logits), ("labels", labels), ("inputs", inputs)):
-                if value is not None:
-                    self.parts[name].add(value)
+        for batch in held:
+            self._keep(*batch)
+
+    def _keep(self, rows: int, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
+        self.seen += rows
+        if loss is not None:
+            self.losses.append((float(self._numpy(loss).mean()), rows))
+        for name, value in (("logits", logits), ("labels", labels), ("inputs", inputs)):
+            if value is not None:
+                self.parts[name].add(value)
 
     def batch_metrics(self, last: bool) -> None:
         """batch_eval_metrics: compute_metrics sees one batch at a time and sums up when compute_result is True."""
-        compute = self.trainer.compute_metrics
-        for rows, loss, logits, labels, inputs in self.held:
-            if loss is not None:
-                self.losses.append((float(self._numpy(loss).mean()), rows))
-            if compute is None or logits is None or labels is None:
-                continue
-            extra = {"inputs": inputs} if inputs is not None else {}
-            if "loss" in self.trainer.args.include_for_metrics:
-                extra["losses"] = loss
-            prediction = EvalPrediction(logits, labels, **extra)
-            result = compute(prediction, compute_result=last)
-            self.batch_result = _checked(result) if last else self.batch_result
+        for batch in self.held:
+            self._show(batch, last)
         self.held = []
+
+    def _show(self, batch: tuple, last: bool) -> None:
+        rows, loss, logits, labels, inputs = batch
+        compute = self.trainer.compute_metrics
+        self.seen += rows
+        if loss is not None:
+            self.losses.append((float(self._numpy(loss).mean()), rows))
+        if compute is None or logits is None or labels is None:
+            return
+        extra = {"inputs": inputs} if inputs is not None else {}
+        if "loss" in self.trainer.args.include_for_metrics:
+            extra["losses"] = loss
+        result = compute(EvalPrediction(logits, labels, **extra), compute_result=last)
+        self.batch_result = _checked(result) if last else self.batch_result
 
     def finish(self, prefix: str) -> dict[str, Any]:
         """All metrics, with the prefix."""
@@ -161,6 +186,9 @@ class Gathered:
             self.to_host()
             self.predictions, self.label_ids = self.parts["logits"].result(), self.parts["labels"].result()
             metrics = self._whole_metrics()
+        return self._named(metrics, prefix)
+
+    def _named(self, metrics: dict[str, Any], prefix: str) -> dict[str, Any]:
         metrics = plain_metrics(metrics)
         if self.losses:
             rows = sum(rows for _, rows in self.losses)

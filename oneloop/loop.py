@@ -104,6 +104,7 @@ def steps_of(trainer: "Trainer", plan: Plan, batches: Iterator[Any]) -> Iterator
     """The micro-batches of each update, with the number of items in all of them, until the epoch or the run is over."""
     while not trainer.is_over(plan) and not trainer.control.should_epoch_stop:
         micro_batches, num_items = trainer.get_batch_samples(batches, plan.accumulation, trainer.args.device)
-        if not micro_batches:
+        some, num_items = trainer.share_batches(micro_batches, num_items)
+        if not some:
             return
         yield micro_batches, num_items

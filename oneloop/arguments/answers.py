@@ -17,6 +17,7 @@ from .values import show
 RELEASED = ("torch", "paddle")
 COMING = ("mindspore",)
 EVERYWHERE = RELEASED + COMING
+PARALLEL = ("torch",)  # backends that run on several processes
 REFUSED_NAMES = {"_n_gpu": "the number of devices is read off the machine; choose one with device"}
 
 
@@ -256,11 +257,12 @@ def check(args: Any, backend: str, device: str) -> None:
     size = world().size
     refused = [refusal for refusal in REFUSALS if refusal.applies(args, backend, device)]
     reasons = list(dict.fromkeys(refusal.explain(args, backend, device) for refusal in refused))
-    if size > 1:
-        reasons.append(f"{size} processes were launched, but {_LATER}. Instead: start one process.")
+    if size > 1 and backend not in PARALLEL:
+        reasons.append(f"{size} processes were launched, but on {backend} {_LATER}. Instead: start one process.")
     if not reasons:
         return
-    missing = bool(refused) and all(refusal.missing for refusal in refused) and size == 1
+    missing = bool(refused) and all(refusal.missing for refusal in refused)
+    missing = missing and (size == 1 or backend in PARALLEL)
     raise (MissingPackageError if missing else RefusedError)("\n".join(reasons))
 
 

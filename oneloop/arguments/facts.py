@@ -10,7 +10,7 @@ from typing import Any
 from .. import backends
 from ..enums import ParallelMode
 from ..errors import ArgumentError, RefusedError
-from ..processes import world
+from ..processes import ALONE, Team, world
 from . import answers
 from .groups import Groups
 from .run import to_device
@@ -117,6 +117,14 @@ class Facts(Groups):
         return ParallelMode.DISTRIBUTED if world().size > 1 else ParallelMode.NOT_PARALLEL
 
     @property
+    def team(self) -> Team:
+        """All processes of the run, for what they say to each other. The first look at it brings them together."""
+        if world().size == 1:
+            return ALONE
+        name = self.__dict__.get("_backend") or backends.guess()
+        return backends.load(name or "torch").parallel.join(self)
+
+    @property
     def should_log(self) -> bool:
         here = world()
         return here.is_local_main if self.log_on_each_node else here.is_main
@@ -138,6 +146,12 @@ class Facts(Groups):
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
         """The block runs in the main process first (of each machine when `local`), then in the others."""
-        if world().size > 1:
-            raise RefusedError(f"main_process_first ({desc}): several processes are not in this release yet.")
-        yield
+        here = world()
+        first = here.is_local_main if local else here.is_main
+        if not first:
+            self.team.meet()
+        try:
+            yield
+        finally:
+            if first:
+                self.team.meet()

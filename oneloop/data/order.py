@@ -56,6 +56,10 @@ class Order:
         return int(self.at(np.array([place % self.length], dtype=np.int64))[0])
 
 
+class NoBatch:
+    """What a loader yields where its process has no sample while others have."""
+
+
 class BatchSampler:
     """The micro-batches of one process as lists of sample indices, epoch by epoch.
 

@@ -28,6 +28,7 @@ from .reporting import TrainerReporting
 from .resuming import TrainerResuming
 from .saving import TrainerSaving, check_writable
 from .surface import TrainerSurface, warn_unused_overrides
+from .together import TrainerTogether, lost_processes
 from .training import TrainerSteps
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class Trainer(
     TrainerSaving,
     TrainerResuming,
     TrainerReporting,
+    TrainerTogether,
     TrainerSurface,
     TrainerExporting,
     TrainerLater,
@@ -100,6 +102,8 @@ class Trainer(
         self.model = self._first_model(model, model_init)
         self.backend = backends.of_model(self.model)
         setup.bind(self.args, self.backend)
+        self.team = self.args.team
+        self.strategy = setup.strategy(self.args, self.backend, self.team)
         self.memory = MemoryTracker(not self.args.skip_memory_metrics)
         self._init_memory: dict[str, Any] = {}
         self.memory.start("init", self.backend, self.args.device)
@@ -228,6 +232,7 @@ class Trainer(
             self.model = models.with_master_weights(self.model, setup.half(args))
         if args.place_model_on_device:
             self.model = self.backend.devices.place(self.model, args.device)
+        self.strategy.agree(self.model)
         self._non_blocking = (args.accelerator_config or {}).get("non_blocking") is not False
         self.model_wrapped = self.model
         self._compiled_for_eval = None
@@ -238,7 +243,7 @@ class Trainer(
 
     def _make_engine(self) -> Any:
         args = self.args
-        return self.backend.engine.Engine(
+        engine = self.backend.engine.Engine(
             self.model,
             args.device,
             half=None if setup.pure_half(args) else setup.half(args),
@@ -246,6 +251,8 @@ class Trainer(
             max_grad_norm=args.max_grad_norm or 0.0,
             nonfinite=args.nonfinite,
         )
+        engine.strategy = self.strategy
+        return engine
 
     def _reset_counters(self) -> None:
         self._train_batch_size = self.args.train_batch_size
@@ -253,6 +260,9 @@ class Trainer(
         self._counts_tokens = setup.token_counting(self.args)
         self._micro_items = []
         self._share = None
+        self._sharing = 1
+        self._model_parts, self._work = None, (0, 0.0, 0)
+        self._awaited, self._outcomes, self._hears_of_saves = [], [], False
         self._past = None
         self._split = 1
         self._rate_used = 0.0
@@ -299,9 +309,7 @@ class Trainer(
         args = self.args
         args.validate()
         setup.bind(args, self.backend)
-        check_writable(args.output_dir)
-        store.remove_leftovers(Path(args.output_dir))
-        checkpoint = self._find_checkpoint(resume_from_checkpoint)
+        checkpoint = self.team.on_main(lambda: self._look_around(resume_from_checkpoint), "looking for checkpoints")
         if self.model_init is not None:
             self._renew_model(trial)
         self.memory.start("train", self.backend, args.device)
@@ -312,15 +320,21 @@ class Trainer(
         self.is_in_train = True
         undo = self._before_training()
         try:
-            with Watch(args.preemption_signals) as self._watch:
+            with Watch(args.preemption_signals) as self._watch, lost_processes(self.team):
                 return self._train(checkpoint, trial)
         finally:
             self.is_in_train = False
-            self._saver.settle(self._tell_saved)
+            self._saver.settle(self._tell_own)
             if self._plan is not None:
                 self.backend.loaders.close(self._plan.loader)
             for remove in undo:
                 remove()
+
+    def _look_around(self, resume_from_checkpoint: Any) -> Path | None:
+        """The output directory can be written, and is cleared of what dead saves left; the checkpoint to go on from."""
+        check_writable(self.args.output_dir)
+        store.remove_leftovers(Path(self.args.output_dir))
+        return self._find_checkpoint(resume_from_checkpoint)
 
     def _renew_model(self, trial: Any) -> None:
         set_seed(self.args.seed)
@@ -348,11 +362,15 @@ class Trainer(
         else:
             self._fresh_state()
         plan = self._plan = self.make_plan()
+        self._share_model()
         self.engine = self._make_engine()
         self._prepare_optimizer(plan.max_steps)
         start = loop.Position()
         if checkpoint is not None:
             start = self._load_course(checkpoint)
+        else:
+            self._start_own_streams()
+        self._run_id = self.team.from_main(self._run_id)
         self._announce(plan, checkpoint)
         self._set_up_state(plan, trial)
         self.engine.clear()

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..data.columns import ColumnFilter
 from ..data.lengths import LengthGroups, measure_lengths
-from ..data.order import BatchSampler, Order
+from ..data.order import BatchSampler, NoBatch, Order
 from ..data.samplers import IndexSampler, SamplerBatches
 from ..data.seeding import SeededData
 from ..errors import DataError
@@ -196,6 +196,8 @@ class TrainerData(TrainerParts):
             batch = next(epoch_iterator, END)
             if batch is END:
                 break
+            if isinstance(batch, NoBatch):  # fewer samples than processes were left at the end of the epoch
+                continue
             if batch is None:
                 raise DataError("the data_collator returned None; expected a batch. Does it end with a return?")
             batches.append(batch)

@@ -31,7 +31,7 @@ class TrainerOptimizing(TrainerParts):
             named, set(self.get_decay_parameter_names(model)), self.args.weight_decay
         )
         cls, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, model)
-        self.optimizer = self.backend.optimizers.build(cls, groups, dict(options))
+        self.optimizer = self.strategy.build_optimizer(cls, groups, dict(options))
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:

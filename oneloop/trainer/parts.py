@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ..callbacks import CallbackHandler
 from ..measuring import LossMeter
 from ..preemption import Watch
+from ..processes import Team
 from ..state import TrainerControl, TrainerState
 
 
@@ -32,6 +33,8 @@ class TrainerParts:
     state: TrainerState
     control: TrainerControl
     engine: Any
+    team: Team  # the processes of this run
+    strategy: Any  # how they share the work on the model; see backends/*/parallel.py
     accelerator: Any
     label_names: list[str]
     losses: LossMeter
@@ -59,8 +62,16 @@ class TrainerParts:
     _loss_sums: bool
     _class_weights: Any
     _share: float | None
+    _sharing: int  # processes whose losses are averaged, and that count their items together
     _shifts_labels: bool
     _split: int
+
+    # Saves whose end the processes other than the main one have to be told of, and what there is to tell.
+    _awaited: list[Any]
+    _model_parts: Any  # whole weights by name, and which are tied, while a save is being made
+    _work: tuple[int, float, int]  # tokens, operations and unpadded tokens of all processes, when last asked
+    _outcomes: list[bool]
+    _hears_of_saves: bool
 
     _rate_used: float  # the learning rate of the last update
     _past: Any

@@ -35,7 +35,8 @@ class TrainerReporting(TrainerParts):
 
     def log_evaluate_save(self) -> None:
         """Do what the callbacks, or a signal, asked for after a step or an epoch."""
-        if self._saver.has_news:
+        self.agree()
+        if self._saver.has_news if self.team.size == 1 else self._hears_of_saves:
             self._tell_saved()
         if self.interrupted:
             self._leave()
@@ -56,7 +57,7 @@ class TrainerReporting(TrainerParts):
             self.control.should_save = False
             self._save_checkpoint(self.model, None)
         self._save_for_best = self._new_best = False
-        if self.interrupted:
+        if self.team.size == 1 and self.interrupted:  # several processes look again after the next step
             self._leave()
 
     @property

@@ -14,7 +14,7 @@ from ..errors import CheckpointError
 from ..state import TrainerState
 from . import crossing, foreign
 from .parts import TrainerParts
-from .saving import OPTIMIZER, RANDOM, RUN, STATE
+from .saving import DATA_STATES, OPTIMIZER, RANDOM, RUN, STATE
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class TrainerResuming(TrainerParts):
         tensors: dict[str, Any] = {}
         for file in files:
             tensors |= weights.load_tensors(file)
-        weights.load_model(self.model, tensors, tied, str(path))
+        self.strategy.load_model(self.model, tensors, tied, str(path))
 
     def _load_best_model(self) -> None:
         best = self.state.best_model_checkpoint
@@ -156,7 +156,7 @@ class TrainerResuming(TrainerParts):
             )
             crossing.load_optimizer(self, run, path, path / OPTIMIZER)
         else:
-            weights.load_optimizer(
+            self.strategy.load_optimizer(
                 self.optimizer, self.model, weights.load_tensors(path / OPTIMIZER), run["optimizer"], str(path)
             )
         load = getattr(self.lr_scheduler, "load_state_dict", getattr(self.lr_scheduler, "set_state_dict", None))
@@ -167,7 +167,8 @@ class TrainerResuming(TrainerParts):
         self.engine.norm = None if norm is None else float.fromhex(norm)
         self.losses.load_state(run["losses"])
         work = run["work"]
-        self._tokens, self._flops, self._unpadded_total = work["tokens"], work["flops"], work["unpadded"]
+        if self.team.is_main:  # they are those of all processes
+            self._tokens, self._flops, self._unpadded_total = work["tokens"], work["flops"], work["unpadded"]
         self._split = run.get("split", 1)
         self._report_changes(run["course"])
         self._resume_random = path
@@ -244,7 +245,7 @@ class TrainerResuming(TrainerParts):
         }
 
     def _start_from(self, run: dict[str, Any]) -> loop.Position:
-        stored, plan = run["position"], self._plan
+        stored, plan = self._own_part(run["position"]), self._plan
         epoch, done, ended = stored["epoch"], stored["step_in_epoch"], stored["epoch_ended"]
         if ended and not plan.is_over(self.state.global_step) and not stored["epoch_stopped"]:
             # The last step of the run had cut the epoch short; it has been given more steps since.
@@ -265,6 +266,13 @@ class TrainerResuming(TrainerParts):
         self._resume_stopped = stored["stopped"]
         self._resume_pending = stored.get("pending") or {}
         return loop.Position(epoch, done, epoch_stopped=stored["epoch_stopped"] and not ended)
+
+    def _own_part(self, position: dict[str, Any]) -> dict[str, Any]:
+        """The position with the states that this process's own data had."""
+        others = position.get("ranks", [])
+        if self.team.size != len(others) + 1:
+            return position | dict.fromkeys(DATA_STATES) if others or self.team.size > 1 else position
+        return position | others[self.team.rank - 1] if self.team.rank else position
 
     def _do_pending(self) -> None:
         """Log and evaluate what a signal did not leave time for, before the next step."""
@@ -361,11 +369,17 @@ class TrainerResuming(TrainerParts):
         from safetensors.numpy import load_file
 
         stored = load_file(path / RANDOM)
+        if self.team.rank:
+            own = f"rank{self.team.rank}/"
+            stored = {name.removeprefix(own): array for name, array in stored.items() if name.startswith(own)}
+            if not stored:  # the run has more processes now
+                self._start_own_streams()
         states = {name: array for name, array in stored.items() if name.startswith("epoch/") == bool(prefix)}
-        if states and self._crosses_from:
-            states = {name: array for name, array in states.items() if randomness.is_common(name.removeprefix(prefix))}
+        states = {name.removeprefix(prefix): array for name, array in states.items() if not name.startswith("rank")}
+        if self._crosses_from:
+            states = {name: array for name, array in states.items() if randomness.is_common(name)}
         if states:
-            randomness.set_state(self.backend, {name.removeprefix(prefix): array for name, array in states.items()})
+            randomness.set_state(self.backend, states)
 
 
 def _own_state(owner: Any) -> Any:

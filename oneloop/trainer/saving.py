@@ -7,6 +7,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ STATE = "trainer_state.json"
 RUN = "run.json"
 ARGUMENTS = "training_args.json"
 
+DATA_STATES = ("data", "collator", "dataset")  # of a position: what each process has its own of
+
 # Arguments that change how a run goes, beside those that _course names.
 COURSE = (
     *("adam_beta1", "adam_beta2", "adam_epsilon", "optim_args", "lr_scheduler_kwargs", "warmup_steps", "warmup_ratio"),
@@ -36,12 +39,12 @@ COURSE = (
 
 def write_json(path: Path, data: Any) -> None:
     """A whole file or none: written beside its place and moved there."""
-    partial = path.with_name(f".{path.name}.partial")
+    unfinished = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        os.replace(partial, path)
+        unfinished.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        os.replace(unfinished, path)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         raise
 
 
@@ -65,9 +68,26 @@ class TrainerSaving(TrainerParts):
     # -- the model alone
 
     def save_model(self, output_dir: Any = None, _internal_call: bool = False) -> None:
-        """Write the model, its configuration and its tokenizer so that the model's own library can open them."""
-        if self.args.should_save:
-            self._save(str(output_dir or self.args.output_dir))
+        """Write the model, its configuration and its tokenizer so that the model's own library can open them.
+
+        All processes call it: they may hold a part of the model each. One of them writes.
+        """
+        with self._whole_model():
+            if self.args.should_save:
+                self._save(str(output_dir or self.args.output_dir))
+
+    @contextlib.contextmanager
+    def _whole_model(self) -> Iterator[None]:
+        """Within it, the process that writes has all weights."""
+        if self._model_parts is not None:
+            yield
+            return
+        adapter = self.backend.models.is_adapter(self.backend.models.unwrap(self.model))
+        self._model_parts = ({}, {}) if adapter else self.strategy.model_tensors(self.model)
+        try:
+            yield
+        finally:
+            self._model_parts = None
 
     def _save(self, output_dir: str, state_dict: dict[str, Any] | None = None) -> None:
         folder = Path(output_dir)
@@ -84,7 +104,7 @@ class TrainerSaving(TrainerParts):
         if models.is_adapter(model):
             weights.save_adapter(model, folder)
         else:
-            tensors, tied = weights.model_tensors(model)
+            tensors, tied = self._model_parts or weights.model_tensors(model)
             tensors = copies({f"model/{name}": value for name, value in (state_dict or tensors).items()})
             metadata = {"format": weights.LAYOUT} | ({"tied": json.dumps(tied)} if tied else {})
             raws = {name.removeprefix("model/"): weights.raw(value) for name, value in tensors.items()}
@@ -109,14 +129,14 @@ class TrainerSaving(TrainerParts):
 
     def save_state(self) -> None:
         """trainer_state.json in the output directory."""
+        self.store_flos()
         if self.args.should_save:
             folder = Path(self.args.output_dir)
-            self.store_flos()
-            partial = folder / f".{STATE}.partial"
+            unfinished = folder / f".{STATE}.partial"
             with writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-                self.state.save_to_json(partial)
-                os.replace(partial, folder / STATE)
+                self.state.save_to_json(unfinished)
+                os.replace(unfinished, folder / STATE)
 
     # -- checkpoints
 
@@ -138,18 +158,36 @@ class TrainerSaving(TrainerParts):
         state.stateful_callbacks = self._callback_states()
         state.log_history = list(state.log_history)
         best, run_id = state.best_model_checkpoint, self._run_id
-        stage = None
-        try:
-            stage = store.open_stage(parent, step)
-            contents = self._contents(stage, state)
-        except BaseException as error:
-            if stage is not None:
-                store.discard(stage)
-            if not isinstance(error, OSError):
-                raise
-            self._saver.refused(error, target)
+        course = None if args.save_only_model else self._course_parts()
+
+        def then() -> None:
+            self._last_saved = target
+            self.state.best_model_checkpoint = best
+            self.control = self.callback_handler.call_event("on_save", args, state, self.control)
+
+        def otherwise() -> None:
             self._forget_best(step, best_before)
-            return
+
+        stage = None
+        with self._whole_model():
+            if not args.should_save:
+                self._awaited.append((then, otherwise))
+                self._tell_saved()
+                return
+            try:
+                stage = store.open_stage(parent, step)
+                contents = self._contents(stage, state, course)
+            except BaseException as error:
+                if stage is not None:
+                    store.discard(stage)
+                if not isinstance(error, OSError):
+                    raise
+                self._saver.refused(error, target)
+                self._outcomes.append(False)
+                otherwise()
+                if self.team.size > 1:
+                    self._tell_saved()
+                return
 
         def job() -> None:
             try:
@@ -160,15 +198,17 @@ class TrainerSaving(TrainerParts):
                 raise
             self._clear_superseded(target, run_id, best)
 
-        def then() -> None:
-            self._last_saved = target
-            self.state.best_model_checkpoint = best
-            self.control = self.callback_handler.call_event("on_save", args, state, self.control)
+        self._submit(job, then, otherwise, step)
 
-        def otherwise() -> None:
-            self._forget_best(step, best_before)
+    def _submit(self, job: Any, then: Any, otherwise: Any, step: int) -> None:
+        """Hand a save to the saver; what comes of it is kept for the other processes."""
 
-        self._saver.submit(job, then, otherwise, args.save_async, f"{store.PREFIX}-{step}")
+        def ended(well: bool) -> None:
+            self._outcomes.append(well)
+            (then if well else otherwise)()
+
+        background = self.args.save_async
+        self._saver.submit(job, partial(ended, True), partial(ended, False), background, f"{store.PREFIX}-{step}")
         self._tell_saved()
 
     def _forget_best(self, step: int, before: tuple[Any, Any]) -> None:
@@ -190,28 +230,45 @@ class TrainerSaving(TrainerParts):
         manifest = store.read_manifest(Path(target))
         return manifest is not None and manifest["run_id"] == self._run_id and manifest.get("reason") == "save"
 
-    def _contents(self, stage: Path, state: Any) -> Contents:
+    def _contents(self, stage: Path, state: Any, course: dict[str, Any] | None) -> Contents:
         contents = Contents()
         if type(self).save_model is TrainerSaving.save_model and type(self)._save is TrainerSaving._save:
             self._add_model(contents, stage, lambda tensors: self._buffers.copy(tensors, self.backend.weights.copy_to))
         else:
             known = {"_internal_call": True} if accepts(self.save_model, "_internal_call") else {}
             self.save_model(str(stage), **known)  # an override writes what it likes
-        if not self.args.save_only_model:
-            self._add_course(contents)
+        if course is not None:
+            self._add_course(contents, course)
         contents.texts[STATE] = state.to_json().encode()
         return contents
 
-    def _add_course(self, contents: Contents) -> None:
+    def _course_parts(self) -> dict[str, Any]:
+        """What all processes have to contribute to, or to bring, before one of them can write."""
+        streams = randomness.get_state(self.backend)
+        streams |= {f"epoch/{name}": array for name, array in (self._epoch_random or {}).items()}
+        position = self._position()
+        own = (streams, {key: position[key] for key in DATA_STATES})
+        every = self.team.to_main(own) if not self.args.save_on_each_node else self.team.everyone(own)
+        if every is not None:
+            for rank, (more, _) in enumerate(every[1:], 1):
+                streams |= {f"rank{rank}/{name}": array for name, array in more.items()}
+            if len(every) > 1:
+                position["ranks"] = [states for _, states in every[1:]]
+        return {
+            "optimizer": self.strategy.optimizer_state(self.optimizer, self.model),
+            "streams": streams,
+            "position": position,
+        }
+
+    def _add_course(self, contents: Contents, course: dict[str, Any]) -> None:
         """Optimizer, schedule, random state and the rest of what decides how the run goes on."""
         weights = self.backend.weights
-        tensors, optimizer = weights.optimizer_state(self.optimizer, self.model)
+        tensors, optimizer = course["optimizer"]
         copies = self._buffers.copy({f"optimizer/{name}": t for name, t in tensors.items()}, weights.copy_to)
         raws = {name.removeprefix("optimizer/"): weights.raw(value) for name, value in copies.items()}
         contents.tensors[OPTIMIZER] = (raws, {"format": weights.LAYOUT})
-        streams = randomness.get_state(self.backend)
-        streams |= {f"epoch/{name}": array for name, array in (self._epoch_random or {}).items()}
-        contents.tensors[RANDOM] = ({name: from_numpy(array.copy()) for name, array in streams.items()}, {})
+        streams = {name: from_numpy(array.copy()) for name, array in course["streams"].items()}
+        contents.tensors[RANDOM] = (streams, {})
         contents.add_json(
             RUN,
             {
@@ -228,9 +285,9 @@ class TrainerSaving(TrainerParts):
                 "grad_norm": None if (norm := self.engine.grad_norm()) is None else norm.hex(),
                 "learning_rate": self._rate_used,
                 "losses": self.losses.state(),
-                "work": {"tokens": self._tokens, "flops": self._flops, "unpadded": self._unpadded_total},
+                "work": dict(zip(("tokens", "flops", "unpadded"), self._work)),
                 "split": self._split,
-                "position": self._position(),
+                "position": course["position"],
                 "course": self._course(),
             },
         )
@@ -267,7 +324,19 @@ class TrainerSaving(TrainerParts):
     # -- saves under way
 
     def _tell_saved(self) -> None:
-        """on_save for every save that has been committed since the last look."""
+        """on_save for every save that has been committed since the last look, in all processes."""
+        self._tell_own()
+        outcomes, self._outcomes, self._hears_of_saves = self._outcomes, [], False
+        if self.team.size == 1:
+            return
+        outcomes = self.team.from_main(outcomes)
+        if not self.args.should_save:
+            for well in outcomes:
+                then, otherwise = self._awaited.pop(0)
+                (then if well else otherwise)()
+
+    def _tell_own(self) -> None:
+        """The same in a process that writes, without a word to the others."""
         for then in self._saver.poll():
             then()
 

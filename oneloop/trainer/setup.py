@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..arguments import TrainingArguments
+from ..arguments.answers import PARALLEL
+from ..backends.strategy import Strategy
 from ..callbacks import (
     DefaultFlowCallback,
     NotebookProgressCallback,
@@ -16,6 +18,7 @@ from ..callbacks import (
     in_notebook,
 )
 from ..errors import ArgumentError
+from ..processes import Team
 from ..writers import make_writers
 from ..writers.jsonlines import JsonLinesCallback
 
@@ -72,6 +75,13 @@ def bind(args: Any, backend: Any) -> None:
     args.check_backend(backend.NAME, backend.devices.kind(device))
     if args.tf32 is not None:
         backend.devices.allow_tf32(args.tf32)
+
+
+def strategy(args: Any, backend: Any, team: Team) -> Any:
+    """How the processes share the work; a backend that runs on one alone needs no file `parallel`."""
+    if backend.NAME in PARALLEL:
+        return backend.parallel.strategy(args, team)
+    return Strategy(args, team, backend)
 
 
 def collator(given: Any, processing_class: Any, framework: str) -> Callable:

@@ -41,6 +41,9 @@ class TrainerSteps(TrainerParts):
         asked = asked or (cls.training_step is not TrainerSteps.training_step and reads(self.training_step))
         self._asked_items = asked
         self._counts_items = self.args.gradient_accumulation_steps > 1 or self.args.auto_find_batch_size or asked
+        if self.team.size > 1 and self.args.average_tokens_across_devices:
+            self._counts_items = True
+        self._divides_itself = not own_loss and self._loss_is_share  # a compute_loss that knows nothing of processes
 
     # -- loss
 
@@ -88,6 +91,8 @@ class TrainerSteps(TrainerParts):
             )
         if num_items is not None and self._share is not None and not divided:
             loss = loss / self._share
+        elif num_items is not None and divided and self._sharing > 1 and not self._divides_itself:
+            loss = loss * self._sharing  # losses of the processes are averaged, and this one is a part of a sum
         return loss, outputs if needs_labels else _with_loss(outputs, loss)
 
     def compute_loss_context_manager(self) -> AbstractContextManager:
@@ -107,7 +112,10 @@ class TrainerSteps(TrainerParts):
                 return self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
             return self.compute_loss(model, inputs)
 
-        return self.engine.loss_and_gradients(compute, None if self._loss_is_share else self._share)
+        divisor = None if self._loss_is_share else self._share
+        if self._divides_itself and self._sharing > 1:
+            divisor = 1 / self._sharing
+        return self.engine.loss_and_gradients(compute, divisor)
 
     # -- the loop's parts
 
@@ -116,15 +124,17 @@ class TrainerSteps(TrainerParts):
         if self._split > 1:
             micro_batches = self._split_batches(micro_batches)
         while True:
+            message = None
             try:
                 loss = self._accumulate(micro_batches, num_items)
-                break
             except Exception as error:
                 if not self.args.auto_find_batch_size or not self.backend.devices.is_out_of_memory(error):
                     raise
                 if all((batch_rows(batch) or 1) <= 1 for batch in micro_batches):
                     raise
                 message = str(error).splitlines()[0][:200]
+            if message is None:
+                break
             self.engine.clear()
             self.backend.devices.empty_cache(self.args.device)
             self._split *= 2
@@ -139,6 +149,8 @@ class TrainerSteps(TrainerParts):
             )
         for inputs in micro_batches:  # only now: a step that is computed again counts once
             self._count_work(inputs)
+        if self.strategy.finish(self.engine.parameters):
+            self._share_model(again=True)
         return loss
 
     def _split_batches(self, micro_batches: list[Any], parts: int | None = None) -> list[Any]:
@@ -154,23 +166,31 @@ class TrainerSteps(TrainerParts):
     def _accumulate(self, micro_batches: list[Any], num_items: int | None) -> Any:
         total = None
         last = len(micro_batches) - 1
+        weighs = bool(num_items) and (last > 0 or self.team.size > 1)
+        model, closing = self.strategy.called(self.model_wrapped), last
+        if weighs:
+            closing = max((i for i, items in enumerate(self._micro_items) if items), default=last)
         for i, inputs in enumerate(micro_batches):
-            items = self._micro_items[i] if num_items and last > 0 else None
-            self._share = num_items / items if num_items and items else None
+            items = self._micro_items[i] if weighs else None
+            self._share = num_items / (items * self._sharing) if num_items and items else None
             # Without a label it has no part in the mean; its own mean would be 0/0.
             if items != 0:
-                if self._step_takes_items:
-                    loss = self.training_step(self.model_wrapped, inputs, num_items)
-                else:
-                    loss = self.training_step(self.model_wrapped, inputs)
+                with self.strategy.micro_batch(i == closing):
+                    if self._step_takes_items:
+                        loss = self.training_step(model, inputs, num_items)
+                    else:
+                        loss = self.training_step(model, inputs)
                 total = loss if total is None else total + loss
             if i != last:
                 self.call("on_substep_end")
+        if total is None and self.team.size > 1:
+            self.engine.stand_by()
         return total
 
     def update(self, loss: Any) -> None:
         """Clip, step the optimizer and the schedule, and forget the gradients."""
         step = self.state.global_step + 1
+        loss = self.strategy.mean(loss)
         self.engine.prepare_update(self.optimizer, loss)
         self.call("on_pre_optimizer_step")
         bad = self.engine.apply_update(self.optimizer, step)
@@ -198,7 +218,7 @@ class TrainerSteps(TrainerParts):
         if self.args.nonfinite == "skip":
             logger.warning("%s nonfinite='skip': the run goes on.", text)
             return
-        self._saver.settle(self._tell_saved)  # a save under way may be the last checkpoint
+        self._saver.settle(self._tell_own)  # a save under way may be the last checkpoint
         raise NonFiniteError(
             f"{text} Last checkpoint: {self._last_saved or 'none in this run'}. Look at these samples, lower the "
             "learning rate, or use debug='underflow_overflow' to find the layer; nonfinite='skip' leaves such steps "
@@ -254,12 +274,21 @@ class TrainerSteps(TrainerParts):
 
     def store_flos(self) -> None:
         """Bring the counts of tokens and operations into the state."""
-        self.state.total_flos = self._flops if self._own_flops else 6.0 * self._tokens * self._matrix_parameters
         if self._counts_tokens == "non_padding":
             self._read_tokens()
-            self.state.num_input_tokens_seen = self._unpadded_total
+        tokens, flops, unpadded = self._work = self._total_work()
+        self.state.total_flos = flops if self._own_flops else 6.0 * tokens * self._matrix_parameters
+        if self._counts_tokens == "non_padding":
+            self.state.num_input_tokens_seen = unpadded
         elif self._counts_tokens == "all":
-            self.state.num_input_tokens_seen = self._tokens
+            self.state.num_input_tokens_seen = tokens
+
+    def _total_work(self) -> tuple[int, float, int]:
+        """Tokens, operations and unpadded tokens of all processes."""
+        if self.team.size == 1:
+            return self._tokens, self._flops, self._unpadded_total
+        tokens, flops, unpadded = map(sum, zip(*self.team.compare([self._tokens, self._flops, self._unpadded_total])))
+        return int(tokens), flops, int(unpadded)
 
     # -- prediction
 
@@ -281,7 +310,7 @@ class TrainerSteps(TrainerParts):
         loss = None
         with self.backend.engine.no_gradients(), self.compute_loss_context_manager():
             if has_labels or (labels is None and self._can_return_loss):
-                self._share = None
+                self._share, self._sharing = None, 1
                 loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **items)
                 loss = tensors.detach(loss).mean() if tensors.is_tensor(loss) else loss
                 logits = _without(outputs, [*ignore_keys, "loss"], drop_first=True)

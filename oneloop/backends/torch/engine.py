@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from ...errors import ModelError
+from ...processes import ALONE
+from . import parallel
 from .optimizers import groups
 
 SMALLEST_LOSS_SCALE = 1.0
@@ -32,6 +34,7 @@ class Engine:
         nonfinite: str = "stop",
     ) -> None:
         self.model = model
+        self.strategy = parallel.Alone(None, ALONE)  # the Trainer puts that of the run here
         self.device = device
         self.dtype = {None: None, "fp16": torch.float16, "bf16": torch.bfloat16}[half]
         self.scaler = torch.amp.GradScaler(device.type, init_scale=loss_scale) if half == "fp16" else None
@@ -79,6 +82,10 @@ class Engine:
         self.backward(loss)
         return loss.detach()
 
+    def stand_by(self) -> None:
+        """This process had nothing to compute in an update whose gradients come from the others."""
+        self._scaled = self.scaler is not None
+
     def include(self, optimizer: Any) -> None:
         """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
         known = {id(p) for p in self.parameters}
@@ -110,10 +117,7 @@ class Engine:
             norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm or math.inf, foreach=False)
             clipped = True
         else:
-            norms = torch._foreach_norm(gradients)
-            if self._spread:
-                norms = [n.to(self.device) for n in norms]
-            norm = torch.linalg.vector_norm(norms[0] if len(norms) == 1 else torch.stack(norms))
+            norm = self.strategy.norm(gradients, self.device if self._spread else None)
             clipped = self.max_grad_norm <= 0
         if self.late:
             self._flag_on_device(norm, loss, gradients, clipped)

@@ -12,12 +12,23 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as worker_state
 
 from ...data import seeding
+from ...data.order import NoBatch
 from ...data.permutation import key_of
 from ...data.streams import minds_workers, warn_of_repeats
 from ...errors import OneloopError
 from ...preemption import leave_to_main_process
 
 _WORKERS = -104  # keeps the seeds of workers apart from those of data/seeding.py
+
+
+class Collated:
+    """A collator that is never called for no sample: where a process has none, it has no batch."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return self.collate(samples) if len(samples) else NoBatch()
 
 
 class Loader(DataLoader):
@@ -117,6 +128,8 @@ def make_loader(
         options |= {"persistent_workers": persistent, "prefetch_factor": prefetch, "in_order": in_order}
         options["worker_init_fn"] = leave_to_main_process
         options["multiprocessing_context"] = context
+    if getattr(batches, "world", 1) > 1:
+        options["collate_fn"] = Collated(collate)
     if batches is not None:
         return Loader(dataset, batch_sampler=batches, **options)
     if not isinstance(dataset, IterableDataset):

@@ -1,0 +1,82 @@
+"""How the processes of a run share the work on a model: the seam between the Trainer and the ways to do it.
+
+This strategy is that of one process, which shares nothing. Its methods are all that the Trainer and the engines know;
+each backend with several processes derives its own in `backends/*/parallel.py`. Two rules hold for all of them:
+
+- Gradients and losses are **averaged** over the processes. The Trainer has weighed the loss of each so that the mean is
+  that of the undivided batch (see losses.py).
+- What every process calls, it calls in the same order: these methods may talk to the others.
+"""
+
+import contextlib
+from types import ModuleType
+from typing import Any
+
+from ..processes import Team
+
+AS_IT_IS = contextlib.nullcontext()
+
+
+class Strategy:
+    def __init__(self, args: Any, team: Team, backend: ModuleType) -> None:
+        self.args = args
+        self.team = team
+        self.backend = backend
+
+    # -- the model and its optimizer
+
+    def agree(self, model: Any) -> None:
+        """Give all processes the weights of the main one; called when a model comes, before anything else."""
+
+    def wrap(self, model: Any) -> Any:
+        """Make the model ready for training: what training_step calls. Weights are loaded; no optimizer is there."""
+        return model
+
+    def rewrap(self) -> Any:
+        """The same again in the middle of a run, when finish() has asked for it."""
+        raise NotImplementedError
+
+    def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
+        """The optimizer over groups of the wrapped model's parameters."""
+        return self.backend.optimizers.build(cls, groups, options)
+
+    # -- an update
+
+    def begin(self, all_take_part: bool) -> None:
+        """An update starts. Unless all take part, some process has no micro-batch with an item in it."""
+
+    def called(self, wrapped: Any) -> Any:
+        """What the micro-batches of this update go through."""
+        return wrapped
+
+    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
+        """Around forward and backward of a micro-batch; `last`: it is this process's last one in the update."""
+        return AS_IT_IS
+
+    def finish(self, parameters: list[Any]) -> bool:
+        """After the last micro-batch: on return the gradients are those of the update. True: wrap the model anew."""
+        return False
+
+    def mean(self, loss: Any) -> Any:
+        """The mean over the processes of a loss: a scalar on the device, or None where nothing was computed."""
+        return loss
+
+    # -- evaluations and checkpoints
+
+    def settle(self, model: Any) -> None:
+        """Before an evaluation: what every process has its own of, such as running means, is that of the main one."""
+
+    def model_tensors(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
+        """Whole weights by name, and which names are tied; needed only in processes that write."""
+        return self.backend.weights.model_tensors(model)
+
+    def load_model(self, model: Any, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
+        """The other way round, before or after wrap()."""
+        self.backend.weights.load_model(model, tensors, tied, source)
+
+    def optimizer_state(self, optimizer: Any, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Whole state by name, and the options of the groups; needed only in processes that write."""
+        return self.backend.weights.optimizer_state(optimizer, model)
+
+    def load_optimizer(self, optimizer: Any, model: Any, tensors: dict[str, Any], data: Any, source: str) -> None:
+        self.backend.weights.load_optimizer(optimizer, model, tensors, data, source)

@@ -1,0 +1,321 @@
+"""Several processes: how they find each other, what they say to each other, and how they share the work on a model.
+
+A `Team` (see processes.py) carries plain values; a strategy (see backends/strategy.py) carries gradients and weights.
+`strategy(args, team)` picks one: `Alone` for one process, `DataParallel` for several.
+"""
+
+import atexit
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ...errors import ArgumentError, ProcessLostError
+from ...lifesigns import LifeSigns
+from ...processes import ALONE, Team, world
+from ..strategy import AS_IT_IS, Strategy
+
+BUCKET_BYTES = 25 * 2**20  # sent at once where DDP does not do it
+
+_team: "Processes | None" = None
+
+
+# -- the group
+
+
+def join(args: Any) -> Team:
+    """The team of this run. The group is made at the first call, from the launcher's variables, and ends with the
+    interpreter; one that the script has made itself is used, and left alone."""
+    global _team
+    if world().size == 1:
+        return ALONE
+    if _team is None:
+        own = not dist.is_initialized()
+        if own:
+            _start_group(args)
+            atexit.register(leave)
+        _team = Processes(args.ddp_timeout_delta, own)
+    return _team
+
+
+def _start_group(args: Any) -> None:
+    kind, asked = args.device.type, args.ddp_backend
+    if asked is not None and not dist.is_backend_available(asked):
+        known = [name for name in dist.Backend.backend_list if dist.is_backend_available(name) and name != "fake"]
+        raise ArgumentError(
+            f"ddp_backend (xpu_backend) {asked!r} is not in this build of PyTorch {torch.__version__}; it has "
+            f"{', '.join(known)}. Leave it out to take the one for the device."
+        )
+    if kind == "cpu" and asked in ("nccl", "xccl", "hccl"):
+        raise ArgumentError(
+            f"ddp_backend={asked!r} connects accelerators, and the device is the CPU. Leave it out, or use gloo."
+        )
+    if kind == "cpu":
+        backend = asked or "gloo"
+    else:  # what the host says goes over gloo, so that it never waits for the device
+        backend = f"cpu:gloo,{kind}:{asked or dist.get_default_backend_for_device(kind)}"
+        getattr(torch, kind).set_device(args.device)
+    dist.init_process_group(backend, timeout=args.ddp_timeout_delta)
+
+
+def leave() -> None:
+    """End the group that join() made. Left to the interpreter's end, its threads can abort the process."""
+    global _team
+    team, _team = _team, None
+    if team is not None:
+        team.close()
+
+
+class Processes(Team):
+    """The team over torch.distributed: short messages between hosts, over gloo."""
+
+    def __init__(self, timeout: Any, own: bool) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.own = own  # whether the group is ours to end
+        config = dist.get_backend_config()
+        self.host = None if "cpu" in str(config) or dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
+        self.signs = LifeSigns(self.rank, self.size, timeout.total_seconds(), *_board())
+
+    def close(self) -> None:
+        self.signs.stop()
+        if self.own and dist.is_initialized():
+            dist.destroy_process_group()
+
+    @contextlib.contextmanager
+    def _speaking(self) -> Iterable[None]:
+        self.signs.meetings += 1
+        try:
+            yield
+        except RuntimeError as error:
+            lost = self.explain(error)
+            if lost is None:
+                raise
+            raise lost from error
+
+    def explain(self, error: BaseException) -> ProcessLostError | None:
+        if isinstance(error, ProcessLostError) or not _is_of_communication(error):
+            return None
+        return ProcessLostError(self.signs.who_is_lost(str(error).splitlines()[0][:300]))
+
+    def compare(self, numbers: Sequence[float]) -> list[list[float]]:
+        own = torch.tensor(numbers, dtype=torch.float64)
+        every = [torch.empty_like(own) for _ in range(self.size)]
+        with self._speaking():
+            dist.all_gather(every, own, group=self.host)
+        return [of_rank.tolist() for of_rank in every]
+
+    def everyone(self, value: Any) -> list[Any]:
+        every: list[Any] = [None] * self.size
+        with self._speaking():
+            dist.all_gather_object(every, value, group=self.host)
+        return every
+
+    def to_main(self, value: Any) -> list[Any] | None:
+        every: list[Any] | None = [None] * self.size if self.is_main else None
+        with self._speaking():
+            dist.gather_object(value, every, dst=0, group=self.host)
+        return every
+
+    def from_main(self, value: Any) -> Any:
+        box = [value]
+        with self._speaking():
+            dist.broadcast_object_list(box, src=0, group=self.host)
+        return box[0]
+
+    def meet(self) -> None:
+        self.compare([0.0])
+
+
+def _board() -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
+    """write and read on the launcher's store, over a connection of their own: the group's may be waiting."""
+    store = dist.PrefixStore("oneloop", dist.distributed_c10d._get_default_store().clone())
+
+    def read(key: str) -> str | None:
+        return store.get(key).decode() if store.check([key]) else None
+
+    return store.set, read
+
+
+_SIGNS_OF_LOSS = ("gloo", "connection", "timed out", "timeout", "nccl", "socket", "peer", "broken pipe", "store")
+
+
+def _is_of_communication(error: BaseException) -> bool:
+    """Gloo raises plain RuntimeErrors, which only their words tell apart."""
+    if isinstance(error, (torch.distributed.DistError,)):
+        return True
+    text = str(error).lower()
+    return type(error) is RuntimeError and any(sign in text for sign in _SIGNS_OF_LOSS)
+
+
+# -- strategies
+
+
+class Alone(Strategy):
+    """One process; and what the engine asks of every strategy on torch besides."""
+
+    def __init__(self, args: Any, team: Team) -> None:
+        super().__init__(args, team, sys.modules[__package__])
+
+    def norm(self, gradients: list[torch.Tensor], spread_to: torch.device | None = None) -> torch.Tensor:
+        """The norm of all gradients together, on the device. `spread_to`: they lie on several, and meet on this one."""
+        norms = torch._foreach_norm(gradients)
+        if spread_to is not None:
+            norms = [n.to(spread_to) for n in norms]
+        return torch.linalg.vector_norm(norms[0] if len(norms) == 1 else torch.stack(norms))
+
+
+class DataParallel(Alone):
+    """Every process has the whole model; gradients are averaged by DDP while the backward pass goes on.
+
+    An update in which some process has nothing to compute (fewer samples than processes are left) goes through the
+    model itself, and gradients are averaged afterwards: DDP would wait for that process for ever. So does the first
+    update unless ddp_find_unused_parameters says what to do: it shows whether the model leaves parameters unused.
+    """
+
+    def __init__(self, args: Any, team: Team) -> None:
+        super().__init__(args, team)
+        self.ddp: DistributedDataParallel | None = None
+        self.model: nn.Module | None = None
+        self.unused: bool | None = None
+        self._direct = False
+        self._trained: list[bool] = []
+
+    def agree(self, model: nn.Module) -> None:
+        _from_main([*model.parameters(), *model.buffers()])
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        args = self.args
+        self.model, self.ddp, self.unused = model, None, args.ddp_find_unused_parameters
+        if self.unused is None and (args.torch_compile or args.ddp_static_graph):
+            self.unused = False  # these look at the wrapped model once, and for good
+        self.agree(model)
+        return model if self.unused is None else self._wrapped()
+
+    def _wrapped(self) -> nn.Module:
+        args, model = self.args, self.model
+        assert model is not None
+        options = {
+            "bucket_cap_mb": args.ddp_bucket_cap_mb,
+            "broadcast_buffers": args.ddp_broadcast_buffers,
+            "static_graph": args.ddp_static_graph,
+        }
+        one_device = len({p.device for p in model.parameters()}) == 1 and args.device.type != "cpu"
+        self._trained = [p.requires_grad for p in model.parameters()]
+        self.ddp = DistributedDataParallel(
+            model,
+            device_ids=[args.device] if one_device else None,
+            find_unused_parameters=bool(self.unused),
+            **{name: value for name, value in options.items() if value is not None},
+        )
+        return self.ddp
+
+    def begin(self, all_take_part: bool) -> None:
+        self._direct = self.ddp is None or not all_take_part
+
+    def called(self, wrapped: nn.Module) -> nn.Module:
+        assert self.model is not None
+        return self.model if self._direct else wrapped
+
+    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
+        if last or self._direct:
+            return AS_IT_IS
+        assert self.ddp is not None
+        return self.ddp.no_sync()
+
+    def finish(self, parameters: list[nn.Parameter]) -> bool:
+        assert self.model is not None
+        own = list(self.model.parameters())
+        if self._direct:
+            _average(parameters, self.team.size)
+        elif len(parameters) > len(own):  # those of a criterion, which DDP does not know
+            known = {id(p) for p in own}
+            _average([p for p in parameters if id(p) not in known], self.team.size)
+        if self.ddp is None:
+            self.unused = any(p.requires_grad and p.grad is None for p in own)
+            return True
+        # A callback may freeze or unfreeze layers in the middle of a run.
+        return self._trained != [p.requires_grad for p in own]
+
+    def rewrap(self) -> nn.Module:
+        return self._wrapped()
+
+    def mean(self, loss: Any) -> Any:
+        device = self.args.device
+        value = (
+            torch.zeros((), device=device) if loss is None else torch.as_tensor(loss, device=device).detach().clone()
+        )
+        value = value.float().reshape(())
+        dist.all_reduce(value)
+        return value / self.team.size
+
+    def settle(self, model: nn.Module) -> None:
+        if self.args.ddp_broadcast_buffers is not False:
+            _from_main(list(model.buffers()))
+
+
+def strategy(args: Any, team: Team) -> Alone:
+    """The way in which these arguments let the processes share the work."""
+    return Alone(args, team) if team.size == 1 else DataParallel(args, team)
+
+
+# -- tensors between processes
+
+
+def _buckets(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
+    """Tensors of one type in groups of a size that is worth sending."""
+    open_buckets: dict[torch.dtype, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        bucket = open_buckets.setdefault(tensor.dtype, [])
+        bucket.append(tensor)
+        if sum(t.numel() * t.element_size() for t in bucket) >= BUCKET_BYTES:
+            yield open_buckets.pop(tensor.dtype)
+    yield from open_buckets.values()
+
+
+def _send(tensors: Iterable[torch.Tensor], exchange: Callable[[torch.Tensor], None]) -> None:
+    """Let exchange change the tensors, several at a time as one flat tensor."""
+    for bucket in _buckets(tensors):
+        flat = torch.cat([t.detach().reshape(-1) for t in bucket])
+        exchange(flat)
+        for target, value in zip(bucket, flat.split([t.numel() for t in bucket])):
+            target.detach().copy_(value.view_as(target))
+
+
+def _from_main(values: list[torch.Tensor]) -> None:
+    with torch.no_grad():
+        _send((v for v in values if v.numel()), lambda flat: dist.broadcast(flat, src=0))
+
+
+NO_GRADIENT, DENSE, SPARSE = 0, 1, 2
+
+
+def _average(parameters: list[nn.Parameter], size: int) -> None:
+    """The mean of the gradients of all processes, of which some may have none. What nobody has stays None."""
+    if not parameters:
+        return
+    kinds = [NO_GRADIENT if p.grad is None else SPARSE if p.grad.is_sparse else DENSE for p in parameters]
+    found = torch.tensor(kinds, device=parameters[0].device)
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    dense = []
+    for p, kind in zip(parameters, found.tolist()):
+        if kind == NO_GRADIENT:
+            continue
+        if kind == SPARSE:
+            if p.grad is None:
+                p.grad = torch.sparse_coo_tensor(size=p.shape, dtype=p.dtype, device=p.device)
+            dist.all_reduce(p.grad)
+            p.grad = p.grad / size
+            continue
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        dense.append(p.grad)
+
+    def exchange(flat: torch.Tensor) -> None:
+        dist.all_reduce(flat.mul_(1.0 / size))  # in this order, as DDP does it
+
+    _send(dense, exchange)

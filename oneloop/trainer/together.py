@@ -1,0 +1,89 @@
+"""Several processes as one run: they agree on every step, and leave and save together."""
+
+import contextlib
+import logging
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+from ..data.permutation import key_of
+from ..data.seeding import seed_streams
+from ..processes import Team
+from .parts import TrainerParts
+
+logger = logging.getLogger(__name__)
+
+_RANKS = -105  # keeps the random streams of the processes apart from all other seeds
+_FLAGS = ("should_log", "should_evaluate", "should_save", "should_training_stop", "should_epoch_stop")
+
+
+class TrainerTogether(TrainerParts):
+    """What the loop asks of the other processes. A process alone answers itself, at no cost."""
+
+    def share_batches(self, micro_batches: list[Any], num_items: Any) -> tuple[bool, Any]:
+        """(whether any process has a batch for the next update, the items in the batches of all)."""
+        if self.team.size == 1:
+            return bool(micro_batches), num_items
+        works = bool(micro_batches)
+        if self._counts_items and works:
+            works = any(items != 0 for items in self._micro_items)
+        every = self.team.compare([float(num_items or 0), works, bool(micro_batches)])
+        items, working, some = zip(*every)
+        # Whoever runs out of memory computes its micro-batches again, which must not concern the others.
+        self.strategy.begin(all(working) and not self.args.auto_find_batch_size)
+        if not self._counts_items or not self.args.average_tokens_across_devices:
+            self._sharing = 1
+            return any(some), num_items
+        self._sharing = self.team.size
+        total = sum(items)
+        return any(some), int(total) if total.is_integer() else total
+
+    def agree(self) -> None:
+        """After a step: what one process was asked to do, by a callback or a signal, all do."""
+        if self.team.size == 1:
+            return
+        control, received = self.control, self._watch.received
+        mine = [float(getattr(control, name)) for name in _FLAGS]
+        every = self.team.compare([*mine, float(self._saver.has_news), float(received or 0)])
+        *flags, news, signals = zip(*every)
+        for name, values in zip(_FLAGS, flags):
+            setattr(control, name, any(values))
+        self._hears_of_saves = any(news)
+        if received is None and any(signals):
+            self._watch.received = signal.Signals(int(max(signals)))
+
+    def agree_to_leave(self) -> bool:
+        """Whether a signal has reached any of the processes."""
+        if self.team.size > 1 and self.is_in_train:
+            heard = max(row[0] for row in self.team.compare([float(self._watch.received or 0)]))
+            if heard:
+                self._watch.received = signal.Signals(int(heard))
+        return self.interrupted
+
+    def _start_own_streams(self) -> None:
+        """Other random numbers in every process, or all would drop the same neurons. The main one keeps its own."""
+        if self.team.rank:
+            seed_streams(self.backend.NAME, key_of(self.args.seed, self.team.rank, self.state.global_step, _RANKS) >> 1)
+
+    def _share_model(self, again: bool = False) -> None:
+        """The model as training calls it; evaluations call the model itself."""
+        if self.team.size == 1:
+            return
+        args = self.args
+        self.model_wrapped = self.strategy.rewrap() if again else self.strategy.wrap(self.model)
+        if args.torch_compile:
+            self.model_wrapped = self.backend.models.compiled(
+                self.model_wrapped, args.torch_compile_backend, args.torch_compile_mode
+            )
+
+
+@contextlib.contextmanager
+def lost_processes(team: Team) -> Iterator[None]:
+    """What the framework says when another process is gone, in words that name it."""
+    try:
+        yield
+    except Exception as error:
+        lost = team.explain(error)
+        if lost is None:
+            raise
+        raise lost from error
