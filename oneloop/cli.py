@@ -17,6 +17,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     report.add_argument("--title", help="heading of the report; the directory's name without it")
     report.set_defaults(run=_report, failure=1)
     _add_checkpoints(commands)
+    doctor = commands.add_parser("doctor", help="which frameworks are installed, and what each can do here")
+    doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
+    doctor.set_defaults(run=_doctor, failure=1)
     options = parser.parse_args(argv)
     try:
         return options.run(options)
@@ -31,6 +34,12 @@ def _report(options: argparse.Namespace) -> int:
     for path in write_report(options.directory, title=options.title):
         print(path)
     return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from . import doctor
+
+    return doctor.run(options.json)
 
 
 def _add_checkpoints(commands: Any) -> None:
