@@ -65,7 +65,7 @@ FEATURES = (
 
 
 def arguments_of(feature: Feature, folder: str) -> TrainingArguments:
-    return TrainingArguments(output_dir=folder, report_to="none", **feature.arguments)
+    return TrainingArguments(output_dir=folder, report_to=["none"], **feature.arguments)
 
 
 def refusals(feature: Feature, backend: str, device: str, args: Any) -> list[Refusal]:
