@@ -13,16 +13,22 @@ def forks(request):
 
 
 @pytest.fixture
-def trainer(tmp_path):
-    """The Trainer of job.py in this process: trainer(*argv, callbacks=[...]) writes into tmp_path/run."""
+def trainer(tmp_path, request):
+    """The Trainer of job.py in this process: trainer(*argv, callbacks=[...]) writes into tmp_path/run.
+
+    On the framework of `forks`, where the test has that too.
+    """
     import logging
 
     from tests.state import job
 
     logging.getLogger("oneloop").setLevel(logging.INFO)
 
+    framework = request.getfixturevalue("forks").framework if "forks" in request.fixturenames else "torch"
+
     def make(*argv, callbacks=(), output=None):
-        given = job.parse([*map(str, argv), "--output", str(output or tmp_path / "run")])
+        words = [*map(str, argv), "--framework", framework, "--output", str(output or tmp_path / "run")]
+        given = job.parse(words)
         return job.build(given, callbacks)
 
     return make

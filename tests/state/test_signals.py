@@ -65,7 +65,7 @@ def wait_for_step(child, step):
 def test_exit_status_of_the_interpreter(number, status, forks, unbroken, tmp_path):
     """SIGINT stays what a shell knows: KeyboardInterrupt, and death by SIGINT (130)."""
     output = tmp_path / "run"
-    child = start(*SLOW, output=output)
+    child = start(*SLOW, "--framework", forks.framework, output=output)
     wait_for_step(child, 5)
     child.send_signal(number)
     said, _ = child.communicate(timeout=120)
