@@ -33,6 +33,8 @@ def batch_rows(inputs: Any) -> int | None:
 
 def loader_rows(loader: Any) -> int | None:
     """Number of samples that a loader yields, when it can be known."""
+    if getattr(loader, "known", None) is not None:
+        return loader.known[1]
     try:
         rows = len(loader.dataset)
     except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):  # the last two are Paddle's
@@ -66,7 +68,7 @@ def evaluation_loop(
         gather = GatheredFromAll(trainer, expected, loss_only, description != "Evaluation")
     step = -1
     past, trainer._past = trainer._past, None  # past_index: training's past is not this data's
-    for step, inputs in enumerate(backend.loaders.iterate(loader)):
+    for step, inputs in enumerate(trainer.own_batches(loader)):
         if trainer.team.size == 1 and trainer.interrupted:
             raise EvaluationInterrupted("a signal asked the run to leave")
         if isinstance(inputs, NoBatch):

@@ -54,6 +54,11 @@ class Data(Group):
         "The column that holds each sample's length, for group_by_length; measured when it is not there.",
         none=True,
     )
+    seed_each_sample: bool = arg(
+        False,
+        "Random numbers that the data set draws follow from the sample and the epoch alone, so that they are the same "
+        "on any number of processes and workers. It costs a reseeding per sample, and samples are fetched one by one.",
+    )
     ignore_data_skip: bool = arg(False, "After a resume, start the data from the beginning of the epoch.")
     auto_find_batch_size: bool = arg(
         False, "On out-of-memory: smaller micro-batches and more accumulation, with the same global batch."

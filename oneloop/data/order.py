@@ -119,7 +119,13 @@ class BatchSampler:
         if not self.placed:
             return batches
         epoch = self.epoch
-        return (Indices(batch, (epoch, number)) for number, batch in enumerate(batches, first))
+        return (Indices(batch, (epoch, number, self._first(number))) for number, batch in enumerate(batches, first))
+
+    def _first(self, number: int) -> int:
+        """The position of the first sample of this process's micro-batch of that number."""
+        begin = number * self.batch_size * self.world
+        whole = begin + self.batch_size * self.world <= self.length
+        return begin + self.rank * self.batch_size if whole else self._share(begin)[0]
 
     def _batches(self, order: Order, first: int) -> Iterator[list[int]]:
         if self._start == first:

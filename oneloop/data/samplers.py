@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
+from ..processes import ALONE, Team
 from .order import BLOCK, Order
 from .seeding import Indices
 
@@ -28,10 +31,18 @@ class IndexSampler:
 
 
 class SamplerBatches:
-    """Batches of a sampler that a user wrote. Its order is its own: a resume walks through it again."""
+    """Batches of a sampler that a user wrote. Its order is its own: a resume walks through it again.
 
-    def __init__(self, sampler: Any, batch_size: int, drop_last: bool, placed: bool = False) -> None:
+    With several processes the order is that of the main one, and dealt out as BatchSampler does it; a sampler that
+    deals out its samples itself (it has `num_replicas`) is taken as it is.
+    """
+
+    def __init__(
+        self, sampler: Any, batch_size: int, drop_last: bool, placed: bool = False, team: Team = ALONE
+    ) -> None:
         self.sampler = sampler
+        self.team = ALONE if hasattr(sampler, "num_replicas") else team
+        self.world = self.team.size
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.placed = placed  # batches tell their place, for workers that seed by it
@@ -43,7 +54,7 @@ class SamplerBatches:
             self.sampler.set_epoch(epoch)
 
     def __len__(self) -> int:
-        whole, rest = divmod(len(self.sampler), self.batch_size)
+        whole, rest = divmod(len(self.sampler), self.batch_size * self.world)
         return whole if self.drop_last or not rest else whole + 1
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -51,12 +62,25 @@ class SamplerBatches:
         batches = self._batches()
         if not self.placed:
             return batches
-        epoch = self.epoch
-        return (Indices(batch, (epoch, number)) for number, batch in enumerate(batches))
+        epoch, size = self.epoch, self.batch_size * self.world
+        first = self.batch_size * self.team.rank
+        return (Indices(batch, (epoch, number, number * size + first)) for number, batch in enumerate(batches))
 
     def _batches(self) -> Iterator[list[int]]:
+        if self.world > 1:
+            yield from self._dealt()
+            return
         samples = iter(self.sampler)
         while batch := list(islice(samples, self.batch_size)):
             if len(batch) < self.batch_size and self.drop_last:
                 return
             yield [int(i) for i in batch]
+
+    def _dealt(self) -> Iterator[list[int]]:
+        """The whole order from the main process: samplers draw it from streams that differ between processes."""
+        order = self.team.from_main(np.fromiter(iter(self.sampler), np.int64) if self.team.is_main else None)
+        for number in range(len(self)):
+            chunk = order[number * self.batch_size * self.world :][: self.batch_size * self.world]
+            each, extra = divmod(len(chunk), self.world)
+            start = self.team.rank * each + min(self.team.rank, extra)
+            yield chunk[start : start + each + (self.team.rank < extra)].tolist()

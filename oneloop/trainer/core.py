@@ -434,6 +434,8 @@ class Trainer(
         loader = self.get_train_dataloader()
         self.callback_handler.train_dataloader = loader
         batches = len(loader) if has_length(loader) else None
+        if batches is not None and not self.is_dealt(loader):
+            batches = -(-batches // self.team.size)
         if batches == 0:
             raise DataError("the training loader has no batch. Pass a train_dataset with at least one sample.")
         accumulation = self._accumulation

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from ..data.columns import ColumnFilter
+from ..data.dealing import Dealt, minds_processes
 from ..data.lengths import LengthGroups, measure_lengths
 from ..data.order import BatchSampler, NoBatch, Order
 from ..data.samplers import IndexSampler, SamplerBatches
-from ..data.seeding import SeededData
+from ..data.seeding import GivesBack, SeededData
 from ..errors import DataError
 from ..evaluation import batch_rows
 from ..losses import split_labels, weigh_labels
@@ -128,16 +129,23 @@ class TrainerData(TrainerParts):
                     f"{type(dataset).__name__}, is walked through. Leave train_sampling_strategy (group_by_length, "
                     "sortish_sampler) out, or load the data into a map-style data set."
                 )
+            if self.team.size > 1 and not minds_processes(dataset):
+                of_all = (batch_size, self.team.size, self.team.rank, drop_last, self._data_seed, self.backend)
+                dataset = Dealt(dataset, *of_all)
             return loaders.make_loader(dataset, batch_size=batch_size, drop_last=drop_last, **options)
         if has_length(dataset) and len(dataset) == 0:
             raise DataError(f"{where} is empty. Pass a data set with at least one sample.")
         sampler = self._get_train_sampler_for(dataset) if train else self._get_eval_sampler(dataset)
         workers, own = args.dataloader_num_workers > 0, not isinstance(sampler, IndexSampler)
-        if workers:
-            dataset = SeededData(dataset, self._data_seed, args.process_index, self.backend.NAME, repeats=own)
+        alone = args.seed_each_sample
+        placed = workers or alone
+        if placed:
+            dataset = SeededData(dataset, self._data_seed, args.process_index, self.backend.NAME, own, alone)
+        if alone and not workers:
+            options["collate"] = GivesBack(collate, dataset)
         if not own:
             batches: Any = BatchSampler(
-                sampler.orders, batch_size, args.world_size, args.process_index, drop_last, placed=workers
+                sampler.orders, batch_size, args.world_size, args.process_index, drop_last, placed=placed
             )
             if len(batches) == 0:
                 raise DataError(
@@ -145,7 +153,7 @@ class TrainerData(TrainerParts):
                     "dataloader_drop_last=True drops it. Use a smaller batch, or dataloader_drop_last=False."
                 )
         else:
-            batches = SamplerBatches(sampler, batch_size, drop_last, placed=workers)
+            batches = SamplerBatches(sampler, batch_size, drop_last, placed, self.team)
         return loaders.make_loader(dataset, batches=batches, **options)
 
     def _get_train_sampler_for(self, dataset: Any) -> Any:

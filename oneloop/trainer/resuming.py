@@ -9,6 +9,7 @@ from typing import Any
 from .. import loop, randomness
 from ..checkpoint import store
 from ..checkpoint.contents import INDEX, WEIGHTS
+from ..data.dealing import fits_any_number, of_one_process
 from ..data.order import BatchSampler
 from ..errors import CheckpointError
 from ..state import TrainerState
@@ -271,7 +272,10 @@ class TrainerResuming(TrainerParts):
         """The position with the states that this process's own data had."""
         others = position.get("ranks", [])
         if self.team.size != len(others) + 1:
-            return position | dict.fromkeys(DATA_STATES) if others or self.team.size > 1 else position
+            if not others and self.team.size == 1:
+                return position
+            kept = {"data": position["data"]} if fits_any_number(position["data"]) or not others else {}
+            return position | dict.fromkeys(DATA_STATES) | kept
         return position | others[self.team.rank - 1] if self.team.rank else position
 
     def _do_pending(self) -> None:
@@ -323,7 +327,7 @@ class TrainerResuming(TrainerParts):
         # What cannot be positioned has to be walked through again, from where its epoch began.
         self._epoch_random = None if isinstance(sampler, BatchSampler) else randomness.get_state(self.backend)
         self.backend.loaders.begin_epoch(loader, self._data_seed, epoch)
-        batches = self.backend.loaders.iterate(loader)
+        batches = self.own_batches(loader)
         if skip:
             self._walk(batches, skip)
         # Within an epoch only now: making the iterator may draw numbers, which the unbroken run drew long ago.
@@ -347,7 +351,7 @@ class TrainerResuming(TrainerParts):
             return 0
         if stored is not None:
             owner = loader if callable(getattr(loader, "load_state_dict", None)) else dataset
-            owner.load_state_dict(stored)
+            owner.load_state_dict(stored if self.team.size > 1 else of_one_process(stored))
             return 0
         return skip
 

@@ -6,6 +6,8 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+from .. import randomness
+from ..data.dealing import every_nth, minds_its_sampler, with_streams_of
 from ..data.permutation import key_of
 from ..data.seeding import seed_streams
 from ..processes import Team
@@ -37,6 +39,23 @@ class TrainerTogether(TrainerParts):
         self._sharing = self.team.size
         total = sum(items)
         return any(some), int(total) if total.is_integer() else total
+
+    def is_dealt(self, loader: Any) -> bool:
+        """Whether a loader gives each process its own batches: ours do, and those with a DistributedSampler."""
+        return self.team.size == 1 or self.backend.loaders.is_own(loader) or minds_its_sampler(loader)
+
+    def own_batches(self, loader: Any) -> Iterator[Any]:
+        """The batches of a loader that are this process's. Of a loader that knows nothing of processes, and that all
+        of them have, each takes its turn."""
+        iterate = self.backend.loaders.iterate
+        if self.is_dealt(loader):
+            return iterate(loader)
+        streams = self.team.from_main(randomness.get_state(self.backend))
+        if self.team.is_main:
+            batches = iterate(loader)
+        else:
+            batches = with_streams_of(streams, self.backend, lambda: iterate(loader))
+        return every_nth(batches, self.team.size, self.team.rank)
 
     def agree(self) -> None:
         """After a step: what one process was asked to do, by a callback or a signal, all do."""

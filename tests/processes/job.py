@@ -5,9 +5,11 @@ FOLDER/rankN.json. The same cases run in one process, with the same global batch
 """
 
 import json
+import random
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
@@ -169,6 +171,108 @@ def evaluated(folder):
         "predictions": predicted.predictions.tolist(),
         "labels": predicted.label_ids.tolist(),
         "test_loss": predicted.metrics["test_loss"],
+    }
+
+
+# -- other data
+
+
+class Lines(torch.utils.data.IterableDataset):
+    """Walked through in an order that `random` draws anew; by default from the global streams, while it goes."""
+
+    def __init__(self, samples, generator=False):
+        self.samples = samples
+        self.given = []
+        if generator:
+            self.generator = torch.Generator()
+
+    def __iter__(self):
+        generator = getattr(self, "generator", None)
+        left = list(range(len(self.samples)))
+        while left:
+            drawn = torch.randint(len(left), (), generator=generator) if generator else random.randrange(len(left))
+            index = left.pop(int(drawn))
+            self.given.append(index)
+            yield self.samples[index] | {"number": index}
+
+
+class Kept:
+    """A collator that remembers which samples came."""
+
+    def __init__(self):
+        self.numbers = []
+
+    def __call__(self, samples):
+        self.numbers.append([int(sample["number"]) for sample in samples])
+        return {
+            "x": torch.tensor(np.stack([sample["x"] for sample in samples])),
+            "labels": torch.tensor([sample["labels"] for sample in samples]),
+        }
+
+
+def _iterable(folder, name, generator, **given):
+    kept = Kept()
+    options = {"data_collator": kept, "remove_unused_columns": False, "num_train_epochs": 2, "max_steps": 8}
+    train(folder, name, KIT.classifier(), Lines(rows(29), generator), **options | given)
+    return kept.numbers
+
+
+@case
+def iterable(folder):
+    """An iterable data set that shuffles by the global streams, in one process by another place in them."""
+    return _iterable(folder, "iterable", generator=False)
+
+
+@case
+def iterable_with_generator(folder):
+    return _iterable(folder, "iterable_with_generator", generator=True)
+
+
+@case
+def iterable_evaluated(folder):
+    trainer = Trainer(KIT.classifier(), arguments(folder, "iterable_evaluated"), compute_metrics=mean_of_predictions)
+
+    class Plain(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield from rows(31, seed=5)
+
+    found = trainer.predict(Plain())
+    return {"labels": found.label_ids.tolist(), "loss": found.metrics["test_loss"]}
+
+
+@case
+def own_sampler(folder):
+    """A sampler of the user's that shuffles by the global streams."""
+
+    class Sampled(Trainer):
+        def _get_train_sampler(self, train_dataset=None):
+            return torch.utils.data.RandomSampler(self.train_dataset)
+
+    data = Numbered(rows(29))
+    trainer = train(folder, "own_sampler", KIT.classifier(), data, Sampled)
+    return {"asked": data.asked, "steps": trainer.state.global_step, "losses": trainer.seen.losses}
+
+
+@case
+def own_loader(folder):
+    """A loader of the user's that shuffles by the global streams."""
+
+    class Loading(Trainer):
+        def get_train_dataloader(self):
+            size = self.args.per_device_train_batch_size
+            return torch.utils.data.DataLoader(kept_rows, size, shuffle=True, collate_fn=kept)
+
+        def get_eval_dataloader(self, eval_dataset=None):
+            return torch.utils.data.DataLoader(rows(31, seed=5), 4, collate_fn=self.data_collator)
+
+    kept = Kept()
+    kept_rows = [sample | {"number": i} for i, sample in enumerate(rows(29))]
+    trainer = train(folder, "own_loader", KIT.classifier(), kept_rows, Loading, compute_metrics=mean_of_predictions)
+    return {
+        "numbers": kept.numbers,
+        "steps": trainer.state.global_step,
+        "losses": trainer.seen.losses,
+        "count": trainer.evaluate()["eval_count"],
     }
 
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as worker_state
 
 from ...data import seeding
+from ...data.dealing import Dealt
 from ...data.order import NoBatch
 from ...data.permutation import key_of
 from ...data.streams import minds_workers, warn_of_repeats
@@ -33,6 +34,11 @@ class Collated:
 
 class Loader(DataLoader):
     """A DataLoader. Without workers and pinning it iterates plainly, which saves its bookkeeping on every batch."""
+
+    known: tuple[int, int] | None = None  # (batches, samples of all processes) where the data set has only a part
+
+    def __len__(self) -> int:
+        return super().__len__() if self.known is None else self.known[0]
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if self.num_workers or self.pin_memory or self.timeout:
@@ -91,6 +97,11 @@ def iterate(loader: Any) -> Iterator[Any]:
     return iter(loader)
 
 
+def is_own(loader: Any) -> bool:
+    """Made by make_loader, which knows of several processes."""
+    return isinstance(loader, Loader)
+
+
 def is_loader(value: Any) -> bool:
     """Something that makes batches, not a data set."""
     return isinstance(value, DataLoader)
@@ -128,15 +139,18 @@ def make_loader(
         options |= {"persistent_workers": persistent, "prefetch_factor": prefetch, "in_order": in_order}
         options["worker_init_fn"] = leave_to_main_process
         options["multiprocessing_context"] = context
-    if getattr(batches, "world", 1) > 1:
+    if batches is not None and batches.world > 1:
         options["collate_fn"] = Collated(collate)
     if batches is not None:
         return Loader(dataset, batch_sampler=batches, **options)
+    known = dataset.known if isinstance(dataset, Dealt) else None
     if not isinstance(dataset, IterableDataset):
         dataset = Stream(dataset, batch_size)
     elif workers > 1:
         warn_of_repeats(dataset, "torch", "torch.utils.data.get_worker_info()")
-    return Loader(dataset, batch_size=batch_size, drop_last=drop_last, **options)
+    loader = Loader(dataset, batch_size=batch_size, drop_last=drop_last, **options)
+    loader.known = known
+    return loader
 
 
 class Stream(IterableDataset):

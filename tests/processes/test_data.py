@@ -1,0 +1,64 @@
+"""Data that is not simply indexed: each sample goes to one process, and global batches are those of one process."""
+
+import pytest
+
+BATCH, SAMPLES = 8, 29
+
+
+@pytest.fixture(params=[2, 4], ids=["two", "four"])
+def many(request, shared):
+    return shared(request.param)
+
+
+def global_batches(numbers):
+    """Batches by rank -> the samples of each turn, over all ranks."""
+    turns = max(map(len, numbers))
+    return [[n for of_rank in numbers if turn < len(of_rank) for n in of_rank[turn]] for turn in range(turns)]
+
+
+@pytest.mark.parametrize("case", ["iterable", "iterable_with_generator"])
+def test_an_iterable_data_set_gives_each_sample_to_one_process(case, many):
+    batches = global_batches([each[case] for each in many])
+    assert [len(batch) for batch in batches] == [8, 8, 8, 5] * 2
+    first, second = sum(batches[:4], []), sum(batches[4:], [])
+    assert sorted(first) == sorted(second) == list(range(SAMPLES))
+    assert first != second
+
+
+def test_a_generator_gives_the_order_of_one_process(many, shared):
+    """The generator of an iterable data set is seeded alike everywhere, as the guide has it."""
+    case = "iterable_with_generator"
+    assert global_batches([each[case] for each in many]) == shared(1)[0][case]
+
+
+def test_an_iterable_data_set_is_evaluated_in_order(many, shared):
+    alone = shared(1)[0]["iterable_evaluated"]
+    for each in many:
+        assert each["iterable_evaluated"]["labels"] == alone["labels"]
+        assert abs(each["iterable_evaluated"]["loss"] - alone["loss"]) <= 1e-6
+
+
+def test_a_sampler_of_the_users_is_dealt_out(many, shared):
+    """Its order is that of the main process, which draws it from the streams of the run."""
+    for each in many:
+        assert each["own_sampler"]["steps"] == 8
+        assert each["own_sampler"]["losses"] == many[0]["own_sampler"]["losses"]
+    half = [len(each["own_sampler"]["asked"]) // 2 for each in many]
+    for part in (0, 1):
+        asked = [n for each, size in zip(many, half) for n in each["own_sampler"]["asked"][part * size :][:size]]
+        assert sorted(asked) == list(range(SAMPLES))
+    assert shared(1)[0]["own_sampler"]["steps"] == 8
+
+
+def test_a_loader_of_the_users_is_dealt_out_by_batches(many):
+    """All walk through it in the same order, and an epoch has one n-th of its batches for each of n processes."""
+    size = len(many)
+    batches = many[0]["own_loader"]["numbers"]
+    assert all(each["own_loader"]["numbers"] == batches for each in many)
+    half = len(batches) // 2
+    assert sorted(sum(batches[:half], [])) == sorted(sum(batches[half:], [])) == list(range(SAMPLES))
+    assert batches[:half] != batches[half:]
+    for each in many:
+        assert each["own_loader"]["steps"] == 2 * -(-half // size)
+        assert each["own_loader"]["losses"] == many[0]["own_loader"]["losses"]
+        assert each["own_loader"]["count"] == 31
