@@ -9,6 +9,8 @@ class Kit:
     """Models in MindSpore. Weights depend on nothing but `seed`."""
 
     name = "mindspore"
+    half = ("fp16",)  # what a CPU can compute in
+    masks_updates = False  # the norm is read before every update
 
     def classifier(self, returns="dict", dropout=0.0, norm=False, seed=0):
         """construct(x, labels): a hidden layer and a cross entropy. `returns`: dict, tuple, object, scalar, logits."""
@@ -43,9 +45,9 @@ class Kit:
 
         return collate
 
-    def freeze(self, model):
+    def freeze(self, model, frozen=True):
         for p in model.get_parameters():
-            p.requires_grad = False
+            p.requires_grad = not frozen
 
     def cross_entropy(self, logits, labels, reduction="mean"):
         from tests.mindspore_models import cross_entropy
@@ -59,7 +61,7 @@ class Kit:
         return optim.SGD(model.trainable_params(), lr=rate)
 
     def has_gradients(self, model):
-        raise NotImplementedError
+        return any(getattr(p, "grad", None) is not None for p in model.get_parameters())
 
     def optimizer(self, trainer):
         """The optimizer's state by parameter, as NumPy arrays."""

@@ -2,12 +2,26 @@
 
 from . import ready  # noqa: I001  before everything else: it looks at what MindSpore needs around it
 
-from . import debugging, devices, engine, foreign, loaders, memory, models, optimizers, randomness, tensors, weights
+from . import (
+    crossing,
+    debugging,
+    devices,
+    engine,
+    foreign,
+    loaders,
+    memory,
+    models,
+    optimizers,
+    randomness,
+    tensors,
+    weights,
+)
 
 NAME = "mindspore"
 
 __all__ = [
     "NAME",
+    "crossing",
     "debugging",
     "devices",
     "engine",

@@ -1,15 +1,23 @@
 """Loaders: batches of a data set in oneloop's order, and of the data sets of mindspore.dataset in theirs."""
 
 import logging
+import random
 import sys
 from collections.abc import Callable, Iterator
-from itertools import islice
+from functools import partial
+from itertools import islice, repeat
 from typing import Any
 
+import mindspore as ms
+import numpy as np
+
+from ...data import seeding
 from ...data.columns import ColumnFilter
 from ...data.permutation import key_of
+from ...data.workers import END, Workers
 from ...errors import DataError
-from .workers import Workers
+from ...preemption import leave_to_main_process
+from . import randomness, tensors
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +36,7 @@ class Loader:
         drop_last: bool = False,
         workers: int = 0,
         persistent: bool = False,
-        prefetch: int | None = None,
-        context: str | None = None,
+        settings: dict[str, Any] | None = None,
     ) -> None:
         self.dataset = dataset
         self.collate_fn = collate
@@ -38,10 +45,9 @@ class Loader:
         self.drop_last = drop_last
         self.num_workers = workers
         self.persistent = persistent
-        self.prefetch = prefetch or 2
-        self.context = context
+        self.settings = settings or {}  # of Workers
         self.seed = 0  # of workers that walk; begin_epoch sets it
-        self._workers: Workers | None = None
+        self.workers: Workers | None = None
 
     def __len__(self) -> int:
         if self.batch_sampler is not None:
@@ -50,34 +56,80 @@ class Loader:
         return whole if self.drop_last or not rest else whole + 1
 
     def __iter__(self) -> Iterator[Any]:
-        # Order and seed belong to the moment of iter(), not of the first next().
-        indices = None if self.batch_sampler is None else iter(self.batch_sampler)
+        # The order belongs to the moment of iter(), not of the first next().
+        tasks = None if self.batch_sampler is None else iter(self.batch_sampler)
         if self.num_workers:
-            return self._from_workers(indices)
-        return self._walk() if indices is None else self._fetch(indices)
+            return self._from_workers(tasks)
+        if tasks is not None:
+            return map(partial(_fetched, self), tasks)
+        return map(self.collate_fn, _chunks(iter(self.dataset), self.batch_size, self.drop_last))
 
-    def _fetch(self, batches: Iterator[list[int]]) -> Iterator[Any]:
-        collate, dataset = self.collate_fn, self.dataset
-        fetch = getattr(dataset, "__getitems__", None)
-        for indices in batches:
-            yield collate(fetch(indices) if fetch is not None else [dataset[i] for i in indices])
+    def _from_workers(self, tasks: Iterator[list[int]] | None) -> Iterator[Any]:
+        if self.workers is None:
+            self.workers = Workers(partial(_serve, self), self.num_workers, reduce=_reduce, **self.settings)
+        return self._until_done(self.workers.run(repeat(None) if tasks is None else tasks))
 
-    def _walk(self) -> Iterator[Any]:
-        samples = iter(self.dataset)
-        while chunk := list(islice(samples, self.batch_size)):
-            if len(chunk) < self.batch_size and self.drop_last:
-                return
-            yield self.collate_fn(chunk)
-
-    def _from_workers(self, indices: Iterator[list[int]] | None) -> Iterator[Any]:
-        walks = indices is None
-        if self._workers is None:
-            self._workers = Workers(self, self.num_workers, self.context)
+    def _until_done(self, batches: Iterator[Any]) -> Iterator[Any]:
         try:
-            yield from self._workers.walk() if walks else self._workers.fetch(indices, self.prefetch)
+            yield from batches
         finally:
-            if walks or not self.persistent:
+            if not self.persistent or self.batch_sampler is None:
                 close(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"workers": None}  # what goes to a worker that is not forked
+
+
+def _fetched(loader: Loader, indices: list[int]) -> Any:
+    dataset = loader.dataset
+    fetch = getattr(dataset, "__getitems__", None)
+    return loader.collate_fn(fetch(indices) if fetch is not None else [dataset[i] for i in indices])
+
+
+def _chunks(samples: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
+    while chunk := list(islice(samples, size)):
+        if len(chunk) < size and drop_last:
+            return
+        yield chunk
+
+
+# -- in a worker, which never computes with MindSpore: its threads do not survive a fork
+
+
+def _serve(loader: Loader, number: int) -> Callable[[Any], Any]:
+    """Called once in each worker: the function that makes a batch out of a task, which is a list of indices."""
+    leave_to_main_process(number)
+    tensors.in_worker = randomness.in_worker = True
+    if loader.batch_sampler is not None:
+        return partial(_fetched, loader)
+    walk = _walked(loader, number)
+    return lambda task: next(walk, END)
+
+
+def _walked(loader: Loader, worker: int) -> Iterator[Any]:
+    """Each n-th batch of a walk through all the data, which draws the same random numbers in every worker."""
+    seeding.seed_streams("mindspore", loader.seed)
+    for place, samples in enumerate(_chunks(iter(loader.dataset), loader.batch_size, loader.drop_last)):
+        if place % loader.num_workers == worker:
+            # The collator draws between this batch and the next: numbers of its own, and the walk is not moved.
+            walk = random.getstate(), np.random.get_state(), randomness.get_state()
+            seed = key_of(loader.seed, place) >> 1
+            seeding.seed_streams("mindspore", seed)
+            seeding.current = (seed,)
+            yield loader.collate_fn(samples)
+            random.setstate(walk[0])
+            np.random.set_state(walk[1])
+            randomness.set_state(walk[2])
+
+
+def _reduce(value: Any) -> Any:
+    """How a tensor travels from a worker: as an array."""
+    if not isinstance(value, ms.Tensor):
+        return NotImplemented
+    return ms.Tensor, (np.array(value.asnumpy()),)
+
+
+# -- pipelines of mindspore.dataset
 
 
 class Batched(Loader):
@@ -138,17 +190,27 @@ def _makes_batches(source: Any) -> bool:
     return any(_makes_batches(child) for child in getattr(source, "children", ()))
 
 
+# -- what the core asks
+
+
 def close(loader: Any) -> None:
-    """End the processes that a loader of ours keeps between epochs."""
-    if isinstance(loader, Loader) and loader._workers is not None:
-        kept, loader._workers = loader._workers, None
-        kept.close()
+    """End the processes that a loader of ours has."""
+    if isinstance(loader, Loader) and loader.workers is not None:
+        workers, loader.workers = loader.workers, None
+        workers.close()
 
 
 def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
     """Call it before iter(): the workers of a loader of ours draw numbers that depend on (seed, epoch) alone."""
     if isinstance(loader, Loader):
         loader.seed = key_of(seed, epoch, _WORKERS) >> 1
+        if loader.batch_sampler is None:
+            close(loader)
+
+
+def iterate(loader: Any) -> Iterator[Any]:
+    """The batches of a loader, ours or the user's."""
+    return iter(loader)
 
 
 def is_loader(value: Any) -> bool:
@@ -196,7 +258,8 @@ def make_loader(
                 "or leave dataset.batch() out."
             )
         return Batched(Pipeline(dataset), collate)
-    return Loader(dataset, collate, batches, batch_size, drop_last, workers, persistent, prefetch, context)
+    settings = {"ahead": prefetch or 2, "context": context or "fork", "in_order": in_order}
+    return Loader(dataset, collate, batches, batch_size, drop_last, workers, persistent, settings)
 
 
 def reseed_generator(dataset: Any, seed: int) -> None:

@@ -65,6 +65,11 @@ def shifts_labels(model: Any) -> bool:
     return type(base).__name__.endswith(("ForCausalLM", "LMHeadModel"))
 
 
+def counts_ignored(criterion: Any) -> bool:
+    """Whether a criterion's mean is over labels that take no part too: in MindSpore it is not."""
+    return False
+
+
 def train_mode(model: Any) -> None:
     if not unwrap(model).training:
         unwrap(model).set_train(True)
@@ -207,6 +212,11 @@ def to_half(model: Any, kind: str) -> Any:
     for name, p in unwrap(model).parameters_and_names():
         if p.dtype == ms.float32 and not is_buffer(name):
             p.set_dtype(dtype)
+    return model
+
+
+def with_master_weights(model: Any, kind: str) -> Any:
+    """O2: the weights stay in float32 here, and the engine lets the operations compute in half: see below."""
     return model
 
 

@@ -75,6 +75,14 @@ def parameters_of(optimizer: Any) -> list[ms.Parameter]:
     return list(optimizer.parameters)
 
 
+def groups(optimizer: Any) -> list[dict[str, Any]]:
+    """The parameter groups of an optimizer, each with its weight decay."""
+    if hasattr(optimizer, "param_groups"):
+        return optimizer.param_groups
+    decay = getattr(optimizer, "weight_decay", 0.0)
+    return [{"params": parameters_of(optimizer), "weight_decay": decay if isinstance(decay, float) else 0.0}]
+
+
 def _rates(optimizer: Any) -> list[Any]:
     """Where the rates lie: numbers or parameters, one a group."""
     if hasattr(optimizer, "param_groups"):
@@ -100,12 +108,16 @@ def set_learning_rates(optimizer: Any, rates: list[float]) -> None:
             ops.assign(current, ms.Tensor(rate, ms.float32))
 
 
+def own_schedule(optimizer: Any) -> None:
+    """The schedule inside an optimizer: one of mindspore.nn that has one is refused, see above."""
+
+
+def attach(optimizer: Any, scheduler: Any) -> None:
+    """Let an optimizer follow a schedule that was given without one: a schedule holds its optimizer."""
+
+
 def group_of(optimizer: Any, parameter: ms.Parameter | None) -> Any:
     """The group that holds the parameter, or all groups."""
-    if not hasattr(optimizer, "param_groups"):
-        groups = [{"params": parameters_of(optimizer)}]
-    else:
-        groups = optimizer.param_groups
     if parameter is None:
-        return [group["params"] for group in groups]
-    return next((group for group in groups if any(p is parameter for p in group["params"])), None)
+        return [group["params"] for group in groups(optimizer)]
+    return next((group for group in groups(optimizer) if any(p is parameter for p in group["params"])), None)

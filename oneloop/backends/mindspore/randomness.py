@@ -12,19 +12,22 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
-from . import dropout
+from . import dropout, ready
 
 _seeds = sys.modules["mindspore.common.seed"]  # the attribute of that name may be something else
 
 UNSET = -1
+in_worker = False  # in a loader's worker, where no operation of MindSpore may run: see loaders.py
 
 
 def seed(value: int) -> None:
     """Seed every generator of the framework."""
     _seeds._GLOBAL_SEED = value % 2**31
     _seeds._KERNEL_SEED.clear()
-    ms.manual_seed(value % 2**63)
     dropout.seed(value)
+    if in_worker:
+        return
+    ms.manual_seed(value % 2**63)
     if "mindspore.dataset" in sys.modules:
         sys.modules["mindspore.dataset"].config.set_seed(value % 2**32)
 
@@ -33,12 +36,12 @@ def get_state() -> dict[str, np.ndarray]:
     """The state of every generator that training may draw from."""
     table = sorted([kernel, number, current] for (kernel, number), current in _seeds._KERNEL_SEED.items())
     known = _seeds._GLOBAL_SEED
-    return {
+    state = {
         "mindspore.dropout": dropout.get_state(),
         "mindspore.seed": np.array([UNSET if known is None else known], dtype=np.int64),
         "mindspore.operations": np.frombuffer(json.dumps(table).encode(), dtype=np.uint8),
-        "mindspore.generator": np.array(ms.get_rng_state().asnumpy()),
     }
+    return state if in_worker else state | {"mindspore.generator": np.array(ms.get_rng_state().asnumpy())}
 
 
 def set_state(state: dict[str, Any]) -> None:
@@ -57,8 +60,9 @@ def set_state(state: dict[str, Any]) -> None:
 
 
 def deterministic(on: bool = True) -> None:
-    """Deterministic algorithms everywhere."""
-    ms.set_deterministic(on)
+    """Deterministic algorithms everywhere. MindSpore's own function for it can be called once in a process."""
+    with ready.quiet():
+        ms.set_context(deterministic="ON" if on else "OFF")
 
 
 def worker_seed() -> int:

@@ -23,10 +23,7 @@ class _Plain(optim.Optimizer):
         for group in self.param_groups:
             group["lr"] = float(group["lr"].asnumpy())
         self.lrs = []
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        super().add_param_group(param_group)
-        self.lrs = []
+        self.steps = [0] * len(self.parameters)  # updates of each parameter
 
     def _state(self, name: str, value: str = "zeros") -> Any:
         """A tensor in float32 for each parameter."""
@@ -60,15 +57,12 @@ class AdamW(_Plain):
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
         self.exp_avg = self._state("exp_avg")
         self.exp_avg_sq = self._state("exp_avg_sq")
-        self.step = ms.Parameter(ms.Tensor(np.zeros(len(self.parameters), np.int64)), name="step")
         self._kernel = ops.Adam()
 
     def construct(self, gradients: tuple[Any, ...]) -> bool:
-        steps = np.array(self.step.asnumpy())
         for group, place, p, gradient in self._members(gradients):
-            steps[place] += 1
-            self._update(group, int(steps[place]), p, self.exp_avg[place], self.exp_avg_sq[place], gradient)
-        ops.assign(self.step, ms.Tensor(steps))
+            self.steps[place] += 1
+            self._update(group, self.steps[place], p, self.exp_avg[place], self.exp_avg_sq[place], gradient)
         return True
 
     def _update(self, group: dict[str, Any], step: int, p: Any, average: Any, square: Any, gradient: Any) -> None:
@@ -117,20 +111,18 @@ class SGD(_Plain):
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay} | options)
         if momentum:
             self.momentum_buffer = self._state("momentum_buffer")
-            self.started = ms.Parameter(ms.Tensor(np.zeros(len(self.parameters), np.bool_)), name="started")
 
     def construct(self, gradients: tuple[Any, ...]) -> bool:
-        started = np.array(self.started.asnumpy()) if hasattr(self, "started") else None
         for group, place, p, gradient in self._members(gradients):
             if group["weight_decay"]:
                 gradient = gradient + p * group["weight_decay"]
-            if started is not None:
-                buffer, momentum = self.momentum_buffer[place], group["momentum"]
-                moved = buffer * momentum + gradient * (1.0 - group["dampening"]) if started[place] else gradient
+            momentum = group["momentum"]
+            if momentum:
+                buffer, moved = self.momentum_buffer[place], gradient
+                if self.steps[place]:
+                    moved = buffer * momentum + gradient * (1.0 - group["dampening"])
                 ops.assign(buffer, moved.astype(ms.float32))
-                started[place] = True
+                self.steps[place] += 1
                 gradient = gradient + moved * momentum if group["nesterov"] else moved
             ops.assign_sub(p, (gradient * group["lr"]).astype(p.dtype))
-        if started is not None:
-            ops.assign(self.started, ms.Tensor(started))
         return True

@@ -80,13 +80,13 @@ def load_tensors(path: Path) -> dict[str, np.ndarray]:
         raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error
 
 
-def put(target: Any, value: np.ndarray) -> None:
+def put(target: Any, value: Any) -> None:
     """Write values into a tensor where it lies. `set_data` and `load_param_into_net` would give it other memory, and
     an optimizer that has made a step would go on updating the old one."""
-    ops.assign(target, ms.Tensor(np.ascontiguousarray(value).reshape(target.shape), target.dtype))
+    ops.assign(target, ms.Tensor(np.ascontiguousarray(_host(value)).reshape(target.shape), target.dtype))
 
 
-def load_model(model: Any, tensors: dict[str, np.ndarray], tied: dict[str, str], source: str) -> None:
+def load_model(model: Any, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
     """Copy weights into the model; every name and shape that does not fit is listed in one error."""
     own = dict(_every_name(unwrap(model)))
     values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
@@ -125,11 +125,7 @@ def _fields(optimizer: Any, model: Any) -> dict[str, Any]:
     known = {id(p) for p in members} | {id(rate) for rate in _rate_parameters(optimizer)}
     found: dict[str, Any] = {}
     for field, value in vars(optimizer).items():
-        if (
-            isinstance(value, ms.ParameterTuple)
-            and len(value) == len(members)
-            and field not in ("parameters", "_parameters")
-        ):
+        if isinstance(value, ms.ParameterTuple) and len(value) == len(members):
             for p, state in zip(members, value, strict=True):
                 if id(state) not in known:
                     known.add(id(state))
@@ -138,6 +134,14 @@ def _fields(optimizer: Any, model: Any) -> dict[str, Any]:
         if value is not None and id(value) not in known:
             found[f":{name}"] = value
     return found
+
+
+def _steps(optimizer: Any, model: Any, fields: dict[str, Any]) -> dict[str, int]:
+    """Where the updates of each parameter are stored, for optimizers of ours that have state: its place in `steps`."""
+    names = optimizer_names(optimizer, model)
+    if not fields or not isinstance(getattr(optimizer, "steps", None), list):
+        return {}
+    return {f"{names[id(p)]}:step": place for place, p in enumerate(parameters_of(optimizer))}
 
 
 def _rate_parameters(optimizer: Any) -> list[ms.Parameter]:
@@ -168,7 +172,10 @@ def optimizer_state(optimizer: Any, model: Any) -> tuple[dict[str, Any], dict[st
         | {key: _plain(value) for key, value in group.items() if key not in ("params", "max_exp_avg_sq")}
         for group in groups
     ]
-    return _fields(optimizer, model), {"class": type(optimizer).__name__, "groups": described, "values": {}}
+    tensors = _fields(optimizer, model)
+    counts = _steps(optimizer, model, tensors)
+    tensors |= {name: np.array(optimizer.steps[place], dtype=np.float32) for name, place in counts.items()}
+    return tensors, {"class": type(optimizer).__name__, "groups": described, "values": {}}
 
 
 def load_optimizer(
@@ -180,13 +187,16 @@ def load_optimizer(
     stored = {name for group in data["groups"] for name in group["names"]}
     check_optimizer_fit(stored, own, source)
     fields = _fields(optimizer, model)
-    if fields.keys() != tensors.keys():
+    counts = _steps(optimizer, model, fields)
+    if fields.keys() | counts.keys() != tensors.keys():
         raise CheckpointError(
             f"the state in {source} is that of {data['class']}, and this run's optimizer is "
             f"{type(optimizer).__name__}. Use the optimizer that the checkpoint was written with."
         )
     for name, target in fields.items():
         put(target, tensors[name])
+    for name, place in counts.items():
+        optimizer.steps[place] = int(tensors[name])
     stored_groups = {name: group for group in data["groups"] for name in group["names"]}
     for group in getattr(optimizer, "param_groups", ()):
         if not group["params"]:
