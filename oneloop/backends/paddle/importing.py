@@ -1,22 +1,28 @@
 """Importing Paddle, and putting right what its import leaves behind. An import of the user's own is not touched."""
 
+import logging
 import os
 import sys
 import warnings
 
 
 def import_paddle() -> None:
-    """Import Paddle without the traces that its import leaves: a warning of ccache, and OMP_NUM_THREADS=1.
+    """Import Paddle without the traces that its import leaves: a warning of ccache, a root logger that prints every
+    library's INFO, and OMP_NUM_THREADS=1.
 
     The variable is read before it is written, so Paddle itself computes as it would; but child processes, which may
     run another framework, would inherit it.
     """
     if "paddle" in sys.modules:
         return
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
     threads = os.environ.get("OMP_NUM_THREADS")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="No ccache found")
         import paddle  # noqa: F401
+    root.setLevel(level)
+    root.handlers[:] = handlers
     if threads is None:
         os.environ.pop("OMP_NUM_THREADS", None)
 
