@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
+
 from ..errors import ArgumentError, CheckpointError, DataError, MissingPackageError, ModelError
 
 # -- nested values
@@ -80,6 +82,31 @@ def explain_call(model: Any, forward: Any, is_defined: bool, inputs: Any, error:
             f"takes {', '.join(signature.parameters)}. Give the samples the columns it needs (text and None are not "
             "turned into arrays), leave remove_unused_columns on, or pass a data_collator that makes such batches."
         ) from error
+
+
+# -- exports
+
+
+def arrays(outputs: Any, to_numpy: Callable[[Any], Any]) -> list[Any]:
+    """What a model returned as a flat list of arrays; to_numpy gives None for what is no tensor."""
+    array = to_numpy(outputs)
+    if array is not None:
+        return [array]
+    values = outputs.values() if isinstance(outputs, Mapping) else outputs
+    return [inner for value in values if value is not None for inner in arrays(value, to_numpy)]
+
+
+def compare_outputs(expected: list[Any], found: list[Any], tolerance: float = 1e-4) -> None:
+    """An exported model that computes something else than the model is an error."""
+    close = len(expected) == len(found) and all(
+        one.shape == other.shape and np.allclose(one, other, rtol=tolerance, atol=tolerance)
+        for one, other in zip(expected, found)
+    )
+    if not close:
+        raise ModelError(
+            "the exported model does not compute what the model does: something in its forward depends on Python "
+            "values that the export has frozen. Use tensor operations there, or an input_spec that fixes the sizes."
+        )
 
 
 # -- checkpoints

@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import paddle
 
-from ...errors import DataError, ModelError
+from ...errors import DataError
+from ..common import arrays, compare_outputs
 from .models import eval_mode, forward_parameters, invoke, restore_mode, unwrap
 
 NAME = "model"
-_TOLERANCE = 1e-4
 
 
 def input_spec(model: paddle.nn.Layer, batch: dict[str, Any]) -> list[Any]:
@@ -40,31 +39,16 @@ def export(model: paddle.nn.Layer, directory: Path, batch: Any, spec: Any = None
     training = eval_mode(base)
     try:
         with paddle.no_grad():
-            expected = _arrays(invoke(base, inputs))
+            expected = arrays(invoke(base, inputs), _numpy)
         paddle.jit.save(paddle.jit.to_static(base.forward, input_spec=spec), str(directory / NAME))
         loaded = paddle.jit.load(str(directory / NAME))
         given = list(inputs.values()) if isinstance(inputs, dict) else inputs
-        found = _arrays(loaded(*given))
+        found = arrays(loaded(*given), _numpy)
     finally:
         restore_mode(training)
-    _compare(expected, found)
+    compare_outputs(expected, found)
     return sorted(path.name for path in directory.glob(f"{NAME}*"))
 
 
-def _arrays(outputs: Any) -> list[np.ndarray]:
-    if isinstance(outputs, paddle.Tensor):
-        return [outputs.astype("float64").numpy()]
-    values = outputs.values() if isinstance(outputs, dict) else outputs
-    return [array for value in values if value is not None for array in _arrays(value)]
-
-
-def _compare(expected: list[np.ndarray], found: list[np.ndarray]) -> None:
-    close = len(expected) == len(found) and all(
-        one.shape == other.shape and np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE)
-        for one, other in zip(expected, found)
-    )
-    if not close:
-        raise ModelError(
-            "the exported model does not compute what the model does: something in its forward depends on Python "
-            "values that the export has frozen. Use tensor operations there, or an input_spec that fixes the sizes."
-        )
+def _numpy(value: Any) -> Any:
+    return value.astype("float64").numpy() if isinstance(value, paddle.Tensor) else None

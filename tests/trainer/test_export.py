@@ -1,0 +1,95 @@
+"""export(): files that another process runs without the model's code."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from oneloop import Trainer
+from oneloop.errors import DataError, ModelError
+from tests.backends_support import rows, tagged
+from tests.stacks import STACKS
+
+# Each reads ids.npy and writes logits.npy; none of them sees oneloop or the model's class.
+READERS = {
+    "torch": {
+        "model.pt2": "import torch; m = torch.export.load(d + '/model.pt2').module(); "
+        "out = m(input_ids=torch.from_numpy(ids))['logits'].detach().numpy()",
+        "model.onnx": "import onnxruntime; s = onnxruntime.InferenceSession(d + '/model.onnx'); "
+        "out = s.run(None, {'input_ids': ids})[0]",
+    },
+    "paddle": {
+        "model.json": "from paddle import inference; c = inference.Config(d + '/model.json', d + '/model.pdiparams'); "
+        "c.disable_glog_info(); p = inference.create_predictor(c); "
+        "i = p.get_input_handle('input_ids'); i.copy_from_cpu(ids); p.run(); "
+        "out = p.get_output_handle(p.get_output_names()[0]).copy_to_cpu()",
+    },
+    "mindspore": {
+        "model.mindir": "import mindspore as ms; g = ms.nn.GraphCell(ms.load(d + '/model.mindir')); "
+        "out = g(ms.Tensor(ids)); out = (out[0] if isinstance(out, tuple) else out).asnumpy()",
+    },
+}
+
+
+def read_elsewhere(code, folder, ids):
+    """What a new process makes of these ids with the exported file."""
+    np.save(folder / "ids.npy", ids)
+    program = (
+        f"import numpy as np; d = {str(folder)!r}; ids = np.load(d + '/ids.npy'); {code}; np.save(d + '/out.npy', out)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, cwd=folder)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return np.load(folder / "out.npy")
+
+
+def test_the_exported_model_computes_the_same_elsewhere_at_other_sizes(backend, arguments, tmp_path):
+    data = tagged([5, 3, 4, 5])
+    trainer = Trainer(STACKS[backend.name](), arguments(max_steps=3, learning_rate=0.1), train_dataset=data)
+    trainer.train()
+    folder = tmp_path / "exported"
+    written = trainer.export(folder)
+    for name, code in READERS[backend.name].items():
+        assert name in written
+        for shape in ((1, 7), (6, 3)):
+            ids = np.random.RandomState(0).randint(1, 9, shape).astype(np.int64)
+            expected = trainer.predict([{"input_ids": row} for row in ids]).predictions
+            found = read_elsewhere(code, folder, ids)
+            assert found.shape == expected.shape and np.abs(found - expected).max() < 1e-5
+
+
+def test_export_goes_into_output_dir_and_leaves_the_mode(backend, arguments):
+    trainer = Trainer(STACKS[backend.name](), arguments(max_steps=1), train_dataset=tagged([4, 4]))
+    trainer.train()
+    written = trainer.export()
+    assert written and all((trainer_output(trainer) / "export" / name).is_file() for name in written)
+
+
+def trainer_output(trainer):
+    from pathlib import Path
+
+    return Path(trainer.args.output_dir)
+
+
+def test_without_data_there_is_nothing_to_read_inputs_off(backend, arguments):
+    with pytest.raises(DataError, match="export needs a batch"):
+        Trainer(backend.classifier(), arguments()).export()
+
+
+def test_a_forward_that_cannot_be_followed_says_why(arguments):
+    torch = pytest.importorskip("torch")
+
+    class Looks(torch.nn.Module):
+        """Its result depends on the values of a tensor in Python."""
+
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(6, 3)
+
+        def forward(self, x, labels=None):
+            logits = self.head(x)
+            return {"loss": logits.mean(), "logits": logits if float(x.sum()) > 0 else -logits}
+
+    trainer = Trainer(Looks(), arguments(), train_dataset=rows(4))
+    with pytest.raises(ModelError, match="torch.export cannot follow"):
+        trainer.export()
