@@ -49,10 +49,27 @@ class Kit:
         for p in model.get_parameters():
             p.requires_grad = not frozen
 
-    def cross_entropy(self, logits, labels, reduction="mean"):
+    def cross_entropy(self, logits, labels, reduction="mean", ignore_index=-100):
         from tests.mindspore_models import cross_entropy
 
-        return cross_entropy(logits, labels, reduction)
+        return cross_entropy(logits, labels, reduction, ignore_index=ignore_index)
+
+    def criterion(self, weight=None, **options):
+        """The framework's cross entropy as a layer, over the last axis of the logits; weights of classes as a list."""
+        import mindspore
+
+        class Tokens(mindspore.nn.CrossEntropyLoss):
+            def construct(self, logits, labels):
+                labels = labels.reshape(-1).astype(mindspore.int32)
+                return super().construct(logits.reshape(-1, logits.shape[-1]), labels)
+
+        return Tokens(weight=None if weight is None else mindspore.Tensor(weight, mindspore.float32), **options)
+
+    def binary_criterion(self, weight):
+        """A layer whose weights are no weights of classes."""
+        import mindspore
+
+        return mindspore.nn.BCEWithLogitsLoss(weight=mindspore.Tensor(weight, mindspore.float32))
 
     def sgd(self, model, rate=0.1):
         """The framework's own optimizer."""

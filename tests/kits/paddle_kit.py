@@ -65,16 +65,31 @@ class Kit:
         for p in model.parameters():
             p.stop_gradient = frozen
 
-    def cross_entropy(self, logits, labels, reduction="mean"):
+    def cross_entropy(self, logits, labels, reduction="mean", ignore_index=-100):
         import paddle
 
         from tests.paddle_models import mean_cross_entropy
 
-        if reduction == "mean":
+        if reduction == "mean" and ignore_index < 0:
             return mean_cross_entropy(logits, labels)
-        return paddle.nn.functional.cross_entropy(
-            logits.reshape([-1, logits.shape[-1]]), labels.reshape([-1]), reduction=reduction
-        )
+        logits, labels = logits.reshape([-1, logits.shape[-1]]), labels.reshape([-1])
+        return paddle.nn.functional.cross_entropy(logits, labels, reduction=reduction, ignore_index=ignore_index)
+
+    def criterion(self, weight=None, **options):
+        """The framework's cross entropy as a layer, over the last axis of the logits; weights of classes as a list."""
+        import paddle
+
+        class Tokens(paddle.nn.CrossEntropyLoss):
+            def forward(self, logits, labels):
+                return super().forward(logits.reshape([-1, logits.shape[-1]]), labels.reshape([-1]))
+
+        return Tokens(weight=None if weight is None else paddle.to_tensor(weight), **options)
+
+    def binary_criterion(self, weight):
+        """A layer whose weights are no weights of classes."""
+        import paddle
+
+        return paddle.nn.BCEWithLogitsLoss(weight=paddle.to_tensor(weight))
 
     def sgd(self, model, rate=0.1):
         """The framework's own optimizer."""

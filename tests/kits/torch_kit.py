@@ -58,12 +58,28 @@ class Kit:
     def freeze(self, model, frozen=True):
         model.requires_grad_(not frozen)
 
-    def cross_entropy(self, logits, labels, reduction="mean"):
+    def cross_entropy(self, logits, labels, reduction="mean", ignore_index=-100):
         import torch
 
         return torch.nn.functional.cross_entropy(
-            logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), reduction=reduction
+            logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), reduction=reduction, ignore_index=ignore_index
         )
+
+    def criterion(self, weight=None, **options):
+        """The framework's cross entropy as a layer, over the last axis of the logits; weights of classes as a list."""
+        import torch
+
+        class Tokens(torch.nn.CrossEntropyLoss):
+            def forward(self, logits, labels):
+                return super().forward(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+
+        return Tokens(weight=None if weight is None else torch.tensor(weight), **options)
+
+    def binary_criterion(self, weight):
+        """A layer whose weights are no weights of classes."""
+        import torch
+
+        return torch.nn.BCEWithLogitsLoss(weight=torch.tensor(weight))
 
     def sgd(self, model, rate=0.1):
         """The framework's own optimizer."""
