@@ -23,8 +23,8 @@ NUM_ITEMS = "num_items_in_batch"
 
 
 def _called(function: Any) -> Any:
-    """What a call ends in: of a layer, whose own __call__ takes anything, it is forward (in MindSpore construct)."""
-    forward = getattr(function, "forward", getattr(function, "construct", None))
+    """What a call ends in: of a layer, whose own __call__ takes anything, it is forward, or construct on MindSpore."""
+    forward = getattr(function, "forward", None) or getattr(function, "construct", None)
     return forward if callable(forward) else function
 
 

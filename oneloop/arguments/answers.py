@@ -14,8 +14,8 @@ from .packages import NOT_DRIVEN, OPTIMIZERS, WRITERS, installed
 from .processes import ACCELERATOR
 from .values import show
 
-RELEASED = ("torch", "paddle")
-COMING = ("mindspore",)
+RELEASED = ("torch", "paddle", "mindspore")
+COMING: tuple[str, ...] = ()
 EVERYWHERE = RELEASED + COMING
 PARALLEL = ("torch",)  # backends that run on several processes
 REFUSED_NAMES = {"_n_gpu": "the number of devices is read off the machine; choose one with device"}
@@ -212,6 +212,45 @@ ON_PADDLE: tuple[Refusal, ...] = (
     ),
 )  # fmt: skip
 
+_NO_BF16 = "MindSpore has no bfloat16 kernels for a CPU"
+
+
+def _bf16(name: str) -> Refusal:
+    return Refusal(
+        name,
+        "True",
+        lambda args: getattr(args, name) and (name.endswith("_eval") or args.fp16_opt_level != "O0"),
+        _NO_BF16,
+        f"{name.replace('bf16', 'fp16')}=True, or leave it out",
+        backends=("mindspore",),
+        devices=("cpu",),
+    )
+
+
+ON_MINDSPORE: tuple[Refusal, ...] = (
+    *(_bf16(name) for name in ("bf16", "bf16_full_eval")),
+    *(
+        Refusal(
+            "optim", name, lambda args, name=name: args.optim == name, "MindSpore has no such optimizer",
+            'optim="adamw", "sgd", "rmsprop" or "adagrad"', backends=("mindspore",),
+        )
+        for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")
+    ),
+    Refusal(
+        "torch_compile_backend", "any", lambda args: args.torch_compile_backend is not None,
+        "it is a compiler of torch", "torch_compile=True alone: the graph is compiled by mindspore.jit",
+        backends=("mindspore",),
+    ),
+    Refusal(
+        "torch_compile_mode", "any", lambda args: args.torch_compile_mode is not None,
+        "it is a mode of torch's compiler", "leave it out", backends=("mindspore",),
+    ),
+    Refusal(
+        "gradient_checkpointing_kwargs", "any", lambda args: bool(args.gradient_checkpointing_kwargs),
+        "MindSpore's recomputation has no such options", "leave it out", backends=("mindspore",),
+    ),
+)  # fmt: skip
+
 _LATER = "it is not in this release yet"
 
 # What a later release brings: take the entry out here when it does.
@@ -235,7 +274,7 @@ NOT_YET: tuple[Refusal, ...] = (
     *(_trackio(name) for name in ("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")),
 )  # fmt: skip
 
-REFUSALS = LASTING + ON_PADDLE + NOT_YET
+REFUSALS = LASTING + ON_PADDLE + ON_MINDSPORE + NOT_YET
 
 # Arguments that mean something only with another one, whose answer is theirs.
 COMPANIONS = {

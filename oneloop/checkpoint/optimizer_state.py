@@ -111,23 +111,20 @@ def _write_paddle(common: Common, own: Mapping[str, Any]) -> dict[str, Raw]:
     return _moments(common, _PADDLE) | powers
 
 
-# -- MindSpore: one count for all parameters
+# -- MindSpore: a count beside the moments of each parameter, also for SGD; its own AdamW has one for all
 
 
 def _read_mindspore(stored: Stored, data: Mapping[str, Any], updates: int) -> Common:
-    found = _by_parameter(stored, _MINDSPORE, ("state_step",), data)
-    count = stored.get(":state_step")
-    for state in found.values():
+    found = _by_parameter(stored, _MINDSPORE, ("step", "state_step"), data)
+    for name, state in found.items():
+        count = stored.get(f"{name}:step", stored.get(":state_step"))
         state.step = updates if count is None else int(count.array().reshape(-1)[0])
     return found
 
 
 def _write_mindspore(common: Common, own: Mapping[str, Any]) -> dict[str, Raw]:
-    found = _moments(common, _MINDSPORE)
-    if any(_is_adam(state) for state in common.values()):
-        steps = max(state.step or 0 for state in common.values())
-        found[":state_step"] = from_numpy(np.array([steps], dtype=np.int32))
-    return found
+    steps = {f"{name}:step": from_numpy(np.array(state.step or 0, np.float32)) for name, state in common.items()}
+    return _moments(common, _MINDSPORE) | steps
 
 
 _READERS: dict[str, Callable[[Stored, Mapping[str, Any], int], Common]] = {

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from ..data.order import BatchSampler
@@ -40,6 +41,10 @@ class TrainerSteps(TrainerParts):
         asked = (not own_loss and reads(self.compute_loss)) or self._func_is_share
         asked = asked or (cls.training_step is not TrainerSteps.training_step and reads(self.training_step))
         self._asked_items = asked
+        # Functional autodiff has to watch a training_step that hands its losses to backward.
+        self._watches_step = (
+            cls.training_step is not TrainerSteps.training_step and self.backend.engine.WATCHES_OVERRIDES
+        )
         self._counts_items = self.args.gradient_accumulation_steps > 1 or self.args.auto_find_batch_size or asked
         if self.team.size > 1 and self.args.average_tokens_across_devices:
             self._counts_items = True
@@ -176,10 +181,11 @@ class TrainerSteps(TrainerParts):
             # Without a label it has no part in the mean; its own mean would be 0/0.
             if items != 0:
                 with self.strategy.micro_batch(i == closing):
-                    if self._step_takes_items:
-                        loss = self.training_step(model, inputs, num_items)
+                    given = (model, inputs, num_items) if self._step_takes_items else (model, inputs)
+                    if self._watches_step:
+                        loss = self.engine.recorded(partial(self.training_step, *given))
                     else:
-                        loss = self.training_step(model, inputs)
+                        loss = self.training_step(*given)
                 total = loss if total is None else total + loss
             if i != last:
                 self.call("on_substep_end")

@@ -75,7 +75,7 @@ class Kit:
         """The framework's own optimizer."""
         from mindspore.experimental import optim
 
-        return optim.SGD(model.trainable_params(), lr=rate)
+        return optim.SGD(list(model.get_parameters()), lr=rate)
 
     def has_gradients(self, model):
         return any(getattr(p, "grad", None) is not None for p in model.get_parameters())
@@ -85,7 +85,7 @@ class Kit:
         from oneloop.backends.mindspore import weights
 
         tensors, _ = weights.optimizer_state(trainer.optimizer, trainer.model)
-        return {name: value.asnumpy().copy() for name, value in tensors.items()}
+        return {name: weights.copy_to(value, None) for name, value in tensors.items()}
 
     def smoothed(self, logits, labels, epsilon):
         from tests.mindspore_models import cross_entropy

@@ -15,14 +15,15 @@ EPOCH = RUN | {"num_train_epochs": 1}
 
 
 def seen_by(trainer_or_model, name="x"):
-    """Patch a model's forward so that it keeps what it was given; the list it fills."""
-    seen, forward = [], trainer_or_model.forward
+    """Patch a model's forward (MindSpore: construct) so that it keeps what it was given; the list it fills."""
+    word = "construct" if hasattr(trainer_or_model, "construct") else "forward"
+    seen, forward = [], getattr(trainer_or_model, word)
 
     def record(**inputs):
         seen.append(np.array(inputs[name]))
         return forward(**inputs)
 
-    trainer_or_model.forward = record
+    setattr(trainer_or_model, word, record)
     return seen
 
 

@@ -21,6 +21,8 @@ from .models import compute_in_half, unwrap
 from .optimizers import parameters_of
 from .scaling import SMALLEST_LOSS_SCALE, Scaler
 
+WATCHES_OVERRIDES = True  # a training_step of the user's is differentiated as a whole: see recorded
+
 
 class Engine:
     """Knows the gradients between micro-batches, the loss scale, and whether they are finite."""
@@ -144,6 +146,9 @@ class Engine:
         if self.scaler is None:
             return loss, ops.stop_gradient(loss)
         return loss * self.scaler.scale, ops.stop_gradient(loss)
+
+    def stand_by(self) -> None:
+        """This process had nothing to compute in an update whose gradients come from the others."""
 
     def include(self, optimizer: Any) -> None:
         """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""

@@ -15,6 +15,7 @@ from .compiling import Compiled
 logger = logging.getLogger(__name__)
 
 HALF_LEVELS = ("O0", "O2", "O3")  # of fp16_opt_level; O1 becomes O2, aloud
+NEAREST_HALF = "autocast; the nearest, O2 (all but norms computes in half precision, the weights stay in float32),"
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm2d)
 
 
@@ -146,8 +147,6 @@ def recompute(model: Any, options: dict[str, Any] | None) -> None:
     block of its own.
     """
     base = unwrap(model)
-    if options:
-        logger.warning("gradient_checkpointing_kwargs=%s means nothing to MindSpore and is left aside.", options)
     if hasattr(base, "gradient_checkpointing_enable"):
         base.gradient_checkpointing_enable()
         return
@@ -207,11 +206,13 @@ def check_compiler(backend: str | None) -> None:
 
 
 def to_half(model: Any, kind: str) -> Any:
-    """Weights in float16 ("fp16") or bfloat16 ("bf16")."""
+    """Weights in float16 ("fp16") or bfloat16 ("bf16"), but for those of norms."""
     dtype = ms.float16 if kind == "fp16" else ms.bfloat16
-    for name, p in unwrap(model).parameters_and_names():
-        if p.dtype == ms.float32 and not is_buffer(name):
-            p.set_dtype(dtype)
+    for _, cell in unwrap(model).cells_and_names():
+        if not isinstance(cell, _NORMS):  # their kernels want weights and statistics of one kind
+            for _, p in cell.parameters_and_names(expand=False):
+                if p.dtype == ms.float32:
+                    p.set_dtype(dtype)
     return model
 
 

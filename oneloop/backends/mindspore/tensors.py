@@ -87,8 +87,9 @@ def smoothed_loss(logits: ms.Tensor, labels: ms.Tensor, epsilon: float, shift: b
     """Cross entropy against labels of which a share epsilon is spread over all classes; -100 takes no part."""
     if shift:
         logits, labels = logits[..., :-1, :], labels[..., 1:]
-    flat = logits.reshape(-1, logits.shape[-1]).astype(ms.float32)
-    return ops.cross_entropy(flat, labels.reshape(-1).astype(ms.int32), ignore_index=-100, label_smoothing=epsilon)
+    # Not ops.cross_entropy: its logarithm is good to five digits only.
+    scores = ops.log_softmax(logits.reshape(-1, logits.shape[-1]).astype(ms.float32))
+    return ops.nll_loss(scores, labels.reshape(-1).astype(ms.int32), ignore_index=-100, label_smoothing=epsilon)
 
 
 def split(value: Any, parts: int, rows: int) -> list[Any]:

@@ -20,10 +20,13 @@ class _Plain(optim.Optimizer):
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         super().__init__(params, defaults)
-        for group in self.param_groups:
-            group["lr"] = float(group["lr"].asnumpy())
         self.lrs = []
         self.steps = [0] * len(self.parameters)  # updates of each parameter
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        rate = float(param_group.get("lr", self.defaults["lr"]))
+        super().add_param_group(param_group)
+        self.param_groups[-1]["lr"] = rate  # a parameter there would hold it in float32
 
     def _state(self, name: str, value: str = "zeros") -> Any:
         """A tensor in float32 for each parameter."""

@@ -13,6 +13,7 @@ from ...errors import ArgumentError, ModelError, RefusedError
 from .. import common
 
 HALF_LEVELS = ("O0", "O1", "O2", "O3")  # of fp16_opt_level
+NEAREST_HALF = "half weights with float32 master weights; the nearest, O1 (autocast),"
 
 
 class Compiled(nn.Layer):

@@ -11,6 +11,7 @@ from ...errors import ArgumentError, ModelError, RefusedError
 from .. import common
 
 HALF_LEVELS = ("O0", "O1", "O3")  # of fp16_opt_level; the others are mapped to O1, aloud
+NEAREST_HALF = "half weights with float32 master weights; the nearest, O1 (autocast),"
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
 
 
