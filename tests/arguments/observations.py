@@ -94,6 +94,7 @@ DATA = {
     "length_column_name": shows(
         sights.first_batch("length"), ("length", [15]), ("size", [0]), train_sampling_strategy="group_by_length"
     ),
+    "seed_each_sample": shows(sights.draws_of_samples, (False, False), (True, True)),
     "ignore_data_skip": shows(sights.resumed_data, (False, 8), (True, 0), resume_from_checkpoint=True),
     "auto_find_batch_size": shows(sights.micro_batches, (False, "out of memory"), (True, [2] * 8)),
 }

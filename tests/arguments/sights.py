@@ -5,6 +5,7 @@ import logging
 import math
 import multiprocessing
 import os
+import random
 import signal
 import threading
 import time
@@ -47,6 +48,22 @@ def notes(key, training=True):
 
 def order(scene, **parts):
     return list(itertools.chain(*notes("number")(scene, **parts)))
+
+
+def draws_of_samples(scene):
+    """Whether the numbers that samples draw are the same when the streams of the run are others."""
+    drawn = []
+
+    class Noisy(list):
+        def __getitem__(self, index):
+            drawn[-1][index] = random.random()
+            return super().__getitem__(index)
+
+    for seed in (1, 2):
+        drawn.append({})
+        args = scene.arguments(seed=seed, data_seed=3, max_steps=-1, num_train_epochs=1)
+        scene.trainer(data=Noisy(samples()), args=args).train()
+    return drawn[0] == drawn[1]
 
 
 def first_batch(*columns):
