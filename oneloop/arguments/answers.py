@@ -191,16 +191,16 @@ def _half(name: str) -> Refusal:
     )
 
 
-def _of_torch(name: str) -> Refusal:
+def _of_torch(name: str, backend: str, title: str) -> Refusal:
     return Refusal(
-        "optim", name, lambda args: args.optim == name, "Paddle has no such optimizer",
-        'optim="adamw", "sgd", "rmsprop" or "adagrad"', backends=("paddle",),
+        "optim", name, lambda args: args.optim == name, f"{title} has no such optimizer",
+        'optim="adamw", "sgd", "rmsprop" or "adagrad"', backends=(backend,),
     )  # fmt: skip
 
 
 ON_PADDLE: tuple[Refusal, ...] = (
     *(_half(name) for name in ("fp16", "bf16", "fp16_full_eval", "bf16_full_eval")),
-    *(_of_torch(name) for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")),
+    *(_of_torch(name, "paddle", "Paddle") for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")),
     Refusal(
         "torch_compile_backend", "other than CINN", lambda args: args.torch_compile_backend not in (None, "CINN"),
         "it is a compiler of torch", "leave it out: the graph is compiled by paddle.jit.to_static",
@@ -229,13 +229,7 @@ def _bf16(name: str) -> Refusal:
 
 ON_MINDSPORE: tuple[Refusal, ...] = (
     *(_bf16(name) for name in ("bf16", "bf16_full_eval")),
-    *(
-        Refusal(
-            "optim", name, lambda args, name=name: args.optim == name, "MindSpore has no such optimizer",
-            'optim="adamw", "sgd", "rmsprop" or "adagrad"', backends=("mindspore",),
-        )
-        for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")
-    ),
+    *(_of_torch(name, "mindspore", "MindSpore") for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")),
     Refusal(
         "torch_compile_backend", "any", lambda args: args.torch_compile_backend is not None,
         "it is a compiler of torch", "torch_compile=True alone: the graph is compiled by mindspore.jit",
