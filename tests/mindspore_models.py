@@ -26,8 +26,8 @@ def fill(cell, seed):
 
 
 def cross_entropy(logits, labels, reduction="mean", smoothing=0.0):
-    """Labels equal to -100 take no part. ops.cross_entropy takes a logarithm, whose kernel gives the last bit up in some
-    of its first launches: see docs/mindspore.md."""
+    """Labels equal to -100 take no part. Not ops.cross_entropy: the kernel of its logarithm gives the last bits up in
+    some of its first launches, see docs/mindspore.md."""
     scores = ops.log_softmax(logits.reshape(-1, logits.shape[-1]).astype(ms.float32))
     labels = labels.reshape(-1).astype(ms.int32)
     return ops.nll_loss(scores, labels, ignore_index=-100, reduction=reduction, label_smoothing=smoothing)

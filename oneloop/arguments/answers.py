@@ -227,15 +227,16 @@ def _bf16(name: str) -> Refusal:
     )
 
 
+def _not_on_mindspore(name: str) -> Refusal:
+    return Refusal(
+        "optim", name, lambda args: args.optim == name, "MindSpore has no such optimizer",
+        'optim="adamw", "sgd", "rmsprop" or "adagrad"', backends=("mindspore",),
+    )  # fmt: skip
+
+
 ON_MINDSPORE: tuple[Refusal, ...] = (
     *(_bf16(name) for name in ("bf16", "bf16_full_eval")),
-    *(
-        Refusal(
-            "optim", name, lambda args, name=name: args.optim == name, "MindSpore has no such optimizer",
-            'optim="adamw", "sgd", "rmsprop" or "adagrad"', backends=("mindspore",),
-        )
-        for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")
-    ),
+    *(_not_on_mindspore(name) for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")),
     Refusal(
         "torch_compile_backend", "any", lambda args: args.torch_compile_backend is not None,
         "it is a compiler of torch", "torch_compile=True alone: the graph is compiled by mindspore.jit",
