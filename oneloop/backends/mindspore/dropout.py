@@ -78,20 +78,29 @@ class _Channels:
 _CHANNELS = {nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
 
 
-def install(model: nn.Cell) -> int:
-    """Let every dropout layer of a model take its masks from the stream; how many there are that drop anything."""
-    found = 0
+def install(model: nn.Cell) -> None:
+    """Let every dropout layer of a model take its masks from the stream."""
     for _, cell in model.cells_and_names():
         if isinstance(cell, nn.Dropout):
-            drop = 1.0 - cell.keep_prob if cell.p is None else float(cell.p)
-            cell.dropout = Mask(drop)
-            found += drop > 0
+            cell.dropout = Mask(_share(cell))
         elif type(cell) in _CHANNELS:
             cell.construct = _Channels(cell, _CHANNELS[type(cell)])
-            found += float(cell.p) > 0
         if getattr(cell, "_recompute_cell", None) is not None:
             replay_in(cell)
-    return found
+
+
+def _share(cell: nn.Cell) -> float:
+    """How much a layer drops."""
+    return 1.0 - cell.keep_prob if cell.p is None else float(cell.p)
+
+
+def is_active(model: nn.Cell) -> bool:
+    """Whether a layer drops anything in training."""
+    return any(
+        cell.training and _share(cell) > 0
+        for _, cell in model.cells_and_names()
+        if isinstance(cell, (nn.Dropout, *_CHANNELS))
+    )
 
 
 # -- layers that are computed twice

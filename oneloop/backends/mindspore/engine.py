@@ -16,6 +16,7 @@ from mindspore.graph.api import _pynative_executor
 
 from ...errors import ModelError
 from . import dropout
+from .compiling import Again
 from .devices import Device
 from .models import compute_in_half, unwrap
 from .optimizers import parameters_of
@@ -125,11 +126,7 @@ class Engine:
         self._compute = compute
         self._extra: Any = None
         try:
-            (_, loss), found = self._differentiate[1]()
-        except BaseException:
-            # What was recorded up to the exception would be taken for the beginning of the next forward pass.
-            _pynative_executor.clear_res()
-            raise
+            (_, loss), found = self._differentiated()
         finally:
             self._compute = lambda: None
         for p, gradient in zip(trainable, found, strict=True):
@@ -139,6 +136,17 @@ class Engine:
 
     def _sum(self, held: ms.Tensor, gradient: ms.Tensor) -> ms.Tensor:
         return _tensor(held.asnumpy() + gradient.asnumpy()) if self._on_host else held + gradient
+
+    def _differentiated(self) -> Any:
+        try:
+            return self._differentiate[1]()
+        except Again:
+            _pynative_executor.clear_res()
+            return self._differentiated()
+        except BaseException:
+            # What was recorded up to the exception would be taken for the beginning of the next forward pass.
+            _pynative_executor.clear_res()
+            raise
 
     def _forward(self) -> tuple[ms.Tensor, ms.Tensor]:
         loss, self._extra = self._compute()
