@@ -219,10 +219,12 @@ class Trainer(
             models.recompute(self.model, args.gradient_checkpointing_kwargs)
         if setup.half(args) and args.fp16_opt_level not in models.HALF_LEVELS:
             logger.warning(
-                "fp16_opt_level=%r: %s has no half weights with float32 master weights; the nearest, O1 (autocast), is "
-                "used.",
+                "fp16_opt_level=%r: %s has no %s, is used.",
                 args.fp16_opt_level,
                 self.backend.NAME,
+                "half weights with float32 master weights; the nearest, O1 (autocast)"
+                if "O1" in models.HALF_LEVELS
+                else "autocast; the nearest, O2 (half precision with float32 master weights)",
             )
         self._half_inputs = None
         if setup.pure_half(args):

@@ -15,11 +15,11 @@ from mindspore import nn, ops
 from mindspore.graph.api import _pynative_executor
 
 from ...errors import ModelError
+from ..scaling import SMALLEST_LOSS_SCALE, Scaler
 from . import dropout
 from .devices import Device
 from .models import compute_in_half, unwrap
 from .optimizers import parameters_of
-from .scaling import SMALLEST_LOSS_SCALE, Scaler
 
 
 class Engine:
