@@ -27,7 +27,7 @@ def public(path):
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             found |= set(ast.literal_eval(node.value)) if name == "__all__" else {name}
-    return {name for name in found if not name.startswith("_")}
+    return {name for name in found if not name.startswith("_")} - {"logger"}
 
 
 @pytest.mark.parametrize("name", OWN)

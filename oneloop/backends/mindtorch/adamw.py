@@ -1,7 +1,8 @@
 """AdamW and SGD in NumPy, over the memory of the weights.
 
-mindtorch's own optimizers lack kernels on a CPU, and one operation a time would be slower. Averages are kept in float32;
-of weights in half precision a float32 copy is kept too, the master weights, and the model gets what it rounds to.
+mindtorch's own optimizers lack kernels on a CPU, and one operation a time would be slower. Averages are kept in
+float32; of weights in half precision a float32 copy is kept too, the master weights, and the model gets what it rounds
+to.
 """
 
 from typing import Any

@@ -18,7 +18,7 @@ def recomputed(block: torch.nn.Module, args: tuple[Any, ...], options: dict[str,
 
 
 class _Block(cells.Cell):
-    """A mindtorch module as the cell that MindSpore's recompute takes. The second time it sees the masks of the first."""
+    """A module as the cell that MindSpore's recompute takes. The second time it sees the masks of the first."""
 
     def __init__(self, block: torch.nn.Module, options: dict[str, Any], place: torch.device) -> None:
         super().__init__(auto_prefix=False)

@@ -18,8 +18,8 @@ from .stream import stream
 
 NO_BACKWARD = (
     "backward() computes nothing under mindnlp: its tensors are MindSpore's, which differentiates functions. Return "
-    "the loss from compute_loss, or call self.engine.loss_and_gradients(function) in training_step, with a function that "
-    "computes the loss and returns it."
+    "the loss from compute_loss, or call self.engine.loss_and_gradients(function) in training_step, with a function "
+    "that computes the loss and returns it."
 )
 
 
