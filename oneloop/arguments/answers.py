@@ -288,7 +288,7 @@ IDLE = (
 def check(args: Any, backend: str, device: str) -> None:
     """Raise one error that lists everything these arguments ask for and cannot have."""
     size = world().size
-    refused = [refusal for refusal in REFUSALS if refusal.applies(args, backend, device)]
+    refused = [refusal for refusal in refusals_of(backend) if refusal.applies(args, backend, device)]
     reasons = list(dict.fromkeys(refusal.explain(args, backend, device) for refusal in refused))
     if size > 1 and backend not in PARALLEL:
         reasons.append(f"{size} processes were launched, but on {backend} {_LATER}. Instead: start one process.")
@@ -297,6 +297,15 @@ def check(args: Any, backend: str, device: str) -> None:
     missing = bool(refused) and all(refusal.missing for refusal in refused)
     missing = missing and (size == 1 or backend in PARALLEL)
     raise (MissingPackageError if missing else RefusedError)("\n".join(reasons))
+
+
+def refusals_of(backend: str) -> tuple[Refusal, ...]:
+    """All refusals, and those of mindtorch, which has no column of its own in the pages."""
+    if backend != "mindtorch":
+        return REFUSALS
+    from .mindnlp import REFUSALS as under_mindnlp
+
+    return under_mindnlp
 
 
 def refused_by(argument: str, backend: str) -> list[Refusal]:

@@ -18,11 +18,19 @@ prepare()
 
 NAMES = ("torch", "paddle", "mindspore")
 MODEL_CLASSES = {"torch": "torch.nn.Module", "paddle": "paddle.nn.Layer", "mindspore": "mindspore.nn.Cell"}
+MINDTORCH = "mindtorch"  # what `import mindnlp` puts in the place of torch, on tensors of MindSpore
+
+
+def under_mindnlp() -> bool:
+    """Whether torch is mindtorch in this process."""
+    return MINDTORCH in sys.modules
 
 
 def load(name: str) -> ModuleType:
-    """The backend package of that name."""
-    if name not in NAMES:
+    """The backend package of that name. Under mindnlp tensors of torch and of MindSpore are mindtorch's."""
+    if under_mindnlp() and name in ("torch", "mindspore"):
+        name = MINDTORCH
+    if name not in (*NAMES, MINDTORCH):
         raise RefusedError(f"there is no backend {name!r}; oneloop has {', '.join(NAMES)}")
     if find_spec(f"{__name__}.{name}") is None:
         raise RefusedError(f"the {name} backend is not part of this release of oneloop yet; torch is")
@@ -35,6 +43,8 @@ def name_of(model: Any) -> str | None:
         qualified = f"{base.__module__}.{base.__qualname__}"
         if qualified == "torch.nn.modules.module.Module":
             return "torch"
+        if qualified == "mindtorch.nn.modules.module.Module":
+            return MINDTORCH
         if base.__qualname__ == "Layer" and base.__module__.startswith("paddle."):
             return "paddle"
         if base.__qualname__ == "Cell" and base.__module__.startswith("mindspore."):
@@ -51,11 +61,18 @@ def of_model(model: Any) -> ModuleType:
             f"{', '.join(MODEL_CLASSES.values())}. Pass the model object itself"
             + (" (you passed a class: call it first)." if isinstance(model, type) else ".")
         )
+    if name == "mindspore" and under_mindnlp():
+        raise RefusedError(
+            f"{type(model).__name__} is a mindspore.nn.Cell, and mindnlp is imported, which changes MindSpore's "
+            "tensors. Train it in a process that does not import mindnlp, or write it as a torch.nn.Module."
+        )
     return load(name)
 
 
 def guess() -> str | None:
     """The backend that arguments should assume before a model is seen; None when nothing tells."""
+    if under_mindnlp():
+        return MINDTORCH
     launcher = world().launcher
     if launcher:
         return launcher
@@ -70,6 +87,6 @@ def of_optimizer(optimizer: Any) -> ModuleType:
     """The backend of an optimizer, from the module that its class comes from."""
     for base in type(optimizer).__mro__:
         name = base.__module__.split(".")[0]
-        if name in NAMES:
+        if name in (*NAMES, MINDTORCH):
             return load(name)
     return load(guess() or "torch")

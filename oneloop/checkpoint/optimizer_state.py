@@ -131,9 +131,11 @@ _READERS: dict[str, Callable[[Stored, Mapping[str, Any], int], Common]] = {
     "torch": _read_torch,
     "paddle": _read_paddle,
     "mindspore": _read_mindspore,
+    "mindtorch": _read_torch,
 }
 _WRITERS: dict[str, Callable[[Common, Mapping[str, Any]], dict[str, Raw]]] = {
     "torch": _write_torch,
     "paddle": _write_paddle,
     "mindspore": _write_mindspore,
+    "mindtorch": _write_torch,
 }

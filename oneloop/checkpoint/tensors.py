@@ -95,12 +95,21 @@ def write_bytes(path: Path, parts: list[Any]) -> dict[str, Any]:
     return {"bytes": size, "sha256": digest.hexdigest()}
 
 
-def read(path: Path) -> dict[str, Raw]:
-    """The tensors of a file as it is mapped into memory."""
+def _open(path: Path) -> tuple[np.ndarray, dict[str, Any], int]:
+    """The mapped file, its table of contents, and where its data starts."""
     data = np.memmap(path, dtype=np.uint8, mode="r")
     start = 8 + int.from_bytes(data[:8].tobytes(), "little")
-    table = json.loads(data[8:start].tobytes())
-    table.pop("__metadata__", None)
+    return data, json.loads(data[8:start].tobytes()), start
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """What a file says of itself beside its tensors."""
+    return _open(path)[1].get("__metadata__", {})
+
+
+def read(path: Path) -> dict[str, Raw]:
+    """The tensors of a file as it is mapped into memory."""
+    data, table, start = _open(path)
     return {
         name: Raw(
             entry["dtype"],
@@ -108,4 +117,5 @@ def read(path: Path) -> dict[str, Raw]:
             data[start + entry["data_offsets"][0] : start + entry["data_offsets"][1]],
         )
         for name, entry in table.items()
+        if name != "__metadata__"
     }

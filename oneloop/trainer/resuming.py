@@ -9,6 +9,8 @@ from typing import Any
 from .. import loop, randomness
 from ..checkpoint import store
 from ..checkpoint.contents import INDEX, WEIGHTS
+from ..checkpoint.tensors import read as read_tensors
+from ..checkpoint.tensors import read_metadata
 from ..data.dealing import fits_any_number, of_one_process
 from ..data.order import BatchSampler
 from ..errors import CheckpointError
@@ -86,10 +88,7 @@ class TrainerResuming(TrainerParts):
             files = [path / WEIGHTS]
         else:
             raise CheckpointError(f"{path} has no {WEIGHTS}")
-        from safetensors import safe_open
-
-        with safe_open(str(files[0]), framework="np") as f:
-            tied = json.loads((f.metadata() or {}).get("tied", "{}"))
+        tied = json.loads(read_metadata(files[0]).get("tied", "{}"))
         run = crossing.run_of(path)
         if crossing.is_needed(self, run):
             crossing.load_weights(self, run, path, files, tied)
@@ -370,9 +369,7 @@ class TrainerResuming(TrainerParts):
 
     def _load_random(self, path: Path, prefix: str = "") -> None:
         """The random state of the save, or, with the prefix, of the start of its epoch where that was kept."""
-        from safetensors.numpy import load_file
-
-        stored = load_file(path / RANDOM)
+        stored = {name: raw.array() for name, raw in read_tensors(path / RANDOM).items()}
         if self.team.rank:
             own = f"rank{self.team.rank}/"
             stored = {name.removeprefix(own): array for name, array in stored.items() if name.startswith(own)}

@@ -88,7 +88,7 @@ def collator(given: Any, processing_class: Any, framework: str) -> Callable:
     """The collator that was given, or one that pads when there is a tokenizer to pad with."""
     from ..data import collators
 
-    names = {"torch": "pt", "paddle": "pd", "mindspore": "ms"}
+    names = {"torch": "pt", "paddle": "pd", "mindspore": "ms", "mindtorch": "pt"}
     if given is None:
         if processing_class is not None and (
             hasattr(processing_class, "pad") or hasattr(processing_class, "pad_token_id")

@@ -15,12 +15,12 @@ from mindspore import nn, ops
 from mindspore.graph.api import _pynative_executor
 
 from ...errors import ModelError
+from ..scaling import SMALLEST_LOSS_SCALE, Scaler
 from . import dropout
 from .compiling import Again
 from .devices import Device
 from .models import compute_in_half, unwrap
 from .optimizers import parameters_of
-from .scaling import SMALLEST_LOSS_SCALE, Scaler
 
 WATCHES_OVERRIDES = True  # a training_step of the user's is differentiated as a whole: see recorded
 

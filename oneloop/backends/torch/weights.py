@@ -32,7 +32,7 @@ def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, 
         if not isinstance(value, torch.Tensor):
             left_out.append(name)
             continue
-        key = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride()) if value.numel() else (name,)
+        key = (value.data_ptr(), value.dtype, tuple(value.shape), tuple(value.stride())) if value.numel() else (name,)
         if key in first:
             tied[name] = first[key]
         else:

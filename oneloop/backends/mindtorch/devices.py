@@ -1,0 +1,40 @@
+"""Devices: which there are, and how models and batches get there."""
+
+import functools
+from typing import Any
+
+import mindspore
+import torch
+
+from ..torch.devices import available, empty_cache, kind, move, resolve
+
+__all__ = ["allow_tf32", "available", "empty_cache", "is_out_of_memory", "kind", "move", "place", "resolve"]
+
+
+@functools.cache
+def _settle(kind: str) -> None:
+    """Once a process: on a CPU the threads of asynchronous launches only get in the way, by a factor of three."""
+    if kind == "cpu":
+        mindspore.runtime.launch_blocking()
+
+
+def place(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+    """The model on that device. A move makes new tensors, so one that is there already stays as it is."""
+    _settle(device.type)
+    if getattr(model, "hf_device_map", None) or all(p.device == device for p in model.parameters()):
+        return model
+    return model.to(device)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that the device or the host ran out of memory."""
+    signs = ("out of memory", "Out of memory", "Alloc memory failed", "Memory not enough", "malloc")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
+    )
+
+
+def allow_tf32(on: bool) -> Any:
+    """TF32 matrix products and convolutions on NVIDIA devices."""
+    mindspore.device_context.gpu.op_precision.matmul_allow_tf32(on)
+    mindspore.device_context.gpu.op_precision.conv_allow_tf32(on)

@@ -1,0 +1,212 @@
+"""Gradients of one micro-batch at a time, and the update that follows.
+
+MindSpore differentiates functions: a loss is computed inside of mindtorch's value_and_grad, and its gradients are added
+to `grad` of each parameter.
+"""
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from mindspore.common.api import _pynative_executor
+from mindtorch.autograd import value_and_grad
+from torch import nn
+
+from ...errors import ModelError
+from ..scaling import SMALLEST_LOSS_SCALE, Scaler
+from . import standins
+from .models import with_master_weights
+from .tensors import from_numpy, to_numpy
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Knows the gradients between micro-batches, the loss scale, and whether they are finite."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        *,
+        half: str | None = None,
+        loss_scale: float = 32768.0,
+        max_grad_norm: float = 1.0,
+        nonfinite: str = "stop",
+    ) -> None:
+        self.model = model if half is None else with_master_weights(model, half)
+        self.device = device
+        self.scaler = Scaler(loss_scale) if half == "fp16" else None
+        self.max_grad_norm = max_grad_norm
+        self.nonfinite = nonfinite
+        # All of them: a callback may unfreeze some in the middle of a run.
+        self.parameters = list(model.parameters())
+        self.norm: float | None = None
+        self.skipped = 0  # updates that a loss-scale overflow or nonfinite="skip" left out
+        self._bad = False
+        self._loss: Any = None
+        self._warned = False
+
+    # -- gradients
+
+    def autocast(self, cache_enabled: bool | None = True) -> contextlib.AbstractContextManager:
+        """The context that the forward pass runs in. Half precision is a property of the weights here."""
+        return contextlib.nullcontext()
+
+    def backward(self, loss: Any, **kwargs: Any) -> None:
+        """A loss that has been computed outside of value_and_grad has no graph to go back through."""
+        raise ModelError(standins.NO_BACKWARD)
+
+    def loss_and_gradients(self, compute: Callable[[], Any], divisor: Any = None) -> Any:
+        """The primitive of the loop: run compute, add the gradients of its loss, divided by divisor, to those held."""
+        trainable = [p for p in self.parameters if p.requires_grad]
+        if not trainable:
+            raise ModelError(_NO_GRADIENTS)
+        scale = 1.0 if self.scaler is None else self.scaler.scale
+
+        def forward() -> tuple[Any, Any]:
+            loss = compute()
+            if not isinstance(loss, torch.Tensor):
+                raise ModelError(
+                    f"the loss cannot be differentiated: it is a {type(loss).__name__}. Look for .item() or numpy() on "
+                    "the way to it."
+                )
+            loss = loss.float() if loss.dtype != torch.float32 else loss
+            loss = loss if divisor is None else loss / divisor
+            return (loss if scale == 1.0 else loss * scale), loss
+
+        try:
+            (_, loss), found = value_and_grad(forward, trainable, has_aux=True, attach_grads=False)()
+        except BaseException:
+            # What was recorded up to the exception would be taken for the beginning of the next forward pass.
+            _pynative_executor.clear_res()
+            raise
+        for p, gradient in zip(trainable, found, strict=True):
+            gradient._device = p.device
+            p.grad = gradient if p.grad is None else _with_device(p.grad + gradient, p)
+        return _with_device(loss, trainable[0])
+
+    def include(self, optimizer: Any) -> None:
+        """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
+        known = {id(p) for p in self.parameters}
+        for group in getattr(optimizer, "param_groups", []):
+            self.parameters.extend(p for p in group["params"] if id(p) not in known)
+
+    def clear(self) -> None:
+        """Forget the gradients held."""
+        for p in self.parameters:
+            p.grad = None
+
+    # -- update
+
+    def prepare_update(self, optimizer: Any, loss: Any) -> None:
+        """Unscale and clip the gradients, and find out whether they and the loss are finite."""
+        self._loss = None if loss is None else float(to_numpy(loss))
+        self.norm, self._bad = None, False
+        held = [p for p in self.parameters if p.grad is not None]
+        if not held:
+            raise ModelError(_NO_GRADIENTS)
+        if self.max_grad_norm <= 0 and self.nonfinite == "ignore" and self.scaler is None:
+            return
+        factor = 1.0 if self.scaler is None else 1.0 / self.scaler.scale
+        self.norm = norm = _norm([p.grad for p in held]) * factor
+        if not math.isfinite(norm) or (self._loss is not None and not math.isfinite(self._loss)):
+            self._bad = True
+            return
+        self._look_at_zero(norm)
+        if self.max_grad_norm > 0:
+            factor *= min(1.0, self.max_grad_norm / (norm + 1e-6))
+        if factor != 1.0:
+            # Not in place: two parameters may have one gradient between them.
+            for p in held:
+                array = to_numpy(p.grad)
+                p.grad = from_numpy(array.astype(np.float32, copy=False) * np.float32(factor)).to(p.device)
+
+    def _look_at_zero(self, norm: float) -> None:
+        """A loss that depends on no parameter has gradients here, and all of them are zero."""
+        if norm == 0.0 and not self._warned:
+            self._warned = True
+            logger.warning(
+                "All gradients are exactly zero. Unless your loss can be like that, it does not depend on the weights: "
+                "look for .detach(), .item() or torch.no_grad() on the way to it."
+            )
+
+    def apply_update(self, optimizer: Any, step: int) -> int | None:
+        """Step the optimizer unless something is not finite; the number of a step that was not, once it is known."""
+        if self.scaler is not None:
+            return self._apply_scaled(optimizer, step)
+        if self._bad and self.nonfinite != "ignore":
+            self.skipped += 1
+            return step
+        optimizer.step()
+        return None
+
+    def _apply_scaled(self, optimizer: Any, step: int) -> int | None:
+        assert self.scaler is not None
+        before = self.scaler.scale
+        self.scaler.update(self._bad)
+        if not self._bad:
+            optimizer.step()
+            return None
+        # An overflow is how the scaler finds its scale; it means trouble only when no smaller scale is left, or when
+        # the loss, which is not scaled, is not finite itself.
+        self.skipped += 1
+        lost = self._loss is not None and not math.isfinite(self._loss)
+        return step if before <= SMALLEST_LOSS_SCALE or lost else None
+
+    def read_pending(self) -> int | None:
+        """Nothing is ever left unread here."""
+        return None
+
+    # -- what logs and checkpoints ask for
+
+    def grad_norm(self) -> float | None:
+        """Norm of the last update's gradients before clipping."""
+        return self.norm
+
+    def loss_scale(self) -> float | None:
+        return None if self.scaler is None else self.scaler.scale
+
+    def state(self) -> dict[str, Any]:
+        """Plain data: what a resumed run needs besides weights and optimizer."""
+        return {"skipped": self.skipped, "scaler": None if self.scaler is None else self.scaler.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.skipped = int(state.get("skipped", 0))
+        if self.scaler is not None and state.get("scaler"):
+            self.scaler.load_state(state["scaler"])
+
+
+_NO_GRADIENTS = (
+    "there are no gradients to update the model with: no trainable parameter took part in the loss. Look for a frozen "
+    "model, or a training_step of your own that calls loss.backward(), which computes nothing under mindnlp."
+)
+
+
+def _with_device(tensor: Any, p: nn.Parameter) -> Any:
+    """What comes straight from MindSpore does not know the device that mindtorch asks every tensor for."""
+    tensor._device = p.device
+    return tensor
+
+
+def _norm(gradients: list[Any]) -> float:
+    """The norm of all gradients together."""
+    squares = 0.0
+    for gradient in gradients:
+        flat = to_numpy(gradient).reshape(-1).astype(np.float32, copy=False)
+        squares += float(np.dot(flat, flat))
+    return math.sqrt(squares) if squares >= 0 else math.nan
+
+
+def no_gradients() -> contextlib.AbstractContextManager:
+    """Evaluation: nothing in here is differentiated."""
+    return torch.no_grad()
+
+
+def clip_norm(parameters: Any, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+    """Clip gradients in place; the norm that they had."""
+    return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)

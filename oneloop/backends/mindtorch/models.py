@@ -1,0 +1,130 @@
+"""What the core asks of a model."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from ...errors import RefusedError
+from ..torch import models as on_torch
+from ..torch.models import (
+    add_embedding_noise,
+    base_of,
+    config_of,
+    counts_ignored,
+    decay_names,
+    eval_mode,
+    forward_of,
+    forward_parameters,
+    is_adapter,
+    label_names,
+    named_parameters,
+    num_matrix_parameters,
+    num_parameters,
+    restore_mode,
+    shifts_labels,
+    train_mode,
+    unwrap,
+)
+from .recomputing import recomputed
+from .tensors import in_half, to_numpy, write
+
+__all__ = [
+    "NEAREST_HALF",
+    "HALF_LEVELS",
+    "add_embedding_noise",
+    "base_of",
+    "check_compiler",
+    "compiled",
+    "config_of",
+    "copy_values",
+    "counts_ignored",
+    "decay_names",
+    "eval_mode",
+    "forward_of",
+    "forward_parameters",
+    "invoke",
+    "is_adapter",
+    "label_names",
+    "named_parameters",
+    "num_matrix_parameters",
+    "num_parameters",
+    "recompute",
+    "restore_mode",
+    "restore_values",
+    "shifts_labels",
+    "to_half",
+    "train_mode",
+    "unwrap",
+    "with_master_weights",
+]
+
+HALF_LEVELS = ("O0", "O2", "O3")  # of fp16_opt_level; O1 becomes O2, aloud
+NEAREST_HALF = "autocast; the nearest, O2 (half precision with float32 master weights),"
+
+
+def invoke(model: Callable, inputs: Any) -> Any:
+    """Call the model with a batch; weights in half precision (O2) take their inputs in it too."""
+    kind = getattr(unwrap(model), "_computes_in", None) if isinstance(model, nn.Module) else None
+    return on_torch.invoke(model, inputs if kind is None else in_half(inputs, kind))
+
+
+def recompute(model: nn.Module, options: dict[str, Any] | None) -> None:
+    """Throw activations away in the forward pass and compute them again in the backward pass.
+
+    What transformers calls for it, torch.utils.checkpoint, keeps everything under mindtorch. So each element of a
+    ModuleList or Sequential is a block of its own, also in models of transformers.
+    """
+    base = unwrap(model)
+    blocks = on_torch._blocks(base)
+    if not blocks:
+        raise RefusedError(
+            "gradient_checkpointing (recompute) needs a model that is built from blocks: an nn.ModuleList or "
+            f"nn.Sequential whose elements have weights. {type(base).__name__} has none: leave the argument out."
+        )
+    for block in blocks:
+        if not hasattr(block, "_recomputed_forward"):
+            block._recomputed_forward = block.forward
+            block.forward = functools.partial(_recomputed, block)
+
+
+def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    if not (block.training and torch.is_grad_enabled()):
+        return block._recomputed_forward(*args, **kwargs)
+    return recomputed(block, args, kwargs)
+
+
+def compiled(model: nn.Module, backend: str | None, mode: str | None) -> NoReturn:
+    """torch.compile returns the model as it is under mindtorch."""
+    check_compiler(backend)
+
+
+def check_compiler(backend: str | None) -> NoReturn:
+    raise RefusedError("torch_compile and jit_mode_eval have no compiler under mindnlp. Leave them out.")
+
+
+def to_half(model: nn.Module, kind: str) -> nn.Module:
+    """Weights in float16 ("fp16") or bfloat16 ("bf16")."""
+    return model.to(torch.float16 if kind == "fp16" else torch.bfloat16)
+
+
+def with_master_weights(model: nn.Module, kind: str) -> nn.Module:
+    """O2: weights in half precision; the optimizer keeps them in float32 too."""
+    base = unwrap(model)
+    if getattr(base, "_computes_in", None) != kind:
+        to_half(model, kind)
+        base._computes_in = kind
+    return model
+
+
+def copy_values(model: nn.Module) -> list[Any]:
+    return [(value.dtype, to_numpy(value).copy()) for value in (*model.parameters(), *model.buffers())]
+
+
+def restore_values(model: nn.Module, values: list[Any]) -> None:
+    """Put values from copy_values back, with their dtypes."""
+    for target, (dtype, array) in zip((*model.parameters(), *model.buffers()), values, strict=True):
+        target.data = target.to(dtype)
+        write(target, array)

@@ -1,0 +1,88 @@
+"""Tensors to and from NumPy. On a CPU NumPy does the small operations that the core asks for: mindtorch has not all
+of their kernels, and its float() of a tensor is rounded to five digits."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import mindtorch
+import numpy as np
+import torch
+
+from ..torch.tensors import Tensor, detach, in_half, is_tensor, smoothed_loss, split
+
+__all__ = [
+    "Tensor",
+    "copy_into",
+    "count_labels",
+    "detach",
+    "from_numpy",
+    "in_half",
+    "is_tensor",
+    "memory_of",
+    "smoothed_loss",
+    "split",
+    "stack",
+    "to_numpy",
+    "total",
+    "write",
+]
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    return torch.tensor(np.ascontiguousarray(array))
+
+
+def to_numpy(tensor: Tensor) -> np.ndarray:
+    """On the host, without a graph; bfloat16 becomes float32, since NumPy has no such type."""
+    array = tensor.asnumpy()
+    return array.astype(np.float32) if tensor.dtype == torch.bfloat16 else array
+
+
+def memory_of(tensor: Tensor) -> np.ndarray:
+    """A tensor of the CPU as an array over the same memory: what is written there, the tensor holds."""
+    dtype = np.dtype(mindtorch.dtype2np[tensor.dtype])
+    size = int(np.prod(tensor.shape)) * dtype.itemsize
+    if size == 0:
+        return np.empty(tuple(tensor.shape), dtype)
+    held = (ctypes.c_char * size).from_address(tensor.data_ptr())
+    return np.frombuffer(held, dtype=dtype).reshape(tuple(tensor.shape))
+
+
+def write(tensor: Tensor, array: Any) -> None:
+    """New values for a tensor that others hold too; its type and its device stay."""
+    if tensor.device.type == "cpu":
+        memory_of(tensor)[...] = array
+    else:
+        tensor.copy_(torch.tensor(np.asarray(array)).to(tensor.device).to(tensor.dtype))
+
+
+def stack(values: Sequence[Tensor]) -> Tensor:
+    return from_numpy(np.stack([to_numpy(value) for value in values]))
+
+
+def copy_into(target: np.ndarray, tensor: Tensor) -> None:
+    """Write a tensor into a NumPy array of the same shape."""
+    np.copyto(target, to_numpy(tensor))
+
+
+def total(values: Sequence[Tensor], skip_nonfinite: bool = False) -> float:
+    """Sum of scalars in float64."""
+    found = np.array([to_numpy(value).reshape(()) for value in values], dtype=np.float64)
+    if skip_nonfinite:
+        # A non-finite value counts as the mean of the finite ones, so that it does not pull the average down.
+        finite = found[np.isfinite(found)]
+        return float(finite.sum()) * (len(found) / len(finite)) if len(finite) else 0.0
+    return float(found.sum())
+
+
+def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:
+    """How many label entries take part in the loss; all of them when ignore_index is None."""
+    if not isinstance(labels, (Tensor, np.ndarray)):
+        return len(labels) if hasattr(labels, "__len__") else 1
+    array = labels if isinstance(labels, np.ndarray) else to_numpy(labels)
+    if array.dtype.kind == "f":
+        return array.size
+    if shifted and array.ndim > 1:
+        array = array[..., 1:]
+    return array.size if ignore_index is None else int((array != ignore_index).sum())

@@ -1,0 +1,112 @@
+"""Weights and optimizer state as named arrays, to and from safetensors files."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...checkpoint import tensors as files
+from ...checkpoint.tensors import Raw
+from ...errors import CheckpointError
+from ..common import check_fit, check_optimizer_fit
+from ..torch.weights import LAYOUT, load_adapter, model_tensors, optimizer_names, save_adapter
+from .models import unwrap
+from .tensors import is_tensor, to_numpy, write
+
+__all__ = [
+    "LAYOUT",
+    "copy_to",
+    "load_adapter",
+    "load_model",
+    "load_optimizer",
+    "load_tensors",
+    "model_tensors",
+    "optimizer_names",
+    "optimizer_state",
+    "raw",
+    "save_adapter",
+]
+
+
+def _array(value: Any) -> np.ndarray:
+    return to_numpy(value) if is_tensor(value) else np.asarray(value)
+
+
+def copy_to(tensor: Any, buffer: np.ndarray | None) -> np.ndarray:
+    """A real copy on the host, in the buffer of the save before where it fits."""
+    array = _array(tensor)
+    if buffer is None or buffer.shape != array.shape or buffer.dtype != array.dtype:
+        return np.array(array, order="C")
+    np.copyto(buffer, array)
+    return buffer
+
+
+def raw(tensor: Any) -> Raw:
+    """A tensor as the bytes that go into a file."""
+    return files.from_numpy(_array(tensor))
+
+
+def load_tensors(path: Path) -> dict[str, np.ndarray]:
+    """Arrays over the mapped file."""
+    try:
+        return {name: stored.array() for name, stored in files.read(path).items()}
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error
+
+
+def load_model(model: nn.Module, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
+    """Copy weights into the model; every name and shape that does not fit is listed in one error."""
+    base = unwrap(model)
+    values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
+    own = {name: value for name, value in base.state_dict().items() if is_tensor(value)}
+    places = {(value.data_ptr(), tuple(value.shape)): name for name, value in own.items() if name in values}
+    for name, value in own.items():  # a file of another writer leaves tied names out without saying which they are
+        twin = places.get((value.data_ptr(), tuple(value.shape)))
+        if name not in values and twin is not None:
+            values[name] = values[twin]
+    check_fit(values, own, source)
+    for name, value in own.items():
+        write(value, _array(values[name]))
+
+
+def optimizer_state(optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """State by parameter name, and the groups as plain data."""
+    names = optimizer_names(optimizer, model)
+    found = {}
+    for p, state in optimizer.state.items():
+        for key, value in state.items():
+            if not is_tensor(value) and not isinstance(value, np.ndarray):
+                raise CheckpointError(
+                    f"{type(optimizer).__name__} keeps a {type(value).__name__} under {key!r}, and a checkpoint under "
+                    "mindnlp holds arrays alone. Use optim='adamw_torch' or 'sgd', or save_only_model=True."
+                )
+            found[f"{names[id(p)]}:{key}"] = value
+    groups = [
+        {"names": [names[id(p)] for p in group["params"]]}
+        | {key: list(value) if isinstance(value, tuple) else value for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+    return found, {"class": type(optimizer).__name__, "groups": groups, "values": {}}
+
+
+def load_optimizer(optimizer: Any, model: nn.Module, tensors: dict[str, Any], data: Any, source: str) -> None:
+    """Put state back by name."""
+    names = optimizer_names(optimizer, model)
+    by_name = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
+    check_optimizer_fit({name for group in data["groups"] for name in group["names"]}, set(by_name), source)
+    on_host = getattr(optimizer, "holds_arrays", False)
+    optimizer.state.clear()
+    for key, value in tensors.items():
+        name, word = key.rsplit(":", 1)
+        array = np.array(_array(value), order="C")  # a copy: what was read is the mapped file
+        p = by_name[name]
+        optimizer.state[p][word] = array if on_host else torch.tensor(array).to(p.device)
+    stored = {name: group for group in data["groups"] for name in group["names"]}
+    for group in optimizer.param_groups:
+        if group["params"]:
+            source_group = stored[names[id(group["params"][0])]]
+            for key in source_group.keys() & group.keys() - {"params"}:
+                value = source_group[key]
+                group[key] = tuple(value) if isinstance(group[key], tuple) else value

@@ -1,0 +1,84 @@
+"""The backend for mindnlp runs in an environment of its own (tests/mindnlp); what can be read off its files is here."""
+
+import ast
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from oneloop import TrainingArguments, backends
+from oneloop.errors import RefusedError
+
+FOLDER = Path(backends.__file__).parent
+OWN = ("devices", "engine", "foreign", "models", "optimizers", "randomness", "tensors", "weights")
+NOT_ASKED = {
+    "foreign": {"read", "Loaded", "SAFE_SINCE"},
+    "engine": {"SMALLEST_LOSS_SCALE"},
+}
+
+
+def public(path):
+    """Names that a module defines or lists in __all__."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            found |= set(ast.literal_eval(node.value)) if name == "__all__" else {name}
+    return {name for name in found if not name.startswith("_")} - {"logger"}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_it_has_the_names_of_the_torch_backend(name):
+    missing = public(FOLDER / "torch" / f"{name}.py") - public(FOLDER / "mindtorch" / f"{name}.py")
+    assert missing == NOT_ASKED.get(name, set()) & missing
+
+
+def test_its_engine_has_the_methods_of_the_torch_engine():
+    def methods(backend):
+        tree = ast.parse((FOLDER / backend / "engine.py").read_text())
+        (engine,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Engine"]
+        return {node.name for node in engine.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"}
+
+    assert methods("torch") - methods("mindtorch") == {"stand_by"}  # which several processes need
+
+
+def test_a_module_of_mindtorch_is_recognised_without_importing_it():
+    module = type("Module", (), {"__module__": "mindtorch.nn.modules.module"})
+    assert backends.name_of(type("Bert", (module,), {})()) == "mindtorch"
+    assert "mindtorch" not in sys.modules
+
+
+def test_under_mindnlp_torch_and_mindspore_mean_mindtorch(monkeypatch):
+    loaded = []
+    monkeypatch.setitem(sys.modules, "mindtorch", ModuleType("mindtorch"))
+    monkeypatch.setattr(backends.importlib, "import_module", loaded.append)
+    assert backends.guess() == "mindtorch"
+    for name in ("torch", "mindspore", "paddle"):
+        backends.load(name)
+    assert [name.rpartition(".")[2] for name in loaded] == ["mindtorch", "mindtorch", "paddle"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"bf16": True}, "bf16=True cannot be used on mindtorch"),
+        ({"jit_mode_eval": True}, "jit_mode_eval=True cannot be used on mindtorch"),
+        ({"dataloader_num_workers": 1}, "dataloader_num_workers=1 cannot be used on mindtorch"),
+        ({"optim": "rmsprop"}, "optim='rmsprop' cannot be used on mindtorch"),
+        ({"save_safetensors": False}, "save_safetensors=False cannot be used on mindtorch"),
+    ],
+)
+def test_refusals(given, words, tmp_path):
+    arguments = TrainingArguments(output_dir=str(tmp_path), **given)
+    with pytest.raises(RefusedError) as refusal:
+        arguments.check_backend("mindtorch", "cpu")
+    assert words in str(refusal.value)
+
+
+def test_arguments_that_work(tmp_path):
+    TrainingArguments(
+        output_dir=str(tmp_path), fp16=True, gradient_checkpointing=True, optim="sgd", report_to="none"
+    ).check_backend("mindtorch", "cpu")

@@ -1,0 +1,88 @@
+"""The guide's advanced section, and what it does not say: half precision, recomputation, resuming, refusals."""
+
+import json
+import logging
+
+import mindspore
+import numpy as np
+import pytest
+
+from oneloop import Trainer
+from oneloop.errors import CheckpointError, RefusedError
+
+
+def test_fp16_is_o2_and_says_so(trained, caplog, tmp_path):
+    plain = trained()
+    with caplog.at_level(logging.WARNING, "oneloop"):
+        trainer = trained(fp16=True, save_strategy="steps", save_steps=2)
+    assert "mindtorch has no autocast; the nearest, O2 (half precision with float32 master weights)" in caplog.text
+    assert {p.dtype for p in trainer.model.parameters()} == {mindspore.float16}
+    assert trainer.result.training_loss == pytest.approx(plain.result.training_loss, abs=5e-3)
+    assert trainer.result.training_loss != plain.result.training_loss
+    states = list(trainer.optimizer.state.values())
+    assert states and all(state["master"].dtype == state["exp_avg"].dtype == np.float32 for state in states)
+    for p, state in trainer.optimizer.state.items():
+        assert np.array_equal(p.asnumpy(), state["master"].astype(np.float16))
+    run = json.loads((tmp_path / "out" / "checkpoint-2" / "run.json").read_text())
+    assert run["engine"]["scaler"]["scale"] == trainer.engine.loss_scale() == 32768.0
+
+
+def test_an_overflow_of_fp16_halves_the_scale_and_is_counted(trained):
+    trainer = trained(fp16=True, scale_loss=2.0**40)
+    assert trainer.engine.loss_scale() < 2.0**40
+    assert trainer.result.metrics["skipped_steps"] == trainer.engine.skipped > 0
+
+
+def test_recomputed_layers_have_the_same_losses_and_weights(trained, bert, bits):
+    plain = trained(bert(layers=2))
+    recomputed = trained(bert(layers=2), gradient_checkpointing=True)
+    assert hasattr(recomputed.model.bert.encoder.layer[0], "_recomputed_forward")
+    assert bits(recomputed.model) == bits(plain.model)
+
+
+@pytest.mark.parametrize("given", [{}, {"fp16": True}, {"optim": "sgd", "optim_args": "momentum=0.9"}])
+def test_a_resumed_run_ends_with_the_same_bits(trained, bert, bits, tmp_path, given):
+    """Dropout included: its masks come from a stream that is in the checkpoint."""
+    options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "weight_decay": 0.1} | given
+    whole = trained(**options)
+    again = trained(bert(seed=5), resume=str(tmp_path / "out" / "checkpoint-3"), **options)
+    assert again.result.global_step == 6
+    assert bits(again.model) == bits(whole.model)
+
+
+def test_accumulation_is_the_update_of_the_undivided_batch(trained, bert):
+    whole = trained(bert(dropout=0.0), per_device_train_batch_size=8)
+    parts = trained(bert(dropout=0.0), per_device_train_batch_size=4, gradient_accumulation_steps=2)
+    assert parts.result.training_loss == pytest.approx(whole.result.training_loss, abs=1e-6)
+    for one, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        assert np.abs(one.asnumpy() - other.asnumpy()).max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"bf16": True}, "no bfloat16 kernels"),
+        ({"torch_compile": True}, "returns the model as it is"),
+        ({"dataloader_num_workers": 2}, "cannot be forked"),
+        ({"optim": "adafactor"}, "no other optimizers"),
+        ({"deepspeed": "zero.json"}, "deepspeed"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_before_training(bert, rows, arguments, given, words):
+    with pytest.raises(ValueError, match=words) as refusal:
+        Trainer(model=bert(), args=arguments(**given), train_dataset=rows)
+    assert isinstance(refusal.value, RefusedError) or given.get("deepspeed")
+
+
+def test_a_cell_is_refused_where_mindnlp_is_imported(arguments):
+    with pytest.raises(RefusedError, match="a process that does not import mindnlp"):
+        Trainer(model=mindspore.nn.Dense(2, 2), args=arguments())
+
+
+def test_checkpoints_of_other_trainers_are_refused(trained, tmp_path):
+    other = tmp_path / "checkpoint-1"
+    other.mkdir()
+    (other / "trainer_state.json").write_text('{"global_step": 1, "log_history": []}')
+    (other / "optimizer.pt").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="under mindnlp can go on from checkpoints of oneloop alone"):
+        trained(resume=str(other))
