@@ -70,9 +70,9 @@ class _Channels:
         self.axes = axes  # of one channel, such as two for an image
 
     def __call__(self, x: ms.Tensor) -> ms.Tensor:
-        if not self.layer.training or not self.layer.p:
+        if not self.layer.training or not self.layer.prob:
             return x
-        return Mask(float(self.layer.p), x.ndim - self.axes)(x)[0]
+        return Mask(float(self.layer.prob), x.ndim - self.axes)(x)[0]
 
 
 _CHANNELS = {nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
@@ -91,6 +91,8 @@ def install(model: nn.Cell) -> None:
 
 def _share(cell: nn.Cell) -> float:
     """How much a layer drops."""
+    if not isinstance(cell, nn.Dropout):
+        return float(cell.prob)
     return 1.0 - cell.keep_prob if cell.p is None else float(cell.p)
 
 

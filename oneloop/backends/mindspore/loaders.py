@@ -2,7 +2,6 @@
 
 import logging
 import random
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice, repeat
@@ -161,19 +160,15 @@ class Pipeline:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         if self.seed is not None:
-            _library().config.set_seed(self.seed % 2**32)
+            randomness.seed_pipelines(self.seed)
         return self.source.create_dict_iterator(num_epochs=1, output_numpy=True)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(self.rows())
+        return (row for row in self.rows())  # an iterator of MindSpore's that is asked again at its end is an error
 
     def __len__(self) -> int:
         """Samples, not batches."""
         return self.source.get_dataset_size() * self.source.get_batch_size()
-
-
-def _library() -> Any:
-    return sys.modules["mindspore.dataset"]
 
 
 def _is_pipeline(value: Any) -> bool:

@@ -2,10 +2,11 @@
 
 There are three streams: the seeds of operations such as ops.dropout and ops.uniform, which MindSpore keeps in a table
 of its own; the default generator behind mindspore.mint; and that of dropout layers, which is ours (see dropout.py).
-`mindspore.set_seed` would seed NumPy as well, behind the back of whoever seeded it.
+`mindspore.set_seed` would seed Python and NumPy as well, behind the back of whoever seeded them.
 """
 
 import json
+import random
 import sys
 from typing import Any
 
@@ -28,8 +29,16 @@ def seed(value: int) -> None:
     if in_worker:
         return
     ms.manual_seed(value % 2**63)
+    seed_pipelines(value)
+
+
+def seed_pipelines(value: int) -> None:
+    """The seed of mindspore.dataset, whose own function for it would seed Python and NumPy as well."""
     if "mindspore.dataset" in sys.modules:
+        streams = random.getstate(), np.random.get_state()
         sys.modules["mindspore.dataset"].config.set_seed(value % 2**32)
+        random.setstate(streams[0])
+        np.random.set_state(streams[1])
 
 
 def get_state() -> dict[str, np.ndarray]:
