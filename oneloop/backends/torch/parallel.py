@@ -60,7 +60,14 @@ def _start_group(args: Any) -> None:
     else:  # what the host says goes over gloo, so that it never waits for the device
         backend = f"cpu:gloo,{kind}:{asked or dist.get_default_backend_for_device(kind)}"
         getattr(torch, kind).set_device(args.device)
-    dist.init_process_group(backend, timeout=args.ddp_timeout_delta)
+    try:
+        dist.init_process_group(backend, timeout=args.ddp_timeout_delta)
+    except (dist.DistStoreError, dist.DistNetworkError) as error:
+        raise ProcessLostError(
+            f"the {world().size} processes that the launcher started did not all come together within ddp_timeout "
+            f"({args.ddp_timeout} s): {str(error).splitlines()[0]}. Look for one that failed at its start, for a "
+            "firewall between the machines, or raise ddp_timeout."
+        ) from error
 
 
 def leave() -> None:

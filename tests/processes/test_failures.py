@@ -1,0 +1,85 @@
+"""A process that dies, hangs, is stopped or fails: the others leave with its name, and the run can go on."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.processes.watching import Watched
+from tests.state.children import damage_of_latest, differences, log_lines, result
+
+TIMEOUT = 8  # ddp_timeout of running.py
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    output = tmp_path_factory.mktemp("unbroken") / "run"
+    with Watched(2, output, "--no-sync") as run:
+        assert run.end() == 0, run.said
+    return output
+
+
+def goes_on_to_the_same_end(output, unbroken):
+    assert damage_of_latest(output) == []
+    with Watched(2, output, "--no-sync", "--resume") as run:
+        assert run.end() == 0, run.said
+    assert differences(result(output), result(unbroken)) == []
+    assert log_lines(output) == log_lines(unbroken)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_process_is_named_and_the_run_goes_on(rank, tmp_path, unbroken):
+    with Watched(2, tmp_path / "run", "--pause", 0.2) as run:
+        run.signal(signal.SIGKILL, rank, step=5)
+        pid = run.pid(rank)
+        run.wait_for(
+            rf"ProcessLostError: Process {rank} \(pid {pid} on .*\) has died. This process \({1 - rank} of 2\)"
+        )
+        assert run.end() == 1
+    goes_on_to_the_same_end(tmp_path / "run", unbroken)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_stopped_process_is_named_within_the_timeout(rank, tmp_path):
+    with Watched(2, tmp_path / "run", "--pause", 0.2) as run:
+        run.signal(signal.SIGSTOP, rank, step=3)
+        stopped = time.monotonic()
+        run.wait_for(rf"ProcessLostError: Process {rank} \(pid \d+ on .*\) is stopped", seconds=TIMEOUT + 20)
+        took = time.monotonic() - stopped
+        os.kill(run.pid(rank), signal.SIGKILL)  # torchrun would wait half a minute for it
+        assert run.end() == 1
+    assert took >= TIMEOUT / 2  # it was given its time
+    assert damage_of_latest(tmp_path / "run") == []
+
+
+def test_a_process_that_hangs_is_named(tmp_path):
+    """Its threads live, so it gives signs of life; but it does not come."""
+    with Watched(2, tmp_path / "run", "--hang", "1:3") as run:
+        run.wait_for(r"ProcessLostError: Process 1 \(pid \d+ on .*\) hangs: it lives, but", seconds=TIMEOUT + 60)
+        os.kill(run.pid(1), signal.SIGKILL)
+        assert run.end() == 1
+
+
+def test_a_process_that_fails_is_named_with_its_error(tmp_path):
+    with Watched(2, tmp_path / "run", "--fail", "1:3") as run:
+        run.wait_for(r"ProcessLostError: Process 1 \(pid \d+ on .*\) has left after an error: KeyError: 'broken'")
+        assert run.end() == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_signal_to_one_process_makes_all_save_the_same_step_and_leave(rank, tmp_path, unbroken):
+    with Watched(2, tmp_path / "run", "--pause", 0.1) as run:
+        run.signal(signal.SIGTERM, rank, step=5)
+        assert run.end() == 1  # torchrun's own; those of the processes are in its report
+        assert run.said.count("exitcode  : 75") == 2
+        assert run.said.count("The run left on SIGTERM. It was saved as") == 2
+    goes_on_to_the_same_end(tmp_path / "run", unbroken)
+
+
+def test_every_process_ends_well(tmp_path):
+    """Threads that outlive the interpreter abort a process at its end: the group is ended before."""
+    for number in range(3):
+        with Watched(2, tmp_path / f"run{number}", "--steps", 2, "--no-sync") as run:
+            assert run.end() == 0, run.said
+            assert "rank 0 done" in run.said and "rank 1 done" in run.said
