@@ -5,14 +5,14 @@ import pytest
 
 pytest.importorskip("mindspore")
 
-import mindspore as ms  # noqa: E402
-from mindspore import nn  # noqa: E402
+import mindspore as ms
+from mindspore import nn
 
-from oneloop import Trainer  # noqa: E402
-from oneloop.backends.mindspore import export  # noqa: E402
-from oneloop.errors import DataError, ModelError  # noqa: E402
-from tests.backends_support import rows, tagged  # noqa: E402
-from tests.kits.mindspore_kit import Kit  # noqa: E402
+from oneloop import Trainer
+from oneloop.backends.mindspore import export
+from oneloop.errors import DataError, ModelError
+from tests.backends_support import rows, tagged
+from tests.kits.mindspore_kit import Kit
 
 kit = Kit()
 

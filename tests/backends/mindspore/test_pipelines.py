@@ -5,12 +5,12 @@ import pytest
 
 pytest.importorskip("mindspore")
 
-import mindspore.dataset as ds  # noqa: E402
+import mindspore.dataset as ds
 
-from oneloop import Trainer  # noqa: E402
-from oneloop.errors import DataError  # noqa: E402
-from tests.backends_support import rows, same_bytes  # noqa: E402
-from tests.kits.mindspore_kit import Kit  # noqa: E402
+from oneloop import Trainer
+from oneloop.errors import DataError
+from tests.backends_support import rows, same_bytes
+from tests.kits.mindspore_kit import Kit
 
 kit = Kit()
 RUN = {"learning_rate": 0.1, "optim": "sgd", "logging_steps": 1}

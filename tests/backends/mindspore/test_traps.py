@@ -11,15 +11,15 @@ import pytest
 
 pytest.importorskip("mindspore")
 
-import mindspore as ms  # noqa: E402
-from mindspore import nn, ops  # noqa: E402
-from mindspore.experimental import optim  # noqa: E402
+import mindspore as ms
+from mindspore import nn, ops
+from mindspore.experimental import optim
 
-from oneloop import Trainer, TrainerCallback  # noqa: E402
-from oneloop.backends.mindspore import dropout, randomness, ready, tensors, weights  # noqa: E402
-from oneloop.errors import ModelError, RefusedError  # noqa: E402
-from tests.backends_support import rows, same_bytes  # noqa: E402
-from tests.kits.mindspore_kit import Kit  # noqa: E402
+from oneloop import Trainer, TrainerCallback
+from oneloop.backends.mindspore import dropout, randomness, ready, tensors, weights
+from oneloop.errors import ModelError, RefusedError
+from tests.backends_support import rows, same_bytes
+from tests.kits.mindspore_kit import Kit
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN = {"learning_rate": 0.1, "per_device_train_batch_size": 4, "max_steps": 6, "logging_steps": 1}
