@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends_support import names
+
 JOB = Path(__file__).parents[2] / "examples" / "sentiment"
 
 
@@ -167,9 +169,11 @@ def run_job(folder, *options):
     return done.stdout
 
 
-def test_the_job_learns_reports_and_stands_beside_its_baseline(tmp_path):
+@pytest.mark.parametrize("framework", names())
+def test_the_job_learns_reports_and_stands_beside_its_baseline(framework, tmp_path):
     write_tsv(tmp_path / "all.tsv", synthetic(600))
     options = ("--data", str(tmp_path / "all.tsv"), "--num_train_epochs", "6", "--per_device_train_batch_size", "16")
+    options += ("--framework", framework)
     out = run_job(tmp_path / "out", *options)
     results = json.loads((tmp_path / "out" / "all_results.json").read_text())
     assert results["test_accuracy"] > 0.9
