@@ -138,7 +138,7 @@ class Kit:
 class Job:
     """The framework's part of tests/state/job.py."""
 
-    warm = ("safetensors.paddle",)  # what takes long to import
+    warm = ()  # what takes long to import, besides the backend
 
     def model(self, seed=3, dropout=0.3):
         from paddle import nn

@@ -1,5 +1,6 @@
 """A trained model as files that Paddle's inference runs without the model's code."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,16 @@ def export(model: paddle.nn.Layer, directory: Path, batch: Any, spec: Any = None
         if not isinstance(batch, dict):
             raise DataError("export reads the inputs off a batch with names; pass input_spec= for one without.")
         spec = input_spec(base, batch)
-    names = [one.name for one in spec if getattr(one, "name", None)]
-    inputs = {name: batch[name] for name in names if name in batch} if isinstance(batch, dict) else batch
+    inputs = batch
+    if isinstance(batch, dict):
+        names = [getattr(one, "name", None) or name for one, name in zip(spec, forward_parameters(base) or batch)]
+        inputs = {name: batch[name] for name in names if name in batch}
     directory.mkdir(parents=True, exist_ok=True)
     training = eval_mode(base)
     try:
         with paddle.no_grad():
-            expected = arrays(invoke(base, inputs), _numpy)
-        paddle.jit.save(paddle.jit.to_static(base.forward, input_spec=spec), str(directory / NAME))
+            expected = arrays(_by_name(invoke(base, inputs)), _numpy)
+        _save(base, spec, directory)
         loaded = paddle.jit.load(str(directory / NAME))
         given = list(inputs.values()) if isinstance(inputs, dict) else inputs
         found = arrays(loaded(*given), _numpy)
@@ -50,5 +53,17 @@ def export(model: paddle.nn.Layer, directory: Path, batch: Any, spec: Any = None
     return sorted(path.name for path in directory.glob(f"{NAME}*"))
 
 
+def _by_name(outputs: Any) -> Any:
+    """A graph gives the values of a dict in the order of their names."""
+    return {name: outputs[name] for name in sorted(outputs)} if isinstance(outputs, dict) else outputs
+
+
 def _numpy(value: Any) -> Any:
     return value.astype("float64").numpy() if isinstance(value, paddle.Tensor) else None
+
+
+def _save(base: paddle.nn.Layer, spec: list[Any], directory: Path) -> None:
+    """The whole forward as one graph; what Paddle warns of there (the order of a dict's values) is compared below."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        paddle.jit.save(paddle.jit.to_static(base.forward, input_spec=spec, full_graph=True), str(directory / NAME))

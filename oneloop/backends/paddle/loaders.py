@@ -1,12 +1,13 @@
 """Loaders: batches of a data set in oneloop's order.
 
 A loader is a paddle.io.DataLoader to whoever asks, but it makes its batches itself: Paddle's own iterators read ahead
-in a thread, where random numbers mix with those of training, show errors of a data set only on the terminal, and turn
-tuples into lists.
+in a thread, where random numbers mix with those of training, show errors of a data set only on the terminal, turn
+tuples into lists, and their workers die now and then of a collate_fn that returns tensors.
 """
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice, repeat
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import paddle
 from paddle.io import DataLoader, IterableDataset, get_worker_info
 from paddle.io.dataloader import worker as worker_state
+from paddle.io.dataloader.collate import default_collate_fn
 
 from ...data import seeding
 from ...data.permutation import key_of
@@ -31,10 +33,20 @@ class Loader(DataLoader):
     def __init__(self, dataset: Any, *, settings: dict[str, Any], **options: Any) -> None:
         super().__init__(dataset, use_buffer_reader=False, use_shared_memory=False, **options)
         self.settings = settings  # of Workers
-        self.pin = settings.pop("pin")
-        self.persistent = settings.pop("persistent")
+        self.pin = settings.pop("pin", False)
+        self.persistent = settings.pop("persistent", False)
         self.seed = settings.pop("seed")
         self.workers: Workers | None = None
+
+    def __len__(self) -> int:
+        """Batches of an epoch; a TypeError, which Python takes for "no length", where an iterable data set has none."""
+        if not isinstance(self.dataset, IterableDataset):
+            return len(self.batch_sampler)
+        try:
+            whole, rest = divmod(len(self.dataset), self.batch_size)
+        except RuntimeError as error:  # of IterableDataset itself
+            raise TypeError(str(error)) from error
+        return whole if self.drop_last or not rest else whole + 1
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         batches = self._from_workers() if self.num_workers else _plain(self)
@@ -42,8 +54,7 @@ class Loader(DataLoader):
 
     def _from_workers(self) -> Iterator[Any]:
         if self.workers is None:
-            serve = partial(_serve, self.dataset, self.collate_fn, self.batch_size, self.drop_last, self.num_workers)
-            self.workers = Workers(partial(serve, self.seed), self.num_workers, reduce=_reduce, **self.settings)
+            self.workers = Workers(partial(_serve, _Task.of(self)), self.num_workers, reduce=_reduce, **self.settings)
         iterable = isinstance(self.dataset, IterableDataset)
         return self._until_done(self.workers.run(repeat(None) if iterable else iter(self.batch_sampler)))
 
@@ -56,7 +67,7 @@ class Loader(DataLoader):
 
 
 def _plain(loader: Any) -> Iterator[Any]:
-    collate, dataset = loader.collate_fn, loader.dataset
+    collate, dataset = loader.collate_fn or default_collate_fn, loader.dataset
     if isinstance(dataset, IterableDataset):
         yield from _collated(iter(dataset), collate, loader.batch_size, loader.drop_last)
         return
@@ -75,19 +86,40 @@ def _collated(samples: Iterator[Any], collate: Callable, batch_size: int, drop_l
 # -- in a worker
 
 
-def _serve(
-    dataset: Any, collate: Callable, size: int, drop_last: bool, workers: int, seed: int, number: int
-) -> Callable[[Any], Any]:
-    """Called once in each worker: the function that makes a batch out of a task, which is a list of indices."""
+@dataclass
+class _Task:
+    """What a worker has to know of its loader."""
+
+    dataset: Any
+    collate: Callable
+    batch_size: int
+    drop_last: bool
+    workers: int
+    seed: int
+    init: Callable[[int], None] | None
+
+    @classmethod
+    def of(cls, loader: Loader) -> "_Task":
+        collate, init = loader.collate_fn or default_collate_fn, loader.worker_init_fn
+        return cls(loader.dataset, collate, loader.batch_size, loader.drop_last, loader.num_workers, loader.seed, init)
+
+
+def _serve(task: _Task, number: int) -> Callable[[Any], Any]:
+    """Called once in each worker: the function that makes a batch out of a list of indices."""
     leave_to_main_process(number)
     paddle.set_device("cpu")
-    seeding.seed_streams("paddle", seed + number)
-    worker_state._worker_info = worker_state.WorkerInfo(id=number, num_workers=workers, dataset=dataset, seed=seed)
+    seeding.seed_streams("paddle", task.seed + number)
+    dataset, collate = task.dataset, task.collate
+    worker_state._worker_info = worker_state.WorkerInfo(
+        id=number, num_workers=task.workers, dataset=dataset, seed=task.seed
+    )
+    if task.init is not None:
+        task.init(number)
     if isinstance(dataset, IterableDataset):
-        batches = _collated(iter(dataset), collate, size, drop_last)
-        return lambda task: next(batches, END)
+        batches = _collated(iter(dataset), collate, task.batch_size, task.drop_last)
+        return lambda _: next(batches, END)
     fetch = getattr(dataset, "__getitems__", None)
-    return lambda task: collate(fetch(task) if fetch is not None else [dataset[i] for i in task])
+    return lambda indices: collate(fetch(indices) if fetch is not None else [dataset[i] for i in indices])
 
 
 def _reduce(value: Any) -> Any:
@@ -132,11 +164,19 @@ def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
 
 
 def iterate(loader: Any) -> Iterator[Any]:
-    """The batches of a loader. One of the user's is read here too, where Paddle would read ahead in a thread."""
-    own = isinstance(loader, DataLoader) and not isinstance(loader, Loader)
-    if own and loader.num_workers == 0 and loader.auto_collate_batch and loader.collate_fn is not None:
+    """The batches of a loader. Those of one that the user made are made in our way too: see above."""
+    if not isinstance(loader, DataLoader) or isinstance(loader, Loader) or not loader.auto_collate_batch:
+        return iter(loader)
+    if loader.num_workers == 0:
         return _plain(loader)
-    return iter(loader)
+    options: dict[str, Any] = {"batch_sampler": loader.batch_sampler}
+    if isinstance(loader.dataset, IterableDataset):
+        options = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    # Paddle draws the seed of its workers from this stream too.
+    settings = {"ahead": loader.prefetch_factor, "context": "fork", "seed": int(np.random.randint(0, 2**31))}
+    for name in ("collate_fn", "num_workers", "worker_init_fn"):
+        options[name] = getattr(loader, name)
+    return iter(Loader(loader.dataset, settings=settings, **options))
 
 
 def is_loader(value: Any) -> bool:

@@ -10,12 +10,11 @@ from typing import Any, NoReturn
 import numpy as np
 import paddle
 from paddle import nn
-from safetensors.paddle import load_file
 
-from ...checkpoint.tensors import Raw
+from ...checkpoint.tensors import Raw, read
 from ...errors import CheckpointError, RefusedError
 from ..common import check_fit, check_optimizer_fit
-from .models import named_parameters, unwrap
+from .models import unwrap
 from .optimizers import groups, own_schedule
 
 LAYOUT = "pd"
@@ -38,6 +37,7 @@ _DTYPES = {
     paddle.uint8: "U8",
     paddle.bool: "BOOL",
 }
+_BY_NAME = {name: dtype for dtype, name in _DTYPES.items()}
 _WITHOUT_NUMPY = {
     paddle.bfloat16: paddle.int16,
     paddle.float8_e4m3fn: paddle.int8,
@@ -100,10 +100,19 @@ def raw(tensor: paddle.Tensor | Copy) -> Raw:
 
 
 def load_tensors(path: Path) -> dict[str, paddle.Tensor]:
+    """Copies of what is in a file. The safetensors library's own reader for Paddle fails on tensors without values."""
     try:
-        return load_file(str(path))
+        return {name: _tensor(one) for name, one in read(path).items()}
     except Exception as error:
         raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error
+
+
+def _tensor(stored: Raw) -> paddle.Tensor:
+    dtype = _BY_NAME[stored.dtype]
+    plain = _WITHOUT_NUMPY.get(dtype, dtype)
+    array = np.frombuffer(stored.data, dtype=str(plain).removeprefix("paddle.")).reshape(stored.shape)
+    tensor = paddle.to_tensor(array, place="cpu")
+    return tensor if plain == dtype else tensor.view(dtype)
 
 
 def load_model(model: nn.Layer, tensors: dict[str, paddle.Tensor], tied: dict[str, str], source: str) -> None:
@@ -137,8 +146,8 @@ def load_adapter(model: nn.Layer, directory: Path) -> NoReturn:
 
 
 def optimizer_names(optimizer: Any, model: nn.Layer) -> dict[int, str]:
-    """id of a parameter -> the name its state is stored under."""
-    names = {id(p): name for name, p in named_parameters(model)}
+    """id of a parameter -> the name its state is stored under; one that is frozen now may be thawed later."""
+    names = {id(p): name for name, p in unwrap(model).named_parameters()}
     for i, p in enumerate(p for group in groups(optimizer) for p in group["params"]):
         names.setdefault(id(p), f"parameter.{i}")
     return names
