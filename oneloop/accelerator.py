@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from .gathering import map_leaves
+
 if TYPE_CHECKING:
     from .trainer import Trainer
 
@@ -45,17 +47,26 @@ class Accelerator:
     def autocast(self, *args: Any, **kwargs: Any) -> Any:
         return self._trainer.engine.autocast()
 
+    def _each(self, value: Any, name: str, *how: Any) -> Any:
+        trainer = self._trainer
+        if trainer.team.size == 1:
+            return value
+        one = getattr(trainer.backend.parallel, name)
+        return map_leaves(value, lambda leaf: one(leaf, trainer.team, *how))
+
     def gather(self, value: Any) -> Any:
-        return value
+        """Tensors of all processes, one after the other along the first axis."""
+        return self._each(value, "gather")
 
     def gather_for_metrics(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        return value
+        """The same: no loader here repeats samples, so there are none to drop."""
+        return self._each(value, "gather")
 
-    def pad_across_processes(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        return value
+    def pad_across_processes(self, value: Any, dim: int = 0, pad_index: float = 0, **kwargs: Any) -> Any:
+        return self._each(value, "pad", dim, pad_index)
 
-    def reduce(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        return value
+    def reduce(self, value: Any, reduction: str = "sum", **kwargs: Any) -> Any:
+        return self._each(value, "reduce", reduction)
 
     def unwrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         """The user's own module."""
@@ -67,6 +78,7 @@ class Accelerator:
 
     def wait_for_everyone(self) -> None:
         """Returns when all processes are here."""
+        self._trainer.team.meet()
 
     def print(self, *values: Any, **kwargs: Any) -> None:
         if self.is_main_process:

@@ -46,6 +46,7 @@ class Watch:
     def __init__(self, names: list[str]) -> None:
         self.signals = parse(names)
         self.received: signal.Signals | None = None
+        self.with_others = False  # several processes leave together
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Watch":
@@ -56,6 +57,9 @@ class Watch:
 
     def __exit__(self, *_: Any) -> None:
         self._restore()
+        if self.with_others and threading.current_thread() is threading.main_thread():
+            # Launchers end the rest as soon as one process has left; this one has done its work and says so too.
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_STATUS))
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -188,7 +188,9 @@ class TrainerResuming(TrainerParts):
         self._counts_items = self._counts_items or self._accumulation > 1
         logger.warning(
             "The checkpoint was written by %d process(es), this run has %d: an update keeps its %d samples with "
-            "%d x %d samples and %d accumulation step(s).",
+            "%d x %d samples and %d accumulation step(s). Batches come in the same order. What dropout draws in a "
+            "process, and what data draw, is not what it would have been; seed_each_sample=True, from the start of a "
+            "run, keeps the data's numbers.",
             course.get("processes", 1),
             world,
             wanted,

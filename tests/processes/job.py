@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
+from oneloop.errors import ProcessLostError
 from oneloop.processes import world
 from tests.backends_support import rows, tagged
 from tests.kits.torch_kit import Kit
@@ -276,6 +277,221 @@ def own_loader(folder):
     }
 
 
+# -- another number of processes
+
+UPDATE = 12  # samples
+PER_DEVICE = {1: 3, 2: 3, 3: 4, 4: 3}
+
+
+def elastic_run(folder, name, resume=None, **given):
+    options = {"per_device_train_batch_size": PER_DEVICE[world().size], "max_steps": 8, "optim": "adamw_torch"}
+    options |= {"save_strategy": "steps", "save_steps": 4, "learning_rate": 0.01}
+    data = Numbered(rows(44))
+    trainer = train(folder, name, KIT.classifier(), data, resume=resume, **options | given)
+    return course(trainer) | {"asked": data.asked}
+
+
+@case
+def elastic(folder):
+    accumulation = UPDATE // world().size // PER_DEVICE[world().size]
+    return elastic_run(folder, "elastic", gradient_accumulation_steps=accumulation)
+
+
+class Noisy(Numbered):
+    """Each look at a sample adds a number from each of the global streams."""
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        noise = random.random() + np.random.rand() + float(torch.rand(()))
+        return sample | {"x": sample["x"] + np.float32(noise)}
+
+
+@case
+def noisy(folder):
+    """Data that draws random numbers, with the same numbers on any number of processes."""
+    trainer = train(folder, "noisy", KIT.classifier(), Noisy(rows(29)), seed_each_sample=True)
+    return course(trainer)
+
+
+# -- manners
+
+
+class Asking(TrainerCallback):
+    """The last process alone asks for things; all note what is done."""
+
+    def __init__(self):
+        self.saved, self.evaluated = [], []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if world().rank == world().size - 1:
+            control.should_save = state.global_step == 2
+            control.should_evaluate = state.global_step == 3
+            control.should_training_stop = state.global_step == 5
+
+    def on_save(self, args, state, control, **kwargs):
+        self.saved.append(state.global_step)
+
+    def on_evaluate(self, args, state, control, metrics=None, **kwargs):
+        self.evaluated.append((state.global_step, metrics["eval_loss"]))
+
+
+@case
+def asked_by_one(folder):
+    asking = Asking()
+    trainer = train(
+        folder,
+        "asked",
+        KIT.classifier(),
+        rows(80),
+        callbacks=[asking],
+        eval_dataset=rows(5),
+        include_tokens_per_second=True,
+    )
+    return {"saved": asking.saved, "evaluated": asking.evaluated, "steps": trainer.state.global_step}
+
+
+class Partly(torch.nn.Module):
+    """A layer that never takes part in the loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = KIT.classifier()
+        self.unused = torch.nn.Linear(3, 3)
+
+    def forward(self, x, labels=None):
+        return self.inner(x, labels)
+
+
+@case
+def unused_parameters(folder):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(world().rank)  # other weights in each process: those of the main one count
+        model = Partly()
+    trainer = train(folder, "unused", model, rows(29))
+    return course(trainer) | {"finds": getattr(trainer.model_wrapped, "find_unused_parameters", None)}
+
+
+@case
+def options_of_ddp(folder):
+    given = {"ddp_bucket_cap_mb": 3, "ddp_broadcast_buffers": False, "ddp_find_unused_parameters": False}
+    trainer = train(folder, "options", KIT.classifier(norm=True), rows(32), **given, ddp_static_graph=True)
+    wrapped = trainer.model_wrapped
+    return {
+        "kind": type(wrapped).__name__,
+        "bucket": getattr(wrapped, "bucket_bytes_cap", None),
+        "buffers": getattr(wrapped, "broadcast_buffers", None),
+        "finds": getattr(wrapped, "find_unused_parameters", None),
+        "static": getattr(wrapped, "static_graph", None),
+        "losses": trainer.seen.losses,
+    }
+
+
+@case
+def one_bad_sample(folder):
+    """A sample that is not finite is seen by one process, and all leave the update out."""
+    data = rows(29)
+    data[13]["x"][:] = np.nan
+    trainer = train(folder, "bad", KIT.classifier(), data, nonfinite="skip", num_train_epochs=1)
+    return {
+        "weights": course(trainer)["weights"],
+        "skipped": trainer.engine.skipped,
+        "steps": trainer.state.global_step,
+    }
+
+
+@case
+def first_and_later(folder):
+    """main_process_first, and which process does what."""
+    args = arguments(folder, "first")
+    marker = Path(folder) / "prepared"
+    with args.main_process_first(desc="a marker"):
+        found = marker.exists()
+        marker.touch()
+    return {"found": found, "log": args.should_log, "save": args.should_save, "timeout": args.ddp_timeout_delta.seconds}
+
+
+@case
+def counted(folder):
+    """Tokens and operations are those of all processes."""
+    trainer = train(folder, "counted", KIT.tagger(), tagged([4] * 29), include_num_input_tokens_seen=True)
+    return {"tokens": trainer.state.num_input_tokens_seen, "flops": trainer.state.total_flos}
+
+
+@case
+def batch_metrics(folder):
+    """batch_eval_metrics: compute_metrics of the main process sees every batch, in order."""
+    seen = []
+
+    def compute(prediction, compute_result=False):
+        seen.append(len(prediction.label_ids))
+        return {"count": sum(seen), "batches": len(seen)} if compute_result else {}
+
+    trainer = Trainer(
+        KIT.classifier(),
+        arguments(folder, "batches", batch_eval_metrics=True),
+        eval_dataset=rows(31),
+        compute_metrics=compute,
+    )
+    metrics = trainer.evaluate()
+    return {"seen": seen, "count": metrics["eval_count"], "batches": metrics["eval_batches"]}
+
+
+@case
+def failing_metrics(folder):
+    """An error in the main process's compute_metrics is one of all."""
+
+    def compute(prediction):
+        raise ZeroDivisionError("nothing to divide")
+
+    trainer = Trainer(KIT.classifier(), arguments(folder, "failing"), eval_dataset=rows(9), compute_metrics=compute)
+    try:
+        trainer.evaluate()
+    except (ZeroDivisionError, ProcessLostError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@case
+def accelerators(folder):
+    """What overrides written for other trainers reach for."""
+    trainer = Trainer(KIT.classifier(), arguments(folder, "accelerator"))
+    given, rank = trainer.accelerator, world().rank
+    given.wait_for_everyone()
+    rows_of_mine = torch.full((rank + 1, 2), float(rank))
+    return {
+        "gathered": given.gather({"a": rows_of_mine})["a"].tolist(),
+        "scalars": given.gather_for_metrics(torch.tensor(rank)).reshape(-1).tolist(),
+        "padded": given.pad_across_processes(rows_of_mine, dim=0, pad_index=-1).tolist(),
+        "sum": float(given.reduce(torch.tensor(1.0))),
+        "mean": float(given.reduce(torch.tensor(float(rank)), reduction="mean")),
+        "nested": trainer._nested_gather((torch.tensor([rank]),))[0].tolist(),
+    }
+
+
+@case
+def criterion_with_weights(folder):
+    """A criterion with parameters of its own, which no wrapper of the model knows."""
+
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, logits, labels):
+            return torch.nn.functional.cross_entropy(logits * self.scale, labels)
+
+    criterion = Scaled()
+
+    class WithCriterion(Trainer):
+        def create_optimizer(self, model=None):
+            both = [*self.model.parameters(), *criterion.parameters()]
+            self.optimizer = torch.optim.SGD(both, lr=0.1)
+            return self.optimizer
+
+    model = KIT.classifier(returns="logits")
+    trainer = train(folder, "criterion", model, rows(29), WithCriterion, criterion=criterion)
+    return course(trainer) | {"scale": float(criterion.scale.detach())}
+
+
 @case
 def resumed(folder):
     """Eight steps in one go, and in two."""
@@ -290,7 +506,10 @@ def main(folder, *names):
     torch.set_num_threads(1)
     found = {}
     for name in names or CASES:
-        found[name] = CASES[name](folder)
+        if name.startswith("from:"):
+            found["elastic"] = elastic_run(folder, "resumed", name.removeprefix("from:"))
+        else:
+            found[name] = CASES[name](folder)
     path = Path(folder) / f"rank{world().rank}.json"
     path.write_text(json.dumps(found))
 

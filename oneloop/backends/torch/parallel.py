@@ -148,15 +148,9 @@ def _board() -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
     return store.set, read
 
 
-_SIGNS_OF_LOSS = ("gloo", "connection", "timed out", "timeout", "nccl", "socket", "peer", "broken pipe", "store")
-
-
 def _is_of_communication(error: BaseException) -> bool:
-    """Gloo raises plain RuntimeErrors, which only their words tell apart."""
-    if isinstance(error, (torch.distributed.DistError,)):
-        return True
-    text = str(error).lower()
-    return type(error) is RuntimeError and any(sign in text for sign in _SIGNS_OF_LOSS)
+    """Gloo raises plain RuntimeErrors, which only the name of its files in them tells apart."""
+    return isinstance(error, dist.DistError) or (type(error) is RuntimeError and "gloo/" in str(error))
 
 
 # -- strategies
@@ -326,3 +320,38 @@ def _average(parameters: list[nn.Parameter], size: int) -> None:
         dist.all_reduce(flat.mul_(1.0 / size))  # in this order, as DDP does it
 
     _send(dense, exchange)
+
+
+def gather(value: Any, team: Team) -> Any:
+    """Tensors of all processes, one after the other along the first axis; numbers become a vector. Sizes of the other
+    axes have to be equal."""
+    if team.size == 1 or not isinstance(value, torch.Tensor):
+        return value
+    own = value.detach().contiguous()
+    own = own.reshape(1) if own.ndim == 0 else own
+    counts = [int(row[0]) for row in team.compare([own.shape[0]])]
+    longest = max(counts)
+    if own.shape[0] < longest:
+        own = torch.cat([own, own.new_zeros(longest - own.shape[0], *own.shape[1:])])
+    every = [torch.empty_like(own) for _ in counts]
+    dist.all_gather(every, own)
+    return torch.cat([part[:count] for part, count in zip(every, counts)])
+
+
+def pad(value: Any, team: Team, axis: int, filler: float) -> Any:
+    """A tensor as long on an axis as the longest of all processes."""
+    if team.size == 1 or not isinstance(value, torch.Tensor) or axis >= value.ndim:
+        return value
+    longest = int(max(row[0] for row in team.compare([value.shape[axis]])))
+    shape = list(value.shape)
+    shape[axis] = longest - shape[axis]
+    return torch.cat([value, value.new_full(shape, filler)], axis) if shape[axis] else value
+
+
+def reduce(value: Any, team: Team, how: str) -> Any:
+    """The sum or mean of a tensor over the processes."""
+    if team.size == 1 or not isinstance(value, torch.Tensor):
+        return value
+    total = value.detach().clone()
+    dist.all_reduce(total)
+    return total / team.size if how == "mean" else total

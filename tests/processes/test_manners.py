@@ -1,0 +1,96 @@
+"""What several processes do together: decisions, logs, options, metrics."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture(params=[2, 4], ids=["two", "four"])
+def many(request, shared):
+    return shared(request.param)
+
+
+def test_what_one_process_asks_for_all_do(many):
+    for each in many:
+        found = each["asked_by_one"]
+        assert (found["saved"], found["steps"]) == ([2], 5)
+        assert found["evaluated"] == many[0]["asked_by_one"]["evaluated"]
+        assert [step for step, _ in found["evaluated"]] == [3]
+
+
+def test_an_unused_layer_is_found_and_the_main_processs_weights_count(many):
+    for each in many:
+        assert each["unused_parameters"]["finds"] is True
+        assert each["unused_parameters"]["weights"] == many[0]["unused_parameters"]["weights"]
+
+
+def test_without_unused_layers_none_are_looked_for(shared):
+    """DDP is given what ddp_ arguments say."""
+    for each in shared(2):
+        found = each["options_of_ddp"]
+        assert found["kind"] == "DistributedDataParallel"
+        assert (found["bucket"], found["buffers"], found["finds"]) == (3 * 2**20, False, False)
+        assert found["static"] is True
+        assert found["losses"] == shared(2)[0]["options_of_ddp"]["losses"]
+
+
+def test_an_update_that_is_not_finite_in_one_process_is_left_out_in_all(many, shared):
+    alone = shared(1)[0]["one_bad_sample"]
+    for each in many:
+        assert each["one_bad_sample"] == many[0]["one_bad_sample"]
+        assert (each["one_bad_sample"]["skipped"], each["one_bad_sample"]["steps"]) == (1, alone["steps"])
+
+
+def test_the_main_process_comes_first_and_alone_saves_and_logs(many):
+    found = [each["first_and_later"] for each in many]
+    assert [each["found"] for each in found] == [False, *[True] * (len(many) - 1)]
+    assert [each["save"] for each in found] == [True, *[False] * (len(many) - 1)]
+    assert [each["log"] for each in found] == [True, *[False] * (len(many) - 1)]
+    assert {each["timeout"] for each in found} == {60}
+
+
+def test_tokens_and_operations_are_those_of_all_processes(many, shared):
+    for each in many:
+        assert each["counted"] == shared(1)[0]["counted"]
+
+
+def test_metrics_by_batches_see_every_batch_in_the_main_process(many):
+    main, *others = [each["batch_metrics"] for each in many]
+    assert sum(main["seen"]) == main["count"] == 31
+    assert len(main["seen"]) == main["batches"]
+    assert all(other["seen"] == [] and other["count"] == 31 for other in others)
+
+
+def test_an_error_in_compute_metrics_is_one_of_all_processes(many):
+    main, *others = [each["failing_metrics"] for each in many]
+    assert main == "ZeroDivisionError: nothing to divide"
+    for other in others:
+        assert other.startswith("ProcessLostError: process 0 failed in compute_metrics")
+        assert "nothing to divide" in other
+
+
+def test_parameters_of_a_criterion_are_averaged_too(many, shared):
+    alone = shared(1)[0]["criterion_with_weights"]
+    for each in many:
+        found = each["criterion_with_weights"]
+        assert abs(found["scale"] - alone["scale"]) <= 1e-6 and found["scale"] != 1.0
+        assert found["weights"] == many[0]["criterion_with_weights"]["weights"]
+
+
+def test_a_log_is_written_once(shared):
+    """log.jsonl has each step once, with the loss of all processes."""
+    shared(2)
+    lines = [json.loads(line) for line in (shared.folders[2] / "sgd" / "log.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in lines if "loss" in line]
+    assert steps == list(range(1, 9))
+    assert [line["loss"] for line in lines if "loss" in line] == shared(2)[0]["sgd"]["losses"]
+
+
+def test_what_overrides_gather_themselves(many):
+    size = len(many)
+    for rank, each in enumerate(many):
+        found = each["accelerators"]
+        assert found["gathered"] == [[float(r)] * 2 for r in range(size) for _ in range(r + 1)]
+        assert found["scalars"] == found["nested"] == list(range(size))
+        assert found["padded"] == [[float(rank)] * 2] * (rank + 1) + [[-1.0, -1.0]] * (size - rank - 1)
+        assert (found["sum"], found["mean"]) == (size, sum(range(size)) / size)
