@@ -36,6 +36,16 @@ _HOMES = {
     "DataCollatorWithPadding DefaultDataCollator default_data_collator",
     "writers.tensorboard": "TensorBoardCallback",
     "writers.visualdl": "VisualDLCallback",
+    "writers.wandb": "WandbCallback",
+    "writers.mlflow": "MLflowCallback",
+    "writers.comet_ml": "CometCallback",
+    "writers.clearml": "ClearMLCallback",
+    "writers.neptune": "NeptuneCallback",
+    "writers.azure_ml": "AzureMLCallback",
+    "writers.swanlab": "SwanLabCallback",
+    "writers.trackio": "TrackioCallback",
+    "writers.codecarbon": "CodeCarbonCallback",
+    "writers.dvclive": "DVCLiveCallback",
     "report": "write_report",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -40,6 +40,10 @@ class DiskError(OSError, CheckpointError):
         return self.strerror or ""
 
 
+class HubError(OneloopError, RuntimeError):
+    """The Hub cannot be reached, or does not take what was pushed."""
+
+
 class NonFiniteError(OneloopError, FloatingPointError):
     """A loss or a gradient is NaN or infinite."""
 

@@ -101,17 +101,6 @@ def _accelerator_key(key: str) -> Refusal:
     )
 
 
-def _trackio(name: str) -> Refusal:
-    # "trackio" is what 4.57 writes into a dump when nothing was chosen.
-    return Refusal(
-        name,
-        "any",
-        lambda args: getattr(args, name) not in (None, False, "trackio"),
-        "trackio is not in this release yet",
-        "leave it out",
-    )
-
-
 # What this machine or framework cannot do.
 LASTING: tuple[Refusal, ...] = (
     Refusal(
@@ -172,6 +161,10 @@ LASTING: tuple[Refusal, ...] = (
     ),
     *(_accelerator_key(key) for key in ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler",
                                         "gradient_accumulation_kwargs", "use_configured_state")),
+    Refusal(
+        "push_to_hub", "True, without huggingface_hub", lambda args: args.push_to_hub, "needs huggingface_hub",
+        "leave it out", module="huggingface_hub", package="huggingface_hub", driven=True,
+    ),
     *(_optimizer(name) for name in OPTIMIZERS),
     *(_writer(name) for name, writer in WRITERS.items() if writer.released),
 )  # fmt: skip
@@ -249,11 +242,10 @@ _LATER = "it is not in this release yet"
 
 # What a later release brings: take the entry out here when it does.
 NOT_YET: tuple[Refusal, ...] = (
-    Refusal("push_to_hub", "True", lambda args: args.push_to_hub, _LATER, "push output_dir with huggingface_hub"),
     Refusal(
         "report_to", ", ".join(name for name, writer in WRITERS.items() if not writer.released),
         lambda args: any(not WRITERS[name].released for name in args.report_to), _LATER,
-        'report_to="tensorboard" or "visualdl", or the service\'s own callback in callbacks=',
+        'report_to="tensorboard", or the service\'s own callback in callbacks=',
     ),
     Refusal("sharding", "any", lambda args: bool(args.sharding), _LATER, "one process, with smaller batches"),
     Refusal("sharding_degree", "any", lambda args: args.sharding_degree != -1, _LATER, "leave it out"),
@@ -261,11 +253,13 @@ NOT_YET: tuple[Refusal, ...] = (
     Refusal("parallelism_config", "any", lambda args: args.parallelism_config is not None, _LATER, "one process"),
     Refusal("ray_scope", "other than last", lambda args: args.ray_scope != "last", _LATER, 'ray_scope="last"'),
     Refusal(
+        "trackio_static_space_id", "any", lambda args: args.trackio_static_space_id not in (None, False), _LATER,
+        "trackio_space_id",
+    ),
+    Refusal(
         "train_sampling_strategy", "batch_rebalance",
         lambda args: args.train_sampling_strategy == "batch_rebalance", _LATER, '"group_by_length"',
     ),
-    Refusal("project", "any", lambda args: args.project != "huggingface", _LATER, "run_name"),
-    *(_trackio(name) for name in ("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")),
 )  # fmt: skip
 
 REFUSALS = LASTING + ON_PADDLE + ON_MINDSPORE + NOT_YET
@@ -276,6 +270,7 @@ COMPANIONS = {
         ("hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_always_push", "hub_revision"),
         "push_to_hub",
     ),
+    **dict.fromkeys(("project", "trackio_space_id", "trackio_bucket_id"), "report_to"),
 }
 # Arguments that several processes or machines need, and that leave one process nothing to do.
 IDLE = (

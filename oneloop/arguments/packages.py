@@ -23,7 +23,8 @@ class Writer:
     module: str
     package: str
     account: bool = True  # it sends data away, or asks for an account: used only when named
-    released: bool = False  # this release of oneloop writes to it
+    released: bool = True  # this release of oneloop writes to it
+    usual: bool = False  # used without being asked, since it writes into logging_dir and nowhere else
 
     @property
     def installed(self) -> bool:
@@ -31,30 +32,30 @@ class Writer:
 
 
 WRITERS = {
-    "tensorboard": Writer("tensorboard", "tensorboard", account=False, released=True),
-    "visualdl": Writer("visualdl", "visualdl", account=False, released=True),
+    "tensorboard": Writer("tensorboard", "tensorboard", account=False, usual=True),
+    "visualdl": Writer("visualdl", "visualdl", account=False, usual=True),
     "wandb": Writer("wandb", "wandb"),
-    "mlflow": Writer("mlflow", "mlflow"),
+    "mlflow": Writer("mlflow", "mlflow", account=False),
     "comet_ml": Writer("comet_ml", "comet-ml"),
     "clearml": Writer("clearml", "clearml"),
     "neptune": Writer("neptune", "neptune"),
-    "azure_ml": Writer("azureml", "azureml-mlflow"),
+    "azure_ml": Writer("azureml.core", "azureml-core"),
     "swanlab": Writer("swanlab", "swanlab"),
-    "trackio": Writer("trackio", "trackio"),
+    "trackio": Writer("trackio", "trackio", account=False),
     "codecarbon": Writer("codecarbon", "codecarbon"),
-    "dagshub": Writer("dagshub", "dagshub"),
-    "flyte": Writer("flytekit", "flytekit"),
-    "dvclive": Writer("dvclive", "dvclive"),
-    "kubeflow": Writer("kubeflow", "kubeflow"),
+    "dagshub": Writer("dagshub", "dagshub", released=False),
+    "flyte": Writer("flytekit", "flytekit", released=False),
+    "dvclive": Writer("dvclive", "dvclive", account=False),
+    "kubeflow": Writer("kubeflow", "kubeflow", released=False),
 }
 
 
-def usual_writers(accounts: bool) -> list[str]:
-    """The writers that can be used here and now; without those that ask for an account unless `accounts`."""
+def usual_writers(every: bool) -> list[str]:
+    """The writers that can be used here and now and ask for no account: those that are quiet about it, or every one."""
     return [
         name
         for name, writer in WRITERS.items()
-        if writer.released and (accounts or not writer.account) and writer.installed
+        if writer.released and not writer.account and (every or writer.usual) and writer.installed
     ]
 
 

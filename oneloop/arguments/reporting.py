@@ -20,7 +20,7 @@ def to_writers(name: str, value: Any) -> list[str]:
     if words == ["none"] or not words:
         return []
     if words == ["all"]:
-        return usual_writers(accounts=True)
+        return usual_writers(every=True)
     for word in words:
         if word not in WRITERS:
             raise values.wrong(name, value, ", ".join(WRITERS) + "; or all, or none, alone")
@@ -54,9 +54,11 @@ class Logging(Group):
     )
     report_to: list[str] | None = arg(
         None,
-        "Who gets the logs: " + ", ".join(WRITERS) + "; all, none. Nothing that asks for an account unless named.",
+        "Who gets the logs: "
+        + ", ".join(WRITERS)
+        + "; all that ask for no account; none. A service with accounts has to be named.",
         convert=to_writers,
-        shown="the local writers that are installed",
+        shown="tensorboard and visualdl, as far as installed",
     )
     include_num_input_tokens_seen: str = arg(
         "no", "Count the tokens trained on.", convert=to_token_count, choices=("no", "all", "non_padding")
@@ -72,7 +74,7 @@ class Logging(Group):
     def check(self) -> None:
         if self.logging_strategy == "steps" and self.logging_steps == 0:
             raise values.wrong("logging_steps", 0, "at least 1 with logging_strategy='steps', or a ratio below 1")
-        self.fill("report_to", usual_writers(accounts=False))
+        self.fill("report_to", usual_writers(every=False))
 
     def fill_logging_dir(self, output_dir: str) -> None:
         # The time is taken once per object, so that validating again does not start another directory.

@@ -22,6 +22,7 @@ from .checks import has_length
 from .data import TrainerData
 from .evaluating import TrainerEvaluating
 from .exporting import TrainerExporting
+from .hub import TrainerHub
 from .later import TrainerLater
 from .optimizing import TrainerOptimizing
 from .reporting import TrainerReporting
@@ -45,6 +46,7 @@ class Trainer(
     TrainerTogether,
     TrainerSurface,
     TrainerExporting,
+    TrainerHub,
     TrainerLater,
 ):
     """Trains, evaluates and predicts with a torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell.
@@ -139,9 +141,12 @@ class Trainer(
             self.optimizer,
             self.lr_scheduler,
         )
+        setup.link_writers(self)
         self.engine = self._make_engine()
         self.accelerator = Accelerator(self)
         self.is_in_train = False
+        if self.args.push_to_hub:
+            self.init_hf_repo()
         self.memory.stop("init", self.backend, self.args.device, self._init_memory)
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
 
@@ -413,6 +418,7 @@ class Trainer(
         metrics.update(self._init_memory)
         self.log(metrics)
         self.call("on_train_end")
+        self._finish_pushes()
         return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
 
     def _fresh_state(self) -> None:
@@ -499,6 +505,7 @@ class Trainer(
     def add_callback(self, callback: Any) -> None:
         """Add a callback, given as an instance or a class."""
         self.callback_handler.add_callback(callback)
+        setup.link_writers(self)
 
     def pop_callback(self, callback: Any) -> Any:
         """Remove a callback and return it."""

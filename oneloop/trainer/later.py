@@ -11,16 +11,7 @@ def _refuse(what: str, instead: str) -> NoReturn:
 
 
 class TrainerLater(TrainerParts):
-    """Search and hub."""
+    """Search."""
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> NoReturn:
         _refuse("hyperparameter_search", "Call train() in a loop over your settings, with model_init.")
-
-    def push_to_hub(self, *args: Any, **kwargs: Any) -> NoReturn:
-        _refuse("push_to_hub", "Use save_model() and huggingface_hub.upload_folder.")
-
-    def init_hf_repo(self, *args: Any, **kwargs: Any) -> NoReturn:
-        _refuse("init_hf_repo", "Use huggingface_hub.create_repo.")
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> NoReturn:
-        _refuse("create_model_card", "Write README.md by hand; all_results.json has the metrics.")

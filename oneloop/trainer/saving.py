@@ -75,6 +75,13 @@ class TrainerSaving(TrainerParts):
         with self._whole_model():
             if self.args.should_save:
                 self._save(str(output_dir or self.args.output_dir))
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub("Model save", blocking=False)
+
+    def _save_quietly(self, output_dir: str) -> None:
+        """save_model, as a part of something else: nothing follows from it, such as a push."""
+        known = {"_internal_call": True} if accepts(self.save_model, "_internal_call") else {}
+        self.save_model(output_dir, **known)
 
     @contextlib.contextmanager
     def _whole_model(self) -> Iterator[None]:
@@ -164,6 +171,7 @@ class TrainerSaving(TrainerParts):
             self._last_saved = target
             self.state.best_model_checkpoint = best
             self.control = self.callback_handler.call_event("on_save", args, state, self.control)
+            self._push_checkpoint(state)
 
         def otherwise() -> None:
             self._forget_best(step, best_before)
@@ -235,8 +243,7 @@ class TrainerSaving(TrainerParts):
         if type(self).save_model is TrainerSaving.save_model and type(self)._save is TrainerSaving._save:
             self._add_model(contents, stage, lambda tensors: self._buffers.copy(tensors, self.backend.weights.copy_to))
         else:
-            known = {"_internal_call": True} if accepts(self.save_model, "_internal_call") else {}
-            self.save_model(str(stage), **known)  # an override writes what it likes
+            self._save_quietly(str(stage))  # an override writes what it likes
         if course is not None:
             self._add_course(contents, course)
         contents.texts[STATE] = state.to_json().encode()

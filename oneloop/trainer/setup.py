@@ -20,6 +20,7 @@ from ..callbacks import (
 from ..errors import ArgumentError
 from ..processes import Team
 from ..writers import make_writers
+from ..writers.base import Writer
 from ..writers.jsonlines import JsonLinesCallback
 
 if TYPE_CHECKING:
@@ -115,6 +116,13 @@ def callbacks(args: Any, given: Any, run_id: Callable[[], str]) -> list[Any]:
         else:
             found.append(NotebookProgressCallback() if in_notebook() else ProgressCallback())
     return found
+
+
+def link_writers(trainer: "Trainer") -> None:
+    """Lend the writers the id of the run and a way to save the model."""
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, Writer):
+            callback.link(lambda: trainer._run_id, trainer._save_quietly)
 
 
 def returns_loss_by_default(forward: Any) -> bool:

@@ -8,6 +8,7 @@ from ..data.columns import ColumnFilter, forward_columns
 from ..errors import ArgumentError, RefusedError
 from ..loop import plan_steps
 from ..losses import logits_of
+from ..writers.base import Writer
 from .checks import has_length
 from .parts import TrainerParts
 
@@ -168,9 +169,8 @@ class TrainerSurface(TrainerParts):
     def end(self) -> None:
         """Call it last in a script: the writers are closed."""
         for callback in self.callback_handler.callbacks:
-            if getattr(callback, "is_open", False):
-                callback.close()
-                callback.is_open = False
+            if isinstance(callback, Writer):
+                callback.shut()
 
     def torch_jit_model_eval(self, model: Any, dataloader: Any = None, training: bool = False) -> Any:
         """The older way to jit_mode_eval: the compiled model, or in training the model as it is."""

@@ -6,6 +6,16 @@ from typing import Any
 WRITERS = {
     "tensorboard": ("tensorboard", "TensorBoardCallback"),
     "visualdl": ("visualdl", "VisualDLCallback"),
+    "wandb": ("wandb", "WandbCallback"),
+    "mlflow": ("mlflow", "MLflowCallback"),
+    "comet_ml": ("comet_ml", "CometCallback"),
+    "clearml": ("clearml", "ClearMLCallback"),
+    "neptune": ("neptune", "NeptuneCallback"),
+    "azure_ml": ("azure_ml", "AzureMLCallback"),
+    "swanlab": ("swanlab", "SwanLabCallback"),
+    "trackio": ("trackio", "TrackioCallback"),
+    "codecarbon": ("codecarbon", "CodeCarbonCallback"),
+    "dvclive": ("dvclive", "DVCLiveCallback"),
 }
 
 

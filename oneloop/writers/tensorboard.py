@@ -1,49 +1,61 @@
 """TensorBoard event files, through the tensorboard package itself."""
 
+import json
 import time
 from typing import Any
 
-from ..errors import MissingPackageError
-from .base import Writer
+from .base import Writer, log_directory, remembered, tag
 
 
 class TensorBoardCallback(Writer):
     """Scalars and texts in the directory of args.logging_dir. A SummaryWriter of your own can be given."""
 
+    name = "tensorboard"
+
     def __init__(self, tb_writer: Any = None) -> None:
         super().__init__()
         self._given = tb_writer
         self._writer: Any = None
+        self._goes_on = False
+        self.rewinds = tb_writer is None
 
-    def open(self, directory: str, resumed_step: int) -> None:
+    def open(self, args: Any, state: Any) -> None:
+        self._goes_on = bool(self.run)
         if self._given is not None:
+            self.run = {"given": True}
             return
-        try:
-            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError as error:
-            raise MissingPackageError("report_to='tensorboard' needs the package: pip install tensorboard") from error
-        self._writer = EventFileWriter(directory)
-        if resumed_step:
-            # Tells readers to drop what a run that died had written after the checkpoint.
-            start = SessionLog(status=SessionLog.START)
-            self._writer.add_event(Event(wall_time=time.time(), step=resumed_step + 1, session_log=start))
+        self._proto = self.package("tensorboard.compat.proto.event_pb2")
+        directory = log_directory(args, self.run)
+        self._writer = self.package("tensorboard.summary.writer.event_file_writer").EventFileWriter(directory)
+        self.run = {"directory": remembered(args, directory)}
+        if self.resumed_step:
+            # Tells readers to drop what the run had written after the checkpoint.
+            start = self._proto.SessionLog(status=self._proto.SessionLog.START)
+            self._writer.add_event(self._proto.Event(wall_time=time.time(), step=self.resumed_step, session_log=start))
+
+    def parameters(self, arguments: dict[str, Any], model: dict[str, Any]) -> None:
+        if self._goes_on:
+            return
+        self._text("run_name", str(arguments["run_name"]))
+        self._text("args", json.dumps(arguments, indent=2, default=str))
+        if model:
+            self._text("model_config", json.dumps(model, indent=2, default=str))
 
     def _add(self, value: Any, step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=[value])))
+        self._writer.add_event(self._proto.Event(wall_time=time.time(), step=step, summary=Summary(value=[value])))
 
-    def scalar(self, name: str, value: float, step: int) -> None:
+    def write(self, values: dict[str, float], step: int) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        if self._given is not None:
-            self._given.add_scalar(name, value, step)
-        else:
-            self._add(Summary.Value(tag=name, simple_value=value), step)
+        for name, value in values.items():
+            if self._given is not None:
+                self._given.add_scalar(tag(name), value, step)
+            else:
+                self._add(Summary.Value(tag=tag(name), simple_value=value), step)
 
-    def text(self, name: str, value: str) -> None:
+    def _text(self, name: str, value: str) -> None:
         if self._given is not None:
             self._given.add_text(name, value)
             return

@@ -1,33 +1,49 @@
 """VisualDL log files."""
 
+import json
+import os
 from typing import Any
 
-from ..errors import MissingPackageError
-from .base import Writer
+from .base import Writer, log_directory, remembered, tag
 
 
 class VisualDLCallback(Writer):
     """Scalars and texts in the directory of args.logging_dir. A LogWriter of your own can be given."""
 
+    name = "visualdl"
+
     def __init__(self, vdl_writer: Any = None) -> None:
         super().__init__()
         self._given = vdl_writer
         self._writer: Any = vdl_writer
+        self._goes_on = False
 
-    def open(self, directory: str, resumed_step: int) -> None:
+    def open(self, args: Any, state: Any) -> None:
+        self._goes_on = bool(self.run)
         if self._given is not None:
+            self.run = {"given": True}
             return
-        try:
-            from visualdl import LogWriter
-        except ImportError as error:
-            raise MissingPackageError("report_to='visualdl' needs the package: pip install visualdl") from error
-        self._writer = LogWriter(logdir=directory)
+        directory = log_directory(args, self.run)
+        # VisualDL shows one file of a directory: a run that goes on adds to the one it has.
+        file = self.run.get("file", "") if remembered(args, directory) == self.run.get("directory") else ""
+        self._writer = self.package().LogWriter(logdir=directory, file_name=file)
+        self.run = {"directory": remembered(args, directory), "file": os.path.basename(self._writer.file_name)}
 
-    def scalar(self, name: str, value: float, step: int) -> None:
-        self._writer.add_scalar(tag=name, value=value, step=step)
+    def parameters(self, arguments: dict[str, Any], model: dict[str, Any]) -> None:
+        if self._goes_on:
+            return
+        texts = {"run_name": str(arguments["run_name"]), "args": json.dumps(arguments, indent=2, default=str)}
+        if model:
+            texts["model_config"] = json.dumps(model, indent=2, default=str)
+        for name, text in texts.items():
+            self._writer.add_text(tag=name, text_string=text, step=0)
 
-    def text(self, name: str, value: str) -> None:
-        self._writer.add_text(tag=name, text_string=value, step=0)
+    def write(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(tag=tag(name), value=value, step=step)
+
+    def flush(self) -> None:
+        self._writer._get_file_writer().flush()
 
     def close(self) -> None:
         if self._given is None:

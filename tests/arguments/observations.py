@@ -222,6 +222,48 @@ LOGGING = {
         ("tensorboard", ["events"]),
         (["tensorboard", "visualdl"], ["events", "vdlrecords"]),
     ),
+    **{
+        name: shows(sights.of_trackio, *seen, report_to="trackio")
+        for name, seen in {
+            "project": (("one", {"project": "one"}), ("two", {"project": "two"})),
+            "trackio_space_id": ((None, {}), ("me/space", {"space_id": "me/space", "private": False})),
+            "trackio_bucket_id": ((None, {}), ("me/bucket", {"bucket_id": "me/bucket"})),
+        }.items()
+    },
+    **{
+        name: shows(sights.pushed, *seen, **{"push_to_hub": True, "save_strategy": "steps", "save_steps": 2} | more)
+        for name, seen, more in (
+            (
+                "hub_model_id",
+                (("me/one", {"repositories": {"me/one": False}}), ("two", {"repositories": {"me/two": False}})),
+                {},
+            ),
+            (
+                "hub_strategy",
+                (
+                    ("end", {"commits": ["End of training"]}),
+                    ("every_save", {"commits": ["Training in progress, step 2", "Training in progress, step 4"]}),
+                ),
+                {"hub_always_push": True},
+            ),
+            ("hub_token", (("hf_one", {"tokens": {"hf_one"}}), ("hf_two", {"tokens": {"hf_two"}})), {}),
+            (
+                "hub_private_repo",
+                ((False, {"repositories": {"me/out": False}}), (True, {"repositories": {"me/out": True}})),
+                {},
+            ),
+            (
+                "hub_always_push",
+                (
+                    (False, {"held": ["Training in progress, step 2", "End of training"]}),
+                    (True, {"held": ["Training in progress, step 2", "Training in progress, step 4"]}),
+                ),
+                {},
+            ),
+            ("hub_revision", ((None, {"revisions": {"main"}}), ("dev", {"revisions": {"dev"}})), {}),
+        )
+    },
+    "push_to_hub": shows(sights.pushed, (False, {}), (True, {"repositories": {"me/out": False}})),
     "include_num_input_tokens_seen": shows(sights.tokens_seen, ("no", 0), ("all", 80), ("non_padding", 48)),
     "include_tokens_per_second": shows(sights.token_speed, (False, False), (True, True)),
 }

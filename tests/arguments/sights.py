@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -549,3 +550,53 @@ def optimizer(scene):
 def generation(**settings):
     """A stand-in for a GenerationConfig, which equals another with the same settings."""
     return SimpleNamespace(**settings)
+
+
+# -- services
+
+
+def of_trackio(scene):
+    """What trackio was asked for, beside the usual."""
+    asked = {}
+
+    class Run:
+        name, config = "run", {}
+
+        def log(self, values, step):
+            pass
+
+    def init(name, resume, config, embed, **options):
+        asked.update(options)
+        return Run()
+
+    scene.monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(init=init, finish=lambda: None))
+    scene.train()
+    return asked if "project" in scene.given else {key: asked[key] for key in asked if key != "project"}
+
+
+def pushed(scene):
+    """What a Hub of this machine has seen of the run; `held`, when it answers no commit before the end of training."""
+    from tests.hub.stand_in import serving
+
+    class Opens(TrainerCallback):
+        def on_train_end(self, args, state, control, **kwargs):
+            hub.gate.set()
+
+    with serving() as hub:
+        scene.monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        scene.monkeypatch.setenv("HF_TOKEN", "hf_usual")
+        if "hub_always_push" in scene.given and "hub_strategy" not in scene.given:
+            hub.gate.clear()
+        scene.train(callbacks=[Opens()])
+        messages = [commit.message for commit in hub.commits]
+        every = {
+            "repositories": hub.repositories,
+            "commits": messages,
+            "held": messages,
+            "tokens": hub.tokens,
+            "revisions": {commit.revision for commit in hub.commits},
+        }
+    known = {"hub_model_id": "repositories", "hub_strategy": "commits", "hub_token": "tokens"}
+    known |= {"hub_private_repo": "repositories", "hub_revision": "revisions", "hub_always_push": "held"}
+    wanted = next((known[name] for name in known if name in scene.given), "repositories")
+    return {key: value for key, value in every.items() if key == wanted and value}

@@ -41,18 +41,14 @@ FOREIGN = {
     "save_safetensors",
     "use_legacy_prediction_loop",
 }
-# What later releases bring; the arguments of the hub go with push_to_hub.
+# What later releases bring.
 LATER = {
     "fsdp_config",
     "parallelism_config",
-    "project",
-    "push_to_hub",
     "ray_scope",
     "report_to",
     "sharding",
     "sharding_degree",
-    "trackio_bucket_id",
-    "trackio_space_id",
     "trackio_static_space_id",
     "train_sampling_strategy",
 }
@@ -227,9 +223,7 @@ def test_what_is_refused_is_so_when_the_arguments_meet_the_model(given, words, s
 
 def test_every_argument_that_is_refused_is_tried():
     tried = {name for given, _ in REFUSED for name in given}
-    trackio = {"trackio_bucket_id", "trackio_static_space_id"}
-    hub = {name for name, whose in answers.COMPANIONS.items() if whose == "push_to_hub"}
-    assert set(answered("refuses", "later")) <= tried | trackio | hub
+    assert set(answered("refuses", "later")) <= tried
 
 
 def test_the_arguments_of_the_hub_are_refused_with_it(scene, bare):
@@ -254,8 +248,5 @@ def test_the_lasting_refusals_are_a_closed_list():
 
 def test_what_later_releases_bring_is_a_closed_list():
     assert {refusal.argument for refusal in NOT_YET} == LATER
-    assert set(answered("later")) == (LATER | set(answers.COMPANIONS)) - {
-        "ray_scope",
-        "report_to",
-        "train_sampling_strategy",  # these three refuse some of their values
-    }
+    partly = {"ray_scope", "report_to", "train_sampling_strategy"}  # these three refuse some of their values
+    assert set(answered("later")) == LATER - partly

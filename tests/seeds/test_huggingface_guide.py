@@ -85,6 +85,7 @@ WORKS = {
     "dataloader_pin_memory": False,
     "skip_memory_metrics": False,
     "resume_from_checkpoint": "latest",
+    "push_to_hub": False,  # tests/hub has the rest
     "hub_model_id": "me/model",
     "hub_strategy": "end",
     "hub_token": "hf_secret",
@@ -126,7 +127,6 @@ LATER = {
     "sharded_ddp": "simple",
     "fsdp": "full_shard",
     "fsdp_min_num_params": 100,
-    "push_to_hub": True,
     "ray_scope": "all",
 }
 

@@ -1,0 +1,1 @@
+"""The Hub: uploads in the background, and the model card."""

@@ -1,0 +1,29 @@
+"""Azure Machine Learning: the run that the job is in."""
+
+from typing import Any
+
+from .base import Writer
+
+
+class AzureMLCallback(Writer):
+    """Metrics of the run that Azure has started this script in; a run of your own can be given."""
+
+    name = "azure_ml"
+
+    def __init__(self, azureml_run: Any = None) -> None:
+        super().__init__()
+        self._given = azureml_run
+
+    def open(self, args: Any, state: Any) -> None:
+        self._run = self._given or self.package("azureml.core.run").Run.get_context()
+        self.run = {"id": str(self._run.id)}
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._run.log(name, value, description=name, step=step)
+
+    def flush(self) -> None:
+        self._run.flush()
+
+    def close(self) -> None:
+        """The run is Azure's: it ends with the job."""

@@ -1,0 +1,58 @@
+"""ClearML."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from .base import Writer, flat, switch, tag
+
+
+class ClearMLCallback(Writer):
+    """CLEARML_PROJECT, CLEARML_TASK, CLEARML_LOG_MODEL, CLEARML_OFFLINE_MODE, and whatever clearml itself reads.
+
+    A task that the script has started is used, and left open.
+    """
+
+    name = "clearml"
+    closes = False
+
+    def open(self, args: Any, state: Any) -> None:
+        clearml = self.package()
+        self._task = clearml.Task.current_task()
+        self._own = self._task is None
+        if self._own:
+            self._task = clearml.Task.init(
+                project_name=os.environ.get("CLEARML_PROJECT") or args.project,
+                task_name=os.environ.get("CLEARML_TASK") or state.trial_name or args.run_name,
+                reuse_last_task_id=self.run.get("id", False),
+                continue_last_task=0 if self.run else False,  # 0: steps are ours, and not counted on from the last
+                auto_connect_frameworks={"tensorboard": False, "pytorch": False},
+                auto_connect_arg_parser=False,
+            )
+        self.run = {"id": self._task.id}
+
+    def parameters(self, arguments: dict[str, Any], model: dict[str, Any]) -> None:
+        self._task.set_parameters_as_dict({"Trainer": flat(arguments), **({"Model": flat(model)} if model else {})})
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        logger = self._task.get_logger()
+        for name, value in values.items():
+            title, _, series = tag(name).partition("/")
+            logger.report_scalar(title=title, series=series, value=value, iteration=step)
+
+    def flush(self) -> None:
+        self._task.flush()
+
+    def close(self) -> None:
+        if self._own:
+            self._task.close()
+
+    def wants(self, what: str) -> bool:
+        return switch("CLEARML_LOG_MODEL", "true") and not self.package().Task.is_offline()  # which has no models
+
+    def artifact(self, folder: Path, what: str, state: Any) -> None:
+        name = folder.name if what == "checkpoint" else "model"
+        model = self.package().OutputModel(task=self._task, name=name)
+        model.update_weights_package(
+            weights_path=str(folder), target_filename=name, iteration=state.global_step, auto_delete_file=False
+        )

@@ -1,0 +1,28 @@
+"""CodeCarbon: the energy that a training takes, in emissions.csv of the output directory."""
+
+from typing import Any
+
+from .base import Writer
+
+
+class CodeCarbonCallback(Writer):
+    """A row for each time that the run was started; rows of one run have its id as experiment_id."""
+
+    name = "codecarbon"
+
+    def open(self, args: Any, state: Any) -> None:
+        experiment = self.run.get("id") or self.run_id() or args.run_name
+        self._tracker = self.package().EmissionsTracker(
+            project_name=args.run_name, output_dir=args.output_dir, experiment_id=experiment
+        )
+        self._tracker.start()
+        self.run = {"id": experiment}
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Logs are for the others; an evaluation alone is not measured."""
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        """Nothing: CodeCarbon measures."""
+
+    def close(self) -> None:
+        self._tracker.stop()

@@ -1,0 +1,45 @@
+"""DVCLive: files in the folder dvclive, for DVC to version."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from .base import Writer, switch, tag
+
+
+class DVCLiveCallback(Writer):
+    """HF_DVCLIVE_LOG_MODEL (true: the model of the end; all: every checkpoint too). A Live of your own can be given."""
+
+    name = "dvclive"
+
+    def __init__(self, live: Any = None) -> None:
+        super().__init__()
+        self._given = live
+
+    def open(self, args: Any, state: Any) -> None:
+        self._live = self._given
+        if self._live is None:
+            before = bool(self.run) and os.path.isdir(self.run["directory"])
+            self._live = self.package().Live(resume=before)
+        self.run = {"directory": os.path.abspath(self._live.dir)}
+
+    def parameters(self, arguments: dict[str, Any], model: dict[str, Any]) -> None:
+        self._live.log_params({**model, **arguments})
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        self._live.step = step
+        for name, value in values.items():
+            self._live.log_metric(tag(name), value)
+        self._live.sync()
+
+    def close(self) -> None:
+        if self._given is None:
+            self._live.end()
+
+    def wants(self, what: str) -> bool:
+        every = os.environ.get("HF_DVCLIVE_LOG_MODEL", "").strip().lower() == "all"
+        return every or (what == "model" and switch("HF_DVCLIVE_LOG_MODEL"))
+
+    def artifact(self, folder: Path, what: str, state: Any) -> None:
+        name = folder.name if what == "checkpoint" else "model"
+        self._live.log_artifact(str(folder), type="model", name=name, copy=True)

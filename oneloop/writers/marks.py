@@ -1,0 +1,57 @@
+"""How far a run has been reported, so that after a resume no step is missing and none is there twice."""
+
+import json
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+FOLDER = ".reported"
+
+
+@dataclass
+class Mark:
+    """Everything before `step` has been written, and of the step itself the values of these names."""
+
+    step: int = -1
+    names: list[str] = field(default_factory=list)
+
+    def covers(self, step: int, name: str) -> bool:
+        return step < self.step or (step == self.step and name in self.names)
+
+    def add(self, step: int, names: Iterable[str]) -> None:
+        if step > self.step:
+            self.step, self.names = step, []
+        if step == self.step:
+            self.names.extend(name for name in names if name not in self.names)
+
+    def later(self, other: "Mark") -> "Mark":
+        """The one that has seen more."""
+        return max(self, other, key=lambda mark: (mark.step, len(mark.names)))
+
+
+def keep(output_dir: Any, writer: str, run: dict[str, Any], mark: Mark) -> None:
+    """Write the mark down beside the run. A checkpoint holds one too, but a run can die long after its last one."""
+    path = Path(output_dir) / FOLDER / f"{writer}.json"
+    partial = path.with_suffix(".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps({"run": run, **asdict(mark)}), encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:  # a log is not worth a run
+        logger.debug("%s cannot be written: %s", path, error)
+
+
+def kept(output_dir: Any, writer: str, run: dict[str, Any]) -> Mark:
+    """The mark of exactly this run of the service; an empty one when there is none."""
+    try:
+        stored = json.loads((Path(output_dir) / FOLDER / f"{writer}.json").read_text(encoding="utf-8"))
+        if stored["run"] == run:
+            return Mark(int(stored["step"]), [str(name) for name in stored["names"]])
+    except (OSError, ValueError, TypeError, KeyError):
+        pass
+    return Mark()
