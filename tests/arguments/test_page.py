@@ -50,7 +50,7 @@ def test_every_row_has_an_answer_for_each_backend():
         ("use_ipex", "refuses", "refuses"),
         ("push_to_hub", "later", "later"),
         ("hub_token", "later", "later"),
-        ("sharding", "later", "later"),
+        ("sharding", "idle", "later"),
     ],
 )
 def test_answers(name, torch, paddle):

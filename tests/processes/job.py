@@ -286,11 +286,11 @@ def resumed(folder):
     return {"whole": course(whole), "again": course(again), "files": sorted(p.name for p in checkpoint.iterdir())}
 
 
-def main(folder, *names):
+def main(folder, *names, cases=CASES):
     torch.set_num_threads(1)
     found = {}
-    for name in names or CASES:
-        found[name] = CASES[name](folder)
+    for name in names or cases:
+        found[name] = cases[name](folder)
     path = Path(folder) / f"rank{world().rank}.json"
     path.write_text(json.dumps(found))
 
