@@ -68,7 +68,15 @@ def evaluation_loop(
         gather = GatheredFromAll(trainer, expected, loss_only, description != "Evaluation")
     step = -1
     past, trainer._past = trainer._past, None  # past_index: training's past is not this data's
-    for step, inputs in enumerate(trainer.own_batches(loader)):
+    batches = trainer.own_batches(loader)
+    if trainer.strategy.lockstep:
+        from .lockstep import in_step
+
+        def join_in(batch: Any) -> None:
+            trainer.prediction_step(model, batch, True, ignore_keys=ignore_keys)
+
+        batches = in_step(trainer.team, batches, join_in)
+    for step, inputs in enumerate(batches):
         if trainer.team.size == 1 and trainer.interrupted:
             raise EvaluationInterrupted("a signal asked the run to leave")
         if isinstance(inputs, NoBatch):

@@ -12,6 +12,7 @@ from ..errors import MissingPackageError, RefusedError
 from ..processes import world
 from .packages import NOT_DRIVEN, OPTIMIZERS, WRITERS, installed
 from .processes import ACCELERATOR
+from .sharding import FSDP_CONFIG, degree_of, divides, not_honoured
 from .values import show
 
 RELEASED = ("torch", "paddle", "mindspore")
@@ -98,6 +99,29 @@ def _accelerator_key(key: str) -> Refusal:
         lambda args: (args.accelerator_config or {}).get(key) not in (None, *honoured),
         f"its key {key} is not honoured",
         instead,
+    )
+
+
+def _fsdp_key(key: str) -> Refusal:
+    return Refusal(
+        "fsdp_config",
+        key,
+        lambda args: key in not_honoured(args.fsdp_config),
+        f"its key {key} is not honoured with this value",
+        FSDP_CONFIG[key][1],
+        backends=("torch",),
+    )
+
+
+def _divided(with_what: str, when: Callable[[Any], bool], why: str, instead: str) -> Refusal:
+    """What stages 2 and 3 cannot be together with, on several processes."""
+    return Refusal(
+        "sharding",
+        f"stage2, stage3 with {with_what}",
+        lambda args: world().size > 1 and divides(args) and when(args),
+        why,
+        instead,
+        backends=("torch",),
     )
 
 
@@ -238,7 +262,38 @@ ON_MINDSPORE: tuple[Refusal, ...] = (
     ),
 )  # fmt: skip
 
+# What dividing state among processes cannot be together with.
+ON_SHARDING: tuple[Refusal, ...] = (
+    _divided(
+        "auto_find_batch_size", lambda args: args.auto_find_batch_size,
+        "all processes run the same forward passes, and one that runs out of memory cannot run others alone",
+        "a smaller per_device_train_batch_size with more gradient_accumulation_steps",
+    ),
+    _divided(
+        "fp16_full_eval, bf16_full_eval", lambda args: args.fp16_full_eval or args.bf16_full_eval,
+        "the divided weights keep their type", "bf16=True, which evaluates in half precision too",
+    ),
+    Refusal(
+        "sharding_degree", "without sharding", lambda args: args.sharding_degree != -1 and not args.sharding,
+        "it says how many processes share one copy, and nothing is shared", 'set sharding, such as "stage2"',
+        backends=("torch",),
+    ),
+    Refusal(
+        "sharding_degree", "no divisor of the processes",
+        lambda args: bool(args.sharding) and bool(world().size % degree_of(args, world().size)),
+        "groups of that size cannot be made of the processes that there are", "a number that divides them",
+        backends=("torch",),
+    ),
+    Refusal(
+        "fsdp_config", "without fsdp", lambda args: any((args.fsdp_config or {}).values()) and not divides(args),
+        "it says how gradients and parameters are divided, and they are not", 'fsdp="full_shard" or "shard_grad_op"',
+        backends=("torch",),
+    ),
+    *(_fsdp_key(key) for key, (honoured, _) in FSDP_CONFIG.items() if honoured is not None),
+)  # fmt: skip
+
 _LATER = "it is not in this release yet"
+_NOT_TORCH = ("paddle", "mindspore")
 
 # What a later release brings: take the entry out here when it does.
 NOT_YET: tuple[Refusal, ...] = (
@@ -247,9 +302,17 @@ NOT_YET: tuple[Refusal, ...] = (
         lambda args: any(not WRITERS[name].released for name in args.report_to), _LATER,
         'report_to="tensorboard", or the service\'s own callback in callbacks=',
     ),
-    Refusal("sharding", "any", lambda args: bool(args.sharding), _LATER, "one process, with smaller batches"),
-    Refusal("sharding_degree", "any", lambda args: args.sharding_degree != -1, _LATER, "leave it out"),
-    Refusal("fsdp_config", "any", lambda args: any((args.fsdp_config or {}).values()), _LATER, "leave it out"),
+    Refusal(
+        "sharding", "any", lambda args: bool(args.sharding), _LATER, "one process, with smaller batches",
+        backends=_NOT_TORCH,
+    ),
+    Refusal(
+        "sharding_degree", "any", lambda args: args.sharding_degree != -1, _LATER, "leave it out", backends=_NOT_TORCH
+    ),
+    Refusal(
+        "fsdp_config", "any", lambda args: any((args.fsdp_config or {}).values()), _LATER, "leave it out",
+        backends=_NOT_TORCH,
+    ),
     Refusal("parallelism_config", "any", lambda args: args.parallelism_config is not None, _LATER, "one process"),
     Refusal("ray_scope", "other than last", lambda args: args.ray_scope != "last", _LATER, 'ray_scope="last"'),
     Refusal(
@@ -262,7 +325,7 @@ NOT_YET: tuple[Refusal, ...] = (
     ),
 )  # fmt: skip
 
-REFUSALS = LASTING + ON_PADDLE + ON_MINDSPORE + NOT_YET
+REFUSALS = LASTING + ON_PADDLE + ON_MINDSPORE + ON_SHARDING + NOT_YET
 
 # Arguments that mean something only with another one, whose answer is theirs.
 COMPANIONS = {
@@ -276,7 +339,7 @@ COMPANIONS = {
 IDLE = (
     "average_tokens_across_devices", "ddp_backend", "ddp_broadcast_buffers", "ddp_bucket_cap_mb",
     "ddp_find_unused_parameters", "ddp_static_graph", "ddp_timeout", "eval_use_gather_object", "local_rank",
-    "log_level_replica", "log_on_each_node", "save_on_each_node",
+    "log_level_replica", "log_on_each_node", "save_on_each_node", "sharding", "sharding_degree", "fsdp_config",
 )  # fmt: skip
 
 
@@ -313,9 +376,9 @@ def answer(argument: str, backend: str) -> str:
         return "later"
     argument = COMPANIONS.get(argument, argument)
     refusals = refused_by(argument, backend)
-    if not refusals:
-        return "idle" if argument in IDLE else "works"
     whole = [refusal for refusal in refusals if refusal.shown in ("any", "True") and not refusal.devices]
     if whole:
         return "later" if all(refusal in NOT_YET for refusal in whole) else "refuses"
-    return "works in part"
+    if argument in IDLE:
+        return "idle"
+    return "works in part" if refusals else "works"

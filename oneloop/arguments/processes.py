@@ -6,7 +6,7 @@ from typing import Any
 from ..processes import world
 from . import values
 from .fields import Group, declare
-from .sharding import to_sharding
+from .sharding import to_fsdp_config, to_sharding
 
 arg = declare("Many processes")
 
@@ -49,7 +49,7 @@ class Processes(Group):
     )
     sharding_degree: int = arg(-1, "Processes that share one copy; -1 is all of them.", low=-1, never=(0,))
     fsdp_config: dict[str, Any] | str | None = arg(
-        None, "Further options of sharding, as a dict, as JSON or as a JSON file.", convert=values.to_config
+        None, "Further options of sharding, as a dict, as JSON or as a JSON file.", convert=to_fsdp_config
     )
     deepspeed: str | dict[str, Any] | None = arg(
         None, "DeepSpeed's configuration: a path or a dict.", convert=to_deepspeed

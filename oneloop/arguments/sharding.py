@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ..processes import world
 from . import values
 
 STAGES = ("stage1", "stage2", "stage3", "replicate")
@@ -64,3 +65,65 @@ def from_sharded_ddp(value: Any, current: Any) -> str:
 
 def as_sharded_ddp(sharding: str) -> str:
     return _back(sharding, SHARDED_DDP)
+
+
+# -- fsdp_config: key -> (the values that say what happens here, or None for all, what to do instead of the others)
+
+FSDP_CONFIG: dict[str, tuple[tuple[Any, ...] | None, str]] = {
+    "min_num_params": (None, ""),
+    "transformer_layer_cls_to_wrap": (None, ""),
+    "auto_wrap_policy": (
+        ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP"),
+        "leave it out: without classes and sizes the layers are found in the model",
+    ),
+    "activation_checkpointing": ((False,), "gradient_checkpointing=True"),
+    "backward_prefetch": (("backward_pre", "BACKWARD_PRE"), "leave it out: the next layer is always fetched early"),
+    "cpu_ram_efficient_loading": ((False,), "leave it out: every process builds the model"),
+    "forward_prefetch": ((False,), "leave it out"),
+    "limit_all_gathers": ((True,), "leave it out"),
+    "reshard_after_forward": ((), "sharding='stage2' (False) or 'stage3' (True)"),
+    "state_dict_type": (
+        ("FULL_STATE_DICT", "SHARDED_STATE_DICT"),
+        "leave it out: checkpoints have one format, which all read",
+    ),
+    "sync_module_states": ((True,), "leave it out: all start from the weights of the main process"),
+    "use_orig_params": ((True,), "leave it out: parameters keep their names and shapes"),
+    "version": ((2,), "leave it out"),
+    "xla": ((False,), "a GPU: TPUs (XLA) are not driven"),
+    "xla_fsdp_grad_ckpt": ((False,), "a GPU: TPUs (XLA) are not driven"),
+    "xla_fsdp_settings": (({},), "a GPU: TPUs (XLA) are not driven"),
+}
+
+
+def to_fsdp_config(name: str, value: Any) -> dict[str, Any]:
+    """The keys also with the prefix fsdp_, as configuration files of accelerate have them."""
+    config = {key.removeprefix("fsdp_"): inner for key, inner in values.to_config(name, value).items()}
+    for key, inner in config.items():
+        if key not in FSDP_CONFIG:
+            raise values.wrong(f"{name}[{key!r}]", inner, "one of the keys " + ", ".join(FSDP_CONFIG))
+    return config
+
+
+def not_honoured(config: dict[str, Any] | None) -> list[str]:
+    """Keys of fsdp_config with a value that nothing here would follow."""
+    found = []
+    for key, value in (config or {}).items():
+        honoured = FSDP_CONFIG[key][0]
+        if honoured is not None and value not in (None, *honoured):
+            found.append(key)
+    return found
+
+
+# -- what follows from the words
+
+
+def divides(args: Any) -> bool:
+    """Whether gradients or parameters are divided: stages 2 and 3."""
+    return "stage2" in args.sharding or "stage3" in args.sharding
+
+
+def degree_of(args: Any, size: int) -> int:
+    """How many processes share one copy; hybrid without a number: those of one machine."""
+    if args.sharding_degree > 0:
+        return args.sharding_degree
+    return world().local_size if "hybrid" in args.sharding.split() else size

@@ -18,6 +18,11 @@ AS_IT_IS = contextlib.nullcontext()
 
 
 class Strategy:
+    # Whether a forward pass is a meeting of all processes: then all have to run the same number of them.
+    lockstep = False
+    # Whether each process holds a part of the weights or of the optimizer's state, and writes it.
+    in_parts = False
+
     def __init__(self, args: Any, team: Team, backend: ModuleType) -> None:
         self.args = args
         self.team = team
@@ -40,6 +45,14 @@ class Strategy:
         """The optimizer over groups of the wrapped model's parameters."""
         return self.backend.optimizers.build(cls, groups, options)
 
+    def take_optimizer(self, optimizer: Any) -> Any:
+        """The optimizer that training uses, built here or by the user: it fits the wrapped model, or is refused."""
+        return optimizer
+
+    def class_of(self, model: Any) -> type:
+        """The model's own class, which wrapping may have changed."""
+        return type(model)
+
     # -- an update
 
     def begin(self, all_take_part: bool) -> None:
@@ -51,6 +64,10 @@ class Strategy:
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
         """Around forward and backward of a micro-batch; `last`: it is this process's last one in the update."""
+        return AS_IT_IS
+
+    def muted(self, wrapped: Any) -> contextlib.AbstractContextManager:
+        """Around a micro-batch that is computed only because the others compute one: it adds no gradient."""
         return AS_IT_IS
 
     def finish(self, parameters: list[Any]) -> bool:
@@ -66,6 +83,9 @@ class Strategy:
     def settle(self, model: Any) -> None:
         """Before an evaluation: what every process has its own of, such as running means, is that of the main one."""
 
+    def unsettle(self, model: Any) -> None:
+        """After an evaluation."""
+
     def model_tensors(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
         """Whole weights by name, and which names are tied; needed only in processes that write."""
         return self.backend.weights.model_tensors(model)
@@ -80,3 +100,13 @@ class Strategy:
 
     def load_optimizer(self, optimizer: Any, model: Any, tensors: dict[str, Any], data: Any, source: str) -> None:
         self.backend.weights.load_optimizer(optimizer, model, tensors, data, source)
+
+    # -- the same by parts: every tensor whole in one of the processes, which writes it
+
+    def model_part(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
+        """Like model_tensors, but each process has the tensors that it writes."""
+        raise NotImplementedError
+
+    def optimizer_part(self, optimizer: Any, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Like optimizer_state, but each process has the tensors that it writes."""
+        raise NotImplementedError

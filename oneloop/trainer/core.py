@@ -266,6 +266,7 @@ class Trainer(
         self._micro_items = []
         self._share = None
         self._sharing = 1
+        self._stand_ins, self._spare = 0, None
         self._model_parts, self._work = None, (0, 0.0, 0)
         self._awaited, self._outcomes, self._hears_of_saves = [], [], False
         self._past = None

@@ -57,7 +57,7 @@ def load_optimizer(trainer: Any, run: Mapping[str, Any], path: Path, file: Path)
     updates = trainer.state.global_step - run["engine"].get("skipped", 0)
     _, own = weights.optimizer_state(trainer.optimizer, trainer.model)
     found = crossing.optimizer(files.read(file), run["optimizer"], updates, own)
-    weights.load_optimizer(
+    trainer.strategy.load_optimizer(
         trainer.optimizer, trainer.model, _through_file(trainer, found), own | {"values": {}}, str(path)
     )
 

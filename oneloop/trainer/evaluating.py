@@ -53,13 +53,16 @@ class TrainerEvaluating(TrainerParts):
     def _run_evaluation(self, loader: Any, description: str, loss_only: Any, ignore_keys: Any, prefix: str) -> Any:
         run = self.prediction_loop if self.args.use_legacy_prediction_loop else self.evaluation_loop
         with setup.full_half_evaluation(self), lost_processes(self.team):  # type: ignore[arg-type]
-            return run(
-                loader,
-                description=description,
-                prediction_loss_only=loss_only,
-                ignore_keys=ignore_keys,
-                metric_key_prefix=prefix,
-            )
+            try:
+                return run(
+                    loader,
+                    description=description,
+                    prediction_loss_only=loss_only,
+                    ignore_keys=ignore_keys,
+                    metric_key_prefix=prefix,
+                )
+            finally:
+                self.strategy.unsettle(self.model)
 
     def _timed(self, output: EvalLoopOutput, loader: Any, prefix: str, started: float) -> dict[str, float]:
         metrics = dict(output.metrics or {})

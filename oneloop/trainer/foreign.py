@@ -6,6 +6,7 @@ from typing import Any
 
 from .. import loop
 from ..checkpoint import foreign, store
+from ..errors import RefusedError
 from ..optimization import MetricScheduler, Scheduler
 
 logger = logging.getLogger(__name__)
@@ -16,6 +17,11 @@ def load_course(trainer: Any, path: Path) -> loop.Position:
 
     The run gets an id of its own, so the old checkpoints are not its to delete.
     """
+    if trainer.strategy.in_parts:
+        raise RefusedError(
+            f"{path} was written by {foreign.WRITER}, and its optimizer state cannot be divided while it is read. Go "
+            "on from it for one step without sharding; from the checkpoint of that step any strategy can go on."
+        )
     reader, state = trainer.backend.foreign, foreign.read_state(path)
     trainer._run_id = store.new_run_id()
     loaded = reader.load_optimizer(trainer.optimizer, trainer.model, path)

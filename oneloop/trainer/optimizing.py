@@ -106,6 +106,7 @@ class TrainerOptimizing(TrainerParts):
                 "self.optimizer and self.lr_scheduler"
             )
         self._optimizers_are_used = True
+        self.optimizer = self.strategy.take_optimizer(self.optimizer)
         self.backend.optimizers.attach(self.optimizer, self.lr_scheduler)
         self.engine.include(self.optimizer)
         self._metric_scheduler = steps_by_metric(self.lr_scheduler)

@@ -45,6 +45,8 @@ class TrainerParts:
     _run_id: str
     _last_saved: str | None
     _place: Any  # loop.Position
+    _stand_ins: int  # micro-batches that this process computes only because the others compute that many
+    _spare: Any  # the micro-batch that it computes then
     _crosses_from: str | None  # the framework that wrote the checkpoint, where it is another one
     _resume_random: Any  # the checkpoint whose random state is still to be restored
     _epoch_random: dict[str, Any] | None  # the streams at the start of the epoch, for data that cannot be positioned

@@ -125,7 +125,7 @@ class TrainerSaving(TrainerParts):
         if not self.backend.models.is_adapter(model):
             config: Any = getattr(model, "config", None)
             if hasattr(config, "architectures"):  # what opens the folder by its class, as pipelines and servers do
-                config.architectures = [type(model).__name__]
+                config.architectures = [self.strategy.class_of(model).__name__]
             for part in ("config", "generation_config"):
                 found |= _saved_files(getattr(model, part, None))
         if not in_training:

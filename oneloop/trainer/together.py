@@ -26,13 +26,16 @@ class TrainerTogether(TrainerParts):
         """(whether any process has a batch for the next update, the items in the batches of all)."""
         if self.team.size == 1:
             return bool(micro_batches), num_items
-        works = bool(micro_batches)
-        if self._counts_items and works:
-            works = any(items != 0 for items in self._micro_items)
-        every = self.team.compare([float(num_items or 0), works, bool(micro_batches)])
-        items, working, some = zip(*every)
+        computes = len(micro_batches)
+        if self._counts_items and micro_batches:
+            computes = sum(items != 0 for items in self._micro_items)
+        spare = bool(micro_batches) or self._spare is not None
+        every = self.team.compare([float(num_items or 0), bool(micro_batches), computes, spare])
+        items, some, turns, spares = zip(*every)
+        if self.strategy.lockstep and any(some):
+            self._keep_in_step(micro_batches, int(max(turns)) - computes, [bool(s) for s in some], all(spares))
         # Whoever runs out of memory computes its micro-batches again, which must not concern the others.
-        self.strategy.begin(all(working) and not self.args.auto_find_batch_size)
+        self.strategy.begin(all(turns) and not self.args.auto_find_batch_size)
         if not self._counts_items or not self.args.average_tokens_across_devices:
             self._sharing = 1
             return any(some), num_items
@@ -56,6 +59,17 @@ class TrainerTogether(TrainerParts):
         else:
             batches = with_streams_of(streams, self.backend, lambda: iterate(loader))
         return every_nth(batches, self.team.size, self.team.rank)
+
+    def _keep_in_step(self, micro_batches: list[Any], missing: int, some: list[bool], all_have: bool) -> None:
+        """How many micro-batches this process computes for the others' sake, and which one: one of its own, of now or
+        of before, or, where it never had any, another's."""
+        self._stand_ins = missing
+        if micro_batches:
+            self._spare = micro_batches[0]
+        if not all_have:
+            giver = some.index(True)
+            every = self.team.everyone(self._spare if self.team.rank == giver else None)
+            self._spare = every[giver] if self._spare is None else self._spare
 
     def agree(self) -> None:
         """After a step: what one process was asked to do, by a callback or a signal, all do."""

@@ -175,6 +175,8 @@ class TrainerSteps(TrainerParts):
         model, closing = self.strategy.called(self.model_wrapped), last
         if weighs:
             closing = max((i for i, items in enumerate(self._micro_items) if items), default=last)
+        if self._stand_ins:
+            closing = -1
         for i, inputs in enumerate(micro_batches):
             items = self._micro_items[i] if weighs else None
             self._share = num_items / (items * self._sharing) if num_items and items else None
@@ -189,9 +191,18 @@ class TrainerSteps(TrainerParts):
                 total = loss if total is None else total + loss
             if i != last:
                 self.call("on_substep_end")
+        if self._stand_ins:
+            self._stand_in(model, num_items)
         if total is None and self.team.size > 1:
             self.engine.stand_by()
         return total
+
+    def _stand_in(self, model: Any, num_items: int | None) -> None:
+        """Compute as many micro-batches as the others do, where each one is a meeting. They add nothing."""
+        count, self._stand_ins, self._share = self._stand_ins, 0, None
+        for i in range(count):
+            with self.strategy.micro_batch(i == count - 1), self.strategy.muted(model):
+                self.training_step(model, self._spare, *((num_items,) if self._step_takes_items else ()))
 
     def update(self, loss: Any) -> None:
         """Clip, step the optimizer and the schedule, and forget the gradients."""

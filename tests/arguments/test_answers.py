@@ -3,7 +3,7 @@
 import pytest
 
 from oneloop.arguments import TrainingArguments, answers, packages
-from oneloop.errors import MissingPackageError, RefusedError
+from oneloop.errors import ArgumentError, MissingPackageError, RefusedError
 
 # given, the words that the error has to have
 REFUSED = [
@@ -20,7 +20,6 @@ REFUSED = [
     ({"optim": "adamw_torch_xla"}, ["adamw_torch_xla", "torch-xla"]),
     ({"sharding": "stage2 offload"}, ["sharding='stage2 offload'", "nowhere to move it"]),
     ({"fsdp": "full_shard offload"}, ["fsdp='full_shard offload'", "nowhere to move it"]),
-    ({"sharded_ddp": "simple"}, ["sharded_ddp='simple'", "not in this release yet"]),
     ({"use_liger_kernel": True}, ["liger-kernel"]),
     ({"liger_kernel_config": {"rope": True}}, ["liger-kernel"]),
     ({"train_sampling_strategy": "batch_rebalance"}, ["train_sampling_strategy='batch_rebalance'"]),
@@ -46,6 +45,8 @@ REFUSED = [
     ({"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 2}}}, ["gradient_accumulation_steps"]),
 ]
 ON_PADDLE = [
+    ({"sharded_ddp": "simple"}, ["sharded_ddp='simple'", "not in this release yet"]),
+    ({"sharding": "stage1"}, ["sharding='stage1'", "not in this release yet"]),
     ({"fp16": True}, ["fp16=True", "Paddle computes in half precision on accelerators alone"]),
     ({"bf16": True, "fp16_opt_level": "O2"}, ["bf16=True", "on accelerators alone"]),
     ({"fp16_full_eval": True}, ["fp16_full_eval=True", "on accelerators alone"]),
@@ -77,6 +78,9 @@ FINE = [
     {"hub_model_id": "me/model", "hub_token": "secret"},
     {"debug": "underflow_overflow"},
     {"ddp_find_unused_parameters": False},
+    {"sharding": "stage1"},
+    {"sharding": "stage2", "auto_find_batch_size": True},  # one process has nothing to divide
+    {"fsdp": "full_shard auto_wrap", "fsdp_config": {"min_num_params": 100, "use_orig_params": True}},
     {"eval_use_gather_object": True},
     {"accelerator_config": {"split_batches": False, "even_batches": True, "use_seedable_sampler": True}},
     {"fsdp_config": {"min_num_params": 0, "xla": False}},  # what 4.57 dumps when nothing was chosen
@@ -179,3 +183,47 @@ def test_several_processes_are_refused_where_no_backend_runs_them(monkeypatch):
     TrainingArguments("out").check_backend("torch", "cpu")
     with pytest.raises(RefusedError, match="2 processes were launched, but on paddle"):
         TrainingArguments("out").check_backend("paddle", "cpu")
+
+
+# -- what dividing state cannot be together with
+
+DIVIDED = [
+    ({"sharding": "stage2", "auto_find_batch_size": True}, ["sharding='stage2'", "out of memory"]),
+    ({"fsdp": "full_shard", "bf16_full_eval": True}, ["fsdp='full_shard'", "bf16=True"]),
+    ({"sharding": "stage1", "sharding_degree": 3}, ["sharding_degree=3", "a number that divides them"]),
+    ({"sharding_degree": 2}, ["sharding_degree=2", "set sharding"]),
+    ({"fsdp_config": {"min_num_params": 9}, "sharding": "stage1"}, ["fsdp_config", "full_shard"]),
+    ({"fsdp": "full_shard", "fsdp_config": {"fsdp_use_orig_params": False}}, ["fsdp_config", "use_orig_params"]),
+    ({"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 1}}, ["fsdp_config", "version"]),
+    ({"fsdp": "full_shard", "fsdp_config": {"reshard_after_forward": False}}, ["fsdp_config", "stage2"]),
+    ({"fsdp": "full_shard", "fsdp_config": {"activation_checkpointing": True}}, ["gradient_checkpointing=True"]),
+]
+
+
+@pytest.fixture
+def two_processes(monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), DIVIDED, ids=lambda value: "-".join(value) if isinstance(value, dict) else ""
+)
+def test_what_divided_state_cannot_be_together_with(given, words, two_processes):
+    with pytest.raises(RefusedError) as caught:
+        TrainingArguments("out", **given).check_backend("torch", "cpu")
+    for word in [*words, "Instead: "]:
+        assert word in str(caught.value)
+
+
+def test_every_refusal_about_dividing_is_tried(two_processes):
+    """But for keys of fsdp_config, which are all alike."""
+    tried = [TrainingArguments("out", **given) for given, _ in DIVIDED]
+    for refusal in answers.ON_SHARDING:
+        if refusal.argument != "fsdp_config" or refusal.shown == "without fsdp":
+            assert any(refusal.applies(args, "torch", "cpu") for args in tried), refusal.shown
+
+
+def test_an_unknown_key_of_fsdp_config():
+    with pytest.raises(ArgumentError, match="min_num_params"):
+        TrainingArguments("out", fsdp_config={"min_parameters": 1})

@@ -23,6 +23,7 @@ SAMPLES = {
     "sharding": "stage3",
     "fsdp": "full_shard",
     "sharded_ddp": "zero_dp_3",
+    "fsdp_config": {"min_num_params": 7},
     "report_to": ["tensorboard"],
     "optim": "sgd",
     "optim_args": "a=1",

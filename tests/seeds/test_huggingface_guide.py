@@ -96,6 +96,9 @@ WORKS = {
     "full_determinism": True,
     "torchdynamo": "eager",
     "ddp_timeout": 60,
+    "sharded_ddp": "zero_dp_3",
+    "fsdp": "full_shard",
+    "fsdp_min_num_params": 100,
 }
 # What a value needs beside it to mean something, or to be quick.
 COMPANY = {
@@ -109,6 +112,7 @@ COMPANY = {
     "metric_for_best_model": {"eval_strategy": "epoch"},
     "eval_delay": {"eval_strategy": "epoch"},
     "eval_steps": {"eval_strategy": "steps"},
+    "fsdp_min_num_params": {"fsdp": "full_shard"},
 }
 # Refused on a CPU, or while a package is missing.
 REFUSED = {
@@ -124,9 +128,6 @@ REFUSED = {
 }
 # Refused until a later release.
 LATER = {
-    "sharded_ddp": "simple",
-    "fsdp": "full_shard",
-    "fsdp_min_num_params": 100,
     "ray_scope": "all",
 }
 

@@ -214,7 +214,7 @@ def test_what_one_process_cannot_do_is_refused_in_words(tmp_path):
     with pytest.raises(RefusedError) as refused:
         Trainer(Recurrent(), torch.nn.CrossEntropyLoss(), all_at_once(tmp_path), eval_dataset=samples(32))
     lines = str(refused.value).splitlines()
-    assert [line.split("=")[0] for line in lines] == ["sharding", "sharding_degree"]
+    assert [line.split("=")[0] for line in lines] == ["sharding_degree"]
     assert all("Instead: " in line for line in lines)
 
 

@@ -105,7 +105,8 @@ class Engine:
         self._loss = loss
         if self._scaled:
             self.scaler.unscale_(optimizer)
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
+            self.strategy.unscaled(list(self.scaler._found_inf_per_device(optimizer).values()))
+        gradients = self.strategy.local([p.grad for p in self.parameters if p.grad is not None])
         self.norm, self._bad = None, False
         if not gradients:
             raise ModelError(

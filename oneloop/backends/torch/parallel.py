@@ -1,7 +1,8 @@
 """Several processes: how they find each other, what they say to each other, and how they share the work on a model.
 
 A `Team` (see processes.py) carries plain values; a strategy (see backends/strategy.py) carries gradients and weights.
-`strategy(args, team)` picks one: `Alone` for one process, `DataParallel` for several.
+`strategy(args, team)` picks one: `Alone` for one process, `DataParallel` for several; those that divide the model's
+state too are in sharding.py.
 """
 
 import atexit
@@ -162,6 +163,13 @@ class Alone(Strategy):
     def __init__(self, args: Any, team: Team) -> None:
         super().__init__(args, team, sys.modules[__package__])
 
+    def local(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What of the gradients lies in this process: plain tensors that can be changed in place."""
+        return gradients
+
+    def unscaled(self, found: list[torch.Tensor]) -> None:
+        """The scaler's flags for infinite gradients, in place: those of any process become those of all."""
+
     def norm(self, gradients: list[torch.Tensor], spread_to: torch.device | None = None) -> torch.Tensor:
         """The norm of all gradients together, on the device. `spread_to`: they lie on several, and meet on this one."""
         norms = torch._foreach_norm(gradients)
@@ -261,7 +269,11 @@ class DataParallel(Alone):
 
 def strategy(args: Any, team: Team) -> Alone:
     """The way in which these arguments let the processes share the work."""
-    return Alone(args, team) if team.size == 1 else DataParallel(args, team)
+    if team.size == 1:
+        return Alone(args, team)
+    from . import sharding
+
+    return sharding.strategy(args, team) or DataParallel(args, team)
 
 
 # -- tensors between processes

@@ -194,14 +194,16 @@ def optimizer_names(optimizer: Any, model: nn.Module) -> dict[int, str]:
     return names
 
 
-def optimizer_state(optimizer: Any, model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """State by parameter name: tensors, and plain data for the rest."""
+def optimizer_state(
+    optimizer: Any, model: nn.Module, names: dict[int, str] | None = None
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """State by parameter name: tensors, and plain data for the rest. `names`: where it is a part of a larger one."""
     if not isinstance(getattr(optimizer, "state", None), dict):
         raise CheckpointError(
             f"{type(optimizer).__name__} keeps no per-parameter state as torch.optim.Optimizer does, so a checkpoint "
             "cannot hold it. Use save_only_model=True to save without it."
         )
-    names = optimizer_names(optimizer, model)
+    names = names or optimizer_names(optimizer, model)
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, dict[str, Any]] = {}
     for p, state in optimizer.state.items():
@@ -217,12 +219,17 @@ def optimizer_state(optimizer: Any, model: nn.Module) -> tuple[dict[str, torch.T
             packed = _pack(value, f"{name}:{key}", tensors)
             if not isinstance(value, torch.Tensor):
                 values.setdefault(name, {})[key] = packed
-    groups = [
+    groups = group_options(optimizer, names)
+    return tensors, {"class": type(optimizer).__name__, "groups": groups, "values": values}
+
+
+def group_options(optimizer: Any, names: dict[int, str]) -> list[dict[str, Any]]:
+    """The parameter groups as plain data: names in place of parameters."""
+    return [
         {"names": [names[id(p)] for p in group["params"]]}
         | {key: _plain(value) for key, value in group.items() if key != "params"}
         for group in optimizer.param_groups
     ]
-    return tensors, {"class": type(optimizer).__name__, "groups": groups, "values": values}
 
 
 def load_optimizer(

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from oneloop.backends import environment  # noqa: E402
+from oneloop.backends import environment
 
 
 def python(code, **variables):

@@ -251,7 +251,9 @@ def test_tied_weights_are_stored_once(trained, tmp_path):
 def test_a_smoothed_loss_leaves_out_what_takes_no_part():
     logits, labels = paddle.randn([2, 5, 3]), paddle.to_tensor([[0, 1, -100, 2, 0], [-100] * 5])
     kept = labels.reshape([-1]) != -100
-    expected = nn.functional.cross_entropy(logits.reshape([-1, 3])[kept], labels.reshape([-1])[kept], label_smoothing=0.2)
+    expected = nn.functional.cross_entropy(
+        logits.reshape([-1, 3])[kept], labels.reshape([-1])[kept], label_smoothing=0.2
+    )
     assert tensors.smoothed_loss(logits, labels, 0.2, shift=False).item() == pytest.approx(expected.item(), rel=1e-6)
 
 

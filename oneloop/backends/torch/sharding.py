@@ -1,0 +1,370 @@
+"""Processes that divide what they would otherwise all hold: optimizer state, gradients and parameters.
+
+| stage | what is divided | by |
+|---|---|---|
+| 1 | optimizer state | DDP with ZeroRedundancyOptimizer |
+| 2 | gradients too; parameters are whole from a forward pass to its backward pass | FSDP2 |
+| 3 | parameters too; a layer is whole only while it computes | FSDP2 |
+
+Gradients are divided in every micro-batch: to wait for the last one would keep them whole. With `sharding_degree` the
+processes form groups of that size, each of which has a whole copy, and gradients are averaged across the groups.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
+
+from ...arguments.sharding import degree_of
+from ...errors import ModelError, RefusedError
+from ...processes import Team
+from ..strategy import AS_IT_IS
+from . import shards, weights, wrapping
+from .models import is_adapter, unwrap
+from .parallel import Alone, DataParallel, _average, _from_main
+
+logger = logging.getLogger(__name__)
+
+_meshes: dict[tuple, DeviceMesh] = {}
+
+
+def strategy(args: Any, team: Team) -> Alone | None:
+    """The one that args.sharding asks for; None where every process keeps everything."""
+    words = args.sharding.split()
+    if "stage1" in words:
+        return SharedOptimizer(args, team)
+    if "stage2" in words or "stage3" in words:
+        return FullyShared(args, team)
+    return None
+
+
+def mesh_of(args: Any, team: Team) -> DeviceMesh:
+    """All processes in groups that share one copy: [copies, processes of a copy]."""
+    degree = degree_of(args, team.size)
+    key = (args.device.type, team.size, degree, id(dist.group.WORLD))
+    if key not in _meshes:
+        names = ("copies", "shards")
+        _meshes[key] = init_device_mesh(args.device.type, (team.size // degree, degree), mesh_dim_names=names)
+    return _meshes[key]
+
+
+class SharedOptimizer(DataParallel):
+    """Stage 1: every process updates some of the parameters, keeps the state of these alone, and tells the others."""
+
+    in_parts = True
+
+    def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
+        copies = [dict(group) for group in groups]
+        self.backend.optimizers.build(cls, copies, options)  # what is wrong with the options is said in words
+        half_evaluation = self.args.fp16_full_eval or self.args.bf16_full_eval
+        mesh = mesh_of(self.args, self.team)
+        return ZeroRedundancyOptimizer(
+            groups,
+            cls,
+            process_group=mesh["shards"].get_group(),
+            parameters_as_bucket_view=not half_evaluation,  # which puts other memory under the parameters
+            **options,
+        )
+
+    def take_optimizer(self, optimizer: Any) -> Any:
+        if not isinstance(optimizer, ZeroRedundancyOptimizer):
+            raise RefusedError(
+                f"sharding='stage1' divides the state of an optimizer that it builds, and was given a "
+                f"{type(optimizer).__name__} that is built already. Pass its class and options as "
+                "optimizer_cls_and_kwargs, use stage2 or stage3, or leave sharding out."
+            )
+        return optimizer
+
+    def optimizer_part(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+        names = weights.optimizer_names(optimizer, model)
+        tensors, data = weights.optimizer_state(optimizer.optim, model, names)
+        data["groups"] = weights.group_options(optimizer, names)
+        every = self.team.everyone(data["values"])
+        data["values"] = {name: values for of_rank in every for name, values in of_rank.items()}
+        return (tensors if self._is_first_copy() else {}), data
+
+    def model_part(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
+        tensors, tied = self.backend.weights.model_tensors(model)
+        return (tensors if self.team.is_main else {}), tied
+
+    def optimizer_state(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+        tensors, data = self.optimizer_part(optimizer, model)
+        return shards.told_to_all(self.team, tensors, self.args.device, self.args.should_save), data
+
+    def _is_first_copy(self) -> bool:
+        return self.team.rank < mesh_of(self.args, self.team)["shards"].size()
+
+    def load_optimizer(self, optimizer: Any, model: nn.Module, tensors: dict[str, Any], data: Any, source: str) -> None:
+        names = weights.optimizer_names(optimizer, model)
+        own = {names[id(p)] for group in optimizer.optim.param_groups for p in group["params"]}
+        mine = {key: value for key, value in tensors.items() if key.rsplit(":", 1)[0] in own}
+        values = {name: value for name, value in data["values"].items() if name in own}
+        weights.load_optimizer(optimizer, model, mine, {**data, "values": values}, source)
+        optimizer.optim.state.clear()
+        optimizer.optim.state.update(optimizer.state)
+        optimizer.state.clear()
+        optimizer._sync_param_groups(optimizer.param_groups, optimizer.optim.param_groups)
+
+
+class _Muted(torch.autograd.Function):
+    """Passes values on, and no gradient back."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return torch.zeros_like(gradients[0])
+
+
+class FullyShared(DataParallel):
+    """Stages 2 and 3: FSDP2 divides every parameter by rows, its gradient and its optimizer state with it.
+
+    The model stays divided when training ends: its parameters are DTensors, and save_model brings them together.
+    """
+
+    lockstep = True
+    in_parts = True
+
+    def __init__(self, args: Any, team: Team) -> None:
+        super().__init__(args, team)
+        self.stage3 = "stage3" in args.sharding.split()
+        self.root: Any = None
+        self.units: list[Any] = []
+        self.plain: list[nn.Parameter] = []  # single numbers, which nothing can divide
+        self._swapped: dict[int, nn.Parameter] = {}  # id of a parameter before -> the one that took its place
+        self._kept: list[nn.Parameter] = []  # those before: an id is taken only as long as its owner lives
+
+    # -- the model and its optimizer
+
+    def agree(self, model: nn.Module) -> None:
+        if not is_divided(model):
+            super().agree(model)
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        self.model = model
+        if is_divided(model):  # by an earlier train()
+            self._remember(model)
+            return model
+        _check(model)
+        super().agree(model)
+        before = dict(model.named_parameters())
+        for p in before.values():
+            p.data = p.data.contiguous()
+        ignored = {p for p in before.values() if p.dim() == 0}
+        options = {
+            "mesh": self._mesh(),
+            "ignored_params": ignored or None,
+            "offload_policy": CPUOffloadPolicy() if "offload" in self.args.sharding.split() else OffloadPolicy(),
+        }
+        half = self._half()
+        for unit in wrapping.units(unwrap(model), self.args.fsdp_config or {}):
+            if self.args.torch_compile:  # each by itself: a graph does not reach across the exchange
+                unit.compile(**_compile_options(self.args))
+            policy = MixedPrecisionPolicy(half, torch.float32 if half else None)
+            fully_shard(unit, reshard_after_forward=self.stage3, mp_policy=policy, **options)
+        # Labels may be numbers that half precision would round, so the inputs of the whole model stay as they are.
+        policy = MixedPrecisionPolicy(half, torch.float32 if half else None, cast_forward_inputs=False)
+        fully_shard(model, reshard_after_forward=None if self.stage3 else False, mp_policy=policy, **options)
+        after = dict(model.named_parameters())
+        self._swapped = {id(p): after[name] for name, p in before.items()}
+        self._kept = list(before.values())
+        self._remember(model)
+        return model
+
+    def _mesh(self) -> DeviceMesh:
+        mesh = mesh_of(self.args, self.team)
+        return mesh if mesh["copies"].size() > 1 else mesh["shards"]
+
+    def _half(self) -> torch.dtype | None:
+        args = self.args
+        if args.fp16_opt_level in ("O0", "O3"):  # off, and weights that are half already
+            return None
+        return torch.float16 if args.fp16 else torch.bfloat16 if args.bf16 else None
+
+    def _remember(self, model: nn.Module) -> None:
+        self.root = model
+        self.units = [m for m in model.modules() if isinstance(m, FSDPModule)]
+        self.plain = [p for p in model.parameters() if not isinstance(p, DTensor)]
+
+    def take_optimizer(self, optimizer: Any) -> Any:
+        """One that the user built holds the undivided parameters."""
+        for group in optimizer.param_groups:
+            if any(id(p) in self._swapped and p in optimizer.state for p in group["params"]):
+                raise RefusedError(
+                    "the optimizer that was given has made steps on the undivided model. With sharding stage2 and "
+                    "stage3 pass a fresh one, or resume from a checkpoint."
+                )
+            group["params"] = [self._swapped.get(id(p), p) for p in group["params"]]
+        self._swapped, self._kept = {}, []  # the whole parameters can go
+        return optimizer
+
+    def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
+        if cls.__name__ == "Adafactor":
+            raise RefusedError(
+                "adafactor keeps means over whole rows and columns of a parameter, which sharding stage2 and stage3 "
+                "divide. Use optim='adamw_torch', or sharding='stage1'."
+            )
+        return super().build_optimizer(cls, groups, options)
+
+    def class_of(self, model: nn.Module) -> type:
+        return type(model).__mro__[2] if isinstance(model, FSDPModule) else type(model)
+
+    # -- an update
+
+    def begin(self, all_take_part: bool) -> None:
+        if self.args.ddp_broadcast_buffers is not False and self.root is not None:
+            _from_main(list(self.root.buffers()))
+
+    def called(self, wrapped: nn.Module) -> nn.Module:
+        return wrapped
+
+    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
+        if not self.stage3:  # parameters stay whole until the last one has used them
+            self.root.set_reshard_after_backward(last)
+        return AS_IT_IS
+
+    @contextlib.contextmanager
+    def muted(self, wrapped: nn.Module) -> Iterator[None]:
+        outside = self.plain
+        held = [p.grad for p in outside]
+        for p in outside:
+            p.grad = None
+        hook = wrapped.register_forward_hook(lambda module, inputs, output: _mute(output))
+        try:
+            yield
+        finally:
+            hook.remove()
+            for p, gradient in zip(outside, held):
+                p.grad = gradient
+
+    def finish(self, parameters: list[nn.Parameter]) -> bool:
+        outside = [p for p in parameters if not isinstance(p, DTensor)]
+        if outside:  # those of a criterion, and single numbers
+            _average(outside, self.team.size)
+            self.plain = outside
+        return False
+
+    def local(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [shards.local(g) for g in gradients]
+
+    def norm(self, gradients: list[torch.Tensor], spread_to: torch.device | None = None) -> torch.Tensor:
+        """`gradients` are local ones; each row of a divided one is in exactly one process of a copy."""
+        whole = {id(p.grad) for p in self.plain if p.grad is not None}
+        mine = [g for g in gradients if id(g) not in whole and g.numel()]
+        alike = [g for g in gradients if id(g) in whole]
+        device = self.args.device
+        total = torch.zeros((), device=device)
+        if mine:
+            total = super().norm(mine, spread_to).float() ** 2
+        dist.all_reduce(total, group=mesh_of(self.args, self.team)["shards"].get_group())
+        if alike:
+            total = total + super().norm(alike, spread_to).float() ** 2
+        return total.sqrt()
+
+    def unscaled(self, found: list[torch.Tensor]) -> None:
+        for flag in found:
+            dist.all_reduce(shards.local(flag), op=dist.ReduceOp.MAX)
+
+    # -- evaluations
+
+    @property
+    def _whole_in_evaluation(self) -> bool:
+        """Stage 2 has room for it; and generated texts of other lengths need other numbers of forward passes."""
+        return not self.stage3 or getattr(self.args, "predict_with_generate", False)
+
+    def settle(self, model: nn.Module) -> None:
+        super().settle(model)
+        self.lockstep = is_divided(model) and not self._whole_in_evaluation
+        if is_divided(model) and self._whole_in_evaluation:
+            for unit in self.units:
+                unit.set_reshard_after_forward(False, recurse=False)
+                unit.unshard()
+
+    def unsettle(self, model: nn.Module) -> None:
+        self.lockstep = True
+        if not is_divided(model):
+            return
+        for unit in self.units:
+            if self.stage3:
+                unit.set_reshard_after_forward(unit is not self.root, recurse=False)
+            unit.reshard()
+
+    # -- checkpoints
+
+    def model_tensors(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
+        if not is_divided(model):
+            return super().model_tensors(model)
+        tensors, tied = shards.model_tensors(model)
+        return shards.whole(tensors, self.args.should_save), tied
+
+    def model_part(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
+        tensors, tied = shards.model_tensors(model)
+        return shards.assembled(tensors, shards.owners(model, self._writers())), tied
+
+    def load_model(self, model: nn.Module, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
+        if is_divided(model):
+            shards.load_model(model, tensors, tied, source)
+        else:
+            super().load_model(model, tensors, tied, source)
+
+    def optimizer_state(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+        tensors, data = weights.optimizer_state(optimizer, model)
+        return shards.whole(tensors, self.args.should_save), data
+
+    def optimizer_part(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+        tensors, data = weights.optimizer_state(optimizer, model)
+        return shards.assembled(tensors, shards.owners(model, self._writers())), data
+
+    def load_optimizer(self, optimizer: Any, model: nn.Module, tensors: dict[str, Any], data: Any, source: str) -> None:
+        names = weights.optimizer_names(optimizer, model)
+        own = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
+        parts = {key: shards.part_like(own.get(key.rsplit(":", 1)[0]), value) for key, value in tensors.items()}
+        weights.load_optimizer(optimizer, model, parts, data, source)
+
+    def _writers(self) -> int:
+        """The processes of the first copy, which write all of it."""
+        return mesh_of(self.args, self.team)["shards"].size()
+
+
+def is_divided(model: nn.Module) -> bool:
+    return isinstance(model, FSDPModule)
+
+
+def _mute(output: Any) -> Any:
+    def muted(tensor: torch.Tensor) -> torch.Tensor:
+        return _Muted.apply(tensor) if tensor.requires_grad else tensor
+
+    return tree_map_only(torch.Tensor, muted, output)
+
+
+def _compile_options(args: Any) -> dict[str, Any]:
+    pairs = (("backend", args.torch_compile_backend), ("mode", args.torch_compile_mode))
+    return {key: value for key, value in pairs if value}
+
+
+def _check(model: nn.Module) -> None:
+    """What FSDP2 cannot divide is refused before it has changed anything."""
+    if is_adapter(unwrap(model)):
+        raise RefusedError(
+            "a PEFT model writes its own files from whole weights, and sharding stage2 and stage3 divide them. Use "
+            "sharding='stage1', or leave sharding out: an adapter's gradients and optimizer state are small."
+        )
+    sparse = [name for name, m in model.named_modules() if getattr(m, "sparse", False)]
+    if sparse:
+        raise RefusedError(
+            f"{', '.join(sparse)}: sparse gradients cannot be divided among processes (sharding stage2, stage3). Build "
+            "the embedding with sparse=False, or use sharding='stage1' or none."
+        )
+    if isinstance(model, (nn.ModuleList, nn.ModuleDict)):
+        raise ModelError(f"the model is a {type(model).__name__}, which has no forward pass")

@@ -1,0 +1,176 @@
+"""Tensors of which each process has some rows: put together, taken apart, and read from files.
+
+FSDP2 divides by rows: with n processes each has ceil(rows / n) of them, the last ones fewer or none.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+
+from ...processes import Team
+from ..common import check_fit
+from .models import unwrap
+
+AT_ONCE = 64 * 2**20  # bytes that are on their way before anybody waits
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The rows that lie here, as a plain tensor on the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Weights and buffers by name, divided as they are, and which names are tied.
+
+    By identity: memory does not tell tied tensors here, where a process may have no row of some.
+    """
+    base = unwrap(model)
+    first: dict[int, str] = {}
+    tied: dict[str, str] = {}
+    owners = {**dict(base.named_parameters(remove_duplicate=False)), **dict(base.named_buffers(remove_duplicate=False))}
+    tensors = {}
+    for name, value in base.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        twin = first.setdefault(id(owners.get(name, name)), name)
+        if twin == name:
+            tensors[name] = value.detach()
+        else:
+            tied[name] = twin
+    return tensors, tied
+
+
+def whole(tensors: dict[str, torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
+    """Every tensor put together, one after the other; {} in processes that do not keep them."""
+    found = {}
+    for name, tensor in tensors.items():
+        value = tensor.full_tensor().cpu() if isinstance(tensor, DTensor) else tensor
+        if keep:
+            found[name] = value
+    return found
+
+
+# -- each tensor whole in one process
+
+
+def owners(model: nn.Module, writers: int) -> dict[str, int]:
+    """Which process writes a parameter and its state: neighbours together, and about as many bytes for each."""
+    sizes = {name: p.numel() * p.element_size() for name, p in unwrap(model).named_parameters()}
+    total, start, found = sum(sizes.values()) or 1, 0, {}
+    for name, size in sizes.items():
+        found[name] = min(writers - 1, int((start + size / 2) * writers / total))
+        start += size
+    return found
+
+
+def assembled(tensors: dict[str, torch.Tensor], owner_of: dict[str, int]) -> dict[str, torch.Tensor]:
+    """The tensors that this process owns, put together from the rows that the others send.
+
+    A name may go on after that of its parameter: `encoder.weight:exp_avg`. What no parameter stands for is the main
+    process's. All processes of the first copy have to call it; further copies have nothing to send.
+    """
+    me = dist.get_rank()
+    found: dict[str, torch.Tensor] = {}
+    for bunch in _bunches(tensors):
+        waiting = []
+        for name, tensor in bunch:
+            owner = owner_of.get(name, owner_of.get(name.rsplit(":", 1)[0], 0))
+            if not isinstance(tensor, DTensor):
+                if me == owner:
+                    found[name] = tensor
+                continue
+            ranks = _copy_of(tensor)
+            if ranks[0] != 0:
+                continue
+            mine = local(tensor).contiguous()
+            if me != owner:
+                if mine.numel():
+                    waiting.append(dist.isend(mine, owner))
+                continue
+            target = found[name] = torch.empty(tensor.shape, dtype=mine.dtype, device=mine.device)
+            for rank, rows in zip(ranks, _rows(tensor.shape[0], len(ranks))):
+                if rank == me:
+                    target[rows] = mine
+                elif rows.start < rows.stop:
+                    waiting.append(dist.irecv(target[rows], rank))
+        for each in waiting:
+            each.wait()
+    return found
+
+
+def _bunches(tensors: dict[str, torch.Tensor]) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    bunch: list[tuple[str, torch.Tensor]] = []
+    size = 0
+    for name, tensor in tensors.items():
+        bunch.append((name, tensor))
+        size += tensor.numel() * tensor.element_size()
+        if size >= AT_ONCE:
+            yield bunch
+            bunch, size = [], 0
+    yield bunch
+
+
+def _copy_of(tensor: DTensor) -> list[int]:
+    """The ranks that have the rows of this process's copy, in the order of the rows."""
+    mesh = tensor.device_mesh
+    ranks = mesh.mesh.reshape(-1, mesh.mesh.shape[-1]).tolist()
+    return next(copy for copy in ranks if dist.get_rank() in copy)
+
+
+def _rows(count: int, parts: int) -> list[slice]:
+    step = -(-count // parts)
+    return [slice(min(i * step, count), min((i + 1) * step, count)) for i in range(parts)]
+
+
+def told_to_all(team: Team, tensors: dict[str, torch.Tensor], device: Any, keep: bool) -> dict[str, torch.Tensor]:
+    """Tensors that one process each has, in all that keep them."""
+    known = {name: (tuple(t.shape), t.dtype, t.device.type) for name, t in tensors.items()}
+    found: dict[str, torch.Tensor] = {}
+    for rank, of_rank in enumerate(team.everyone(known)):
+        for name, (shape, dtype, kind) in of_rank.items():
+            value = tensors[name] if rank == team.rank else torch.empty(shape, dtype=dtype, device=device)
+            value = value.to(device)  # counters may lie on the host
+            dist.broadcast(value.contiguous(), src=rank)
+            if keep:
+                found[name] = value.to("cpu") if kind == "cpu" else value
+    return found
+
+
+# -- from files: the tensors are mapped, so that rows which nobody asks for are not read
+
+
+def part_like(owner: Any, value: torch.Tensor) -> torch.Tensor:
+    """Of a whole tensor, what this process has of its parameter; what is not divided like it stays whole."""
+    if not isinstance(owner, DTensor) or value.shape != owner.shape or value.dim() == 0:
+        return value
+    rows = _own_rows(owner)
+    return DTensor.from_local(
+        value[rows].to(owner.device, copy=True),
+        owner.device_mesh,
+        owner.placements,
+        run_check=False,
+        shape=owner.shape,
+        stride=owner.stride(),
+    )
+
+
+def _own_rows(tensor: DTensor) -> slice:
+    assert isinstance(tensor.placements[-1], Shard) and tensor.placements[-1].dim == 0
+    copy = _copy_of(tensor)
+    return _rows(tensor.shape[0], len(copy))[copy.index(dist.get_rank())]
+
+
+def load_model(model: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[str, str], source: str) -> None:
+    """Copy what this process has of each weight; names and shapes that do not fit are listed in one error."""
+    own, own_tied = model_tensors(model)
+    values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
+    values |= {name: values[first] for name, first in own_tied.items() if first in values and name not in values}
+    check_fit(values, {**own, **{name: own[first] for name, first in own_tied.items()}}, source)
+    with torch.no_grad():
+        for name, target in own.items():
+            value = values[name]
+            local(target).copy_(value[_own_rows(target)] if isinstance(target, DTensor) else value)

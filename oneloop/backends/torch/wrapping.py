@@ -1,0 +1,70 @@
+"""Which layers of a model are gathered and let go together when parameters are divided among processes.
+
+Named classes come first, then a least size, then the classes that a model of transformers does not want split, then
+the elements of module lists. What is in none of them belongs to the model as a whole.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+from ...errors import ArgumentError
+from .models import _blocks, base_of
+
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # they have no forward pass that could gather anything
+
+
+def units(model: nn.Module, config: dict[str, Any]) -> list[nn.Module]:
+    """The layers, inner ones before those around them."""
+    classes, least = class_names(config), int(config.get("min_num_params") or 0)
+    if classes:
+        found = _of_classes(model, classes)
+        if not found:
+            present = sorted({type(m).__name__ for m in model.modules() if next(m.parameters(), None) is not None})
+            raise ArgumentError(
+                f"fsdp_config: transformer_layer_cls_to_wrap names {', '.join(classes)}, and the model has no such "
+                f"layer. It has {', '.join(present)}."
+            )
+    elif least:
+        found = _of_size(model, least)
+    else:
+        found = _of_classes(model, _unsplit(model)) or _blocks(model)
+    return [module for module in found if module is not model and not _shares(model, module)]
+
+
+def class_names(config: dict[str, Any]) -> list[str]:
+    given = config.get("transformer_layer_cls_to_wrap") or []
+    return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else list(given)
+
+
+def _unsplit(model: nn.Module) -> Iterable[str]:
+    return getattr(base_of(model), "_no_split_modules", None) or ()
+
+
+def _of_classes(model: nn.Module, names: Iterable[str]) -> list[nn.Module]:
+    return [m for m in reversed(list(model.modules())) if type(m).__name__ in set(names)]
+
+
+def _of_size(module: nn.Module, least: int) -> list[nn.Module]:
+    """From the leaves up: a module is a unit once it has that many parameters that are in no unit inside it."""
+    found: list[nn.Module] = []
+
+    def visit(module: nn.Module) -> int:
+        taken = sum(visit(child) for child in module.children())
+        own = sum(p.numel() for p in module.parameters()) - taken
+        if own < least or isinstance(module, _CONTAINERS):
+            return taken
+        found.append(module)
+        return taken + own
+
+    visit(module)
+    return found
+
+
+def _shares(model: nn.Module, module: nn.Module) -> bool:
+    """Whether a parameter of the layer is tied to one outside it: tied parameters have to stay in one unit."""
+    inside = {id(p) for p in module.parameters()}
+    within = {id(m) for m in module.modules()}
+    outside = (p for m in model.modules() if id(m) not in within for p in m.parameters(recurse=False))
+    return any(id(p) in inside for p in outside)

@@ -1,0 +1,240 @@
+"""Short runs with divided state, as a program under torchrun: `sharding_job.py FOLDER CASE [CASE ...]`; see job.py.
+
+A case runs with every strategy, on one process with none.
+"""
+
+import gc
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from oneloop import Trainer, TrainerCallback
+from oneloop.backends.torch import shards
+from oneloop.processes import world
+from tests.backends_support import CLASSES, WORDS, rows, tagged
+from tests.processes.job import GLOBAL_BATCH, KIT, arguments, main, mean_of_predictions, train
+
+CASES = {}
+STRATEGIES = {"ddp": "", "stage1": "stage1", "stage2": "stage2", "stage3": "stage3"}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def strategies():
+    """One process has nothing to divide."""
+    return STRATEGIES if world().size > 1 else {"alone": ""}
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x):
+        return x + torch.tanh(self.inner(self.norm(x)))
+
+
+class Odd(nn.Module):
+    """Blocks, tied weights, a number as a parameter, rows that two processes cannot halve, and a running mean."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.embed = nn.Embedding(WORDS, 7)
+        self.blocks = nn.ModuleList(Block(7) for _ in range(2))
+        self.tied = nn.Linear(7, WORDS, bias=False)
+        self.tied.weight = self.embed.weight
+        self.head = nn.Linear(WORDS, CLASSES)
+        self.warmth = nn.Parameter(torch.tensor(1.5))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, input_ids, labels=None):
+        x = self.embed(input_ids)
+        for block in self.blocks:
+            x = block(x)
+        if self.training:
+            self.seen += 1
+        logits = self.head(self.tied(x)) * self.warmth
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten()), "logits": logits}
+
+
+class Even(nn.Module):
+    """Eight layers of one size."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.layers = nn.ModuleList(nn.Linear(64, 64, bias=False) for _ in range(8))
+
+    def forward(self, x, labels=None):
+        x = nn.functional.pad(x, (0, 64 - x.shape[-1]))
+        for layer in self.layers:
+            x = x + torch.tanh(layer(x))
+        return {"loss": nn.functional.cross_entropy(x[:, :CLASSES], labels), "logits": x[:, :CLASSES]}
+
+
+LENGTHS = [1 + (7 * i) % 9 for i in range(29)]
+UNLABELLED = (3, 4, 5, 11, 20)
+
+
+def course(trainer):
+    """What equal runs have in common; all processes have to ask."""
+    tensors, _ = trainer.strategy.model_tensors(trainer.model)
+    return {
+        "weights": {name: value.tolist() for name, value in tensors.items()},
+        "losses": trainer.seen.losses,
+        "norms": trainer.seen.norms,
+        "train_loss": trainer.result.training_loss,
+        "steps": trainer.state.global_step,
+    }
+
+
+def with_each(folder, name, model, data, **given):
+    found = {}
+    for strategy, sharding in strategies().items():
+        samples = data() if callable(data) else data
+        found[strategy] = course(train(folder, f"{name}-{strategy}", model(), samples, sharding=sharding, **given))
+    return found
+
+
+@case
+def sgd(folder):
+    """29 samples: the last update of an epoch has 5."""
+    return with_each(folder, "sgd", KIT.classifier, rows(29))
+
+
+@case
+def adamw(folder):
+    return with_each(folder, "adamw", KIT.classifier, rows(29), optim="adamw_torch", learning_rate=0.01)
+
+
+@case
+def few_left(folder):
+    """17 samples: one is left for all processes at the end of an epoch."""
+    return with_each(folder, "few_left", KIT.classifier, rows(17))
+
+
+@case
+def tokens_accumulated(folder):
+    """Micro-batches without a label, and processes that have fewer of them than others."""
+    half = GLOBAL_BATCH // world().size // 2
+    given = {"per_device_train_batch_size": half, "gradient_accumulation_steps": 2, "max_grad_norm": 0.1}
+    return with_each(folder, "tokens", KIT.tagger, tagged(LENGTHS, unlabelled=UNLABELLED), **given)
+
+
+@case
+def odd(folder):
+    given = {"max_grad_norm": 0.1, "weight_decay": 0.1, "gradient_checkpointing": True}
+    return with_each(folder, "odd", Odd, tagged(LENGTHS, unlabelled=UNLABELLED), **given)
+
+
+# -- evaluation
+
+
+@case
+def evaluated(folder):
+    """31 samples in batches of 3, and one sample for all; in the middle of training, where the model is divided."""
+    found = {}
+    for strategy, sharding in strategies().items():
+        data = {"train_dataset": rows(16), "eval_dataset": rows(31, seed=5)}
+        args = {"sharding": sharding, "eval_strategy": "epoch", "num_train_epochs": 1}
+        given = {"compute_metrics": mean_of_predictions}
+        trainer = Trainer(KIT.classifier(), arguments(folder, f"evaluated-{strategy}", **args), **data, **given)
+        before = trainer.evaluate()
+        trainer.train()
+        (during,) = [log for log in trainer.state.log_history if "eval_loss" in log and log["step"]]
+        after = trainer.evaluate()
+        alone = trainer.predict(rows(1, seed=6))
+        names = ("eval_loss", "eval_accuracy", "eval_count")
+        found[strategy] = {
+            "metrics": [[metrics[name] for name in names] for metrics in (before, during, after)],
+            "one": alone.predictions.tolist(),
+        }
+    return found
+
+
+# -- what each process holds
+
+
+class Weighed(TrainerCallback):
+    """Bytes of this process's own after the backward pass of the second update, when all state is there."""
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, optimizer=None, **kwargs):
+        parameters = list(model.parameters())
+        states = getattr(optimizer, "optim", optimizer).state.values()
+        self.bytes = {
+            "optimizer": size(v for s in states for v in s.values() if v.dim()),
+            "gradients": size(p.grad for p in parameters),
+            "parameters": size(parameters),
+            "everything": everything(),
+        }
+
+
+def size(tensors):
+    """Bytes of the memory under the tensors, each piece once."""
+    storages = [shards.local(t).untyped_storage() for t in tensors if t is not None]
+    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+
+
+def everything():
+    """Bytes under all tensors that are alive: also whole gradients and buckets that somebody may still hold."""
+    gc.collect()
+    return size(t for t in gc.get_objects() if type(t) in (torch.Tensor, nn.Parameter))
+
+
+@case
+def held(folder):
+    found = {}
+    for strategy, sharding in strategies().items():
+        weighed = Weighed()
+        given = {"optim": "adamw_torch", "sharding": sharding, "max_steps": 2, "callbacks": [weighed]}
+        train(folder, f"held-{strategy}", Even(), rows(16), **given)
+        found[strategy] = weighed.bytes
+    return found
+
+
+# -- checkpoints
+
+
+SAVING = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6, "optim": "adamw_torch", "learning_rate": 0.01}
+
+
+@case
+def saved(folder):
+    """Six steps in one go, with a checkpoint after three; the same strategy goes on from it to the same bits."""
+    found = {}
+    for strategy, sharding in strategies().items():
+        given = SAVING | {"sharding": sharding, "weight_decay": 0.1}
+        data = tagged(LENGTHS)
+        whole = course(train(folder, f"saved-{strategy}", Odd(), data, **given))
+        checkpoint = Path(folder) / f"saved-{strategy}" / "checkpoint-3"
+        again = course(train(folder, f"again-{strategy}", Odd(), data, resume=str(checkpoint), **given))
+        files = sorted(path.name for path in checkpoint.iterdir())
+        found[strategy] = {"whole": whole, "again": again, "files": files}
+    return found
+
+
+@case
+def crossed(folder):
+    """Go on with every strategy from checkpoints that others have left in the folder named by `sources`."""
+    sources = Path((Path(folder) / "sources").read_text())
+    found = {}
+    for path in sorted(sources.glob("saved-*")):
+        for strategy, sharding in strategies().items():
+            given = SAVING | {"sharding": sharding, "weight_decay": 0.1, "save_strategy": "no"}
+            name = f"{path.name.removeprefix('saved-')}-{strategy}"
+            resume = str(path / "checkpoint-3")
+            found[name] = course(train(folder, f"crossed-{name}", Odd(), tagged(LENGTHS), resume=resume, **given))
+    return found
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:], cases=CASES)
