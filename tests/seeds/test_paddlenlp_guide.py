@@ -309,7 +309,9 @@ def test_either_half_precision(framework, guide, kind):
 
 def test_an_exported_model(guide, tmp_path):
     """do_export is for the script, which calls export() then; the guide's models return logits alone."""
-    names = guide("paddlenlp_finetune", "--output_dir", "out", "--do_train", "--do_export", "--report_to", "none", *SHORT)
+    names = guide(
+        "paddlenlp_finetune", "--output_dir", "out", "--do_train", "--do_export", "--report_to", "none", *SHORT
+    )
     assert names["training_args"].do_export
     files = names["trainer"].export(tmp_path / "exported")
     assert files and all((tmp_path / "exported" / name).is_file() for name in files)
