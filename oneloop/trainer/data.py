@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..data import collators
 from ..data.columns import ColumnFilter
 from ..data.dealing import Dealt, minds_processes
 from ..data.lengths import LengthGroups, measure_lengths
@@ -166,7 +167,7 @@ class TrainerData(TrainerParts):
 
     def _columns(self, dataset: Any, where: str) -> tuple[Any, Any]:
         """The data set and the collator, without columns that the model does not take."""
-        collate = self.data_collator
+        collate = collators.for_framework(self.data_collator, self.backend.NAME)
         if not self.args.remove_unused_columns:
             return dataset, collate
         self._set_signature_columns_if_needed()

@@ -66,4 +66,6 @@ def _save(base: paddle.nn.Layer, spec: list[Any], directory: Path) -> None:
     """The whole forward as one graph; what Paddle warns of there (the order of a dict's values) is compared below."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        paddle.jit.save(paddle.jit.to_static(base.forward, input_spec=spec, full_graph=True), str(directory / NAME))
+        graph = paddle.jit.to_static(base.forward, input_spec=spec, full_graph=True)
+        # Without pruning, inputs that the model takes and does not use stay inputs.
+        paddle.jit.save(graph, str(directory / NAME), skip_prune_program=True)

@@ -1,6 +1,6 @@
 """Collators: a list of samples becomes a batch. Written in NumPy, returned as the tensors of the framework in use."""
 
-from .base import DataCollator, DataCollatorMixin
+from .base import DataCollator, DataCollatorMixin, for_framework
 from .default import (
     DefaultDataCollator,
     default_data_collator,
@@ -27,6 +27,7 @@ __all__ = [
     "DataCollatorWithPadding",
     "DefaultDataCollator",
     "default_data_collator",
+    "for_framework",
     "numpy_default_data_collator",
     "torch_default_data_collator",
 ]

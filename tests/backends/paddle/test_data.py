@@ -233,3 +233,12 @@ def test_paddles_own_collating(trained):
 def test_a_loader_in_place_of_a_data_set_is_an_error(arguments):
     with pytest.raises(DataError, match="is a DataLoader, which makes batches"):
         Trainer(KIT.classifier(), arguments(), train_dataset=paddle.io.DataLoader(Mapped(), batch_size=2))
+
+
+def test_a_collator_makes_tensors_of_the_models_framework(trained):
+    """Also when another framework was imported first."""
+    pytest.importorskip("torch")
+    from oneloop import DefaultDataCollator, default_data_collator
+
+    for collator in (DefaultDataCollator(), default_data_collator):
+        assert same_bytes(weights(trained, rows(10), data_collator=collator), weights(trained, rows(10)))
