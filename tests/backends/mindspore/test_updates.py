@@ -3,15 +3,13 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("mindspore")
+ms = pytest.importorskip("mindspore")
 torch = pytest.importorskip("torch")
 
-import mindspore as ms
-
-from oneloop.backends.mindspore import optimizers, weights
-from oneloop.backends.mindspore.updates import SGD, AdamW
-from oneloop.errors import ArgumentError, CheckpointError
-from tests.kits.mindspore_kit import Kit
+from oneloop.backends.mindspore import optimizers, weights  # noqa: E402
+from oneloop.backends.mindspore.updates import SGD, AdamW  # noqa: E402
+from oneloop.errors import ArgumentError, CheckpointError  # noqa: E402
+from tests.kits.mindspore_kit import Kit  # noqa: E402
 
 SHAPES = [(5, 4), (4,), (3, 5), (1,)]
 
@@ -39,9 +37,7 @@ def both(own, other, steps=30, dtype=np.float32, scale=0.1, **options):
             p.grad = torch.tensor(gradient)
         first(tuple(ms.Tensor(gradient) for gradient in gradients))
         second.step()
-    return max(
-        float(np.abs(a.asnumpy().astype(np.float64) - b.detach().numpy()).max()) for a, b in zip(ours, theirs)
-    )
+    return max(float(np.abs(a.asnumpy().astype(np.float64) - b.detach().numpy()).max()) for a, b in zip(ours, theirs))
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
