@@ -138,8 +138,49 @@ def test_half_precision_is_for_the_accelerators_of_paddle():
     TrainingArguments("out", fp16=True, fp16_opt_level="O2").check_backend("paddle", "xpu")
 
 
+ON_MINDSPORE = [
+    ({"bf16": True}, ["bf16=True", "no bfloat16 kernels", "fp16=True"]),
+    ({"bf16_full_eval": True}, ["bf16_full_eval=True", "fp16_full_eval=True"]),
+    ({"optim": "adafactor"}, ["MindSpore has no such optimizer"]),
+    ({"optim": "adamw_anyprecision"}, ["MindSpore has no such optimizer"]),
+    ({"torch_compile_backend": "inductor"}, ["compiler of torch", "mindspore.jit"]),
+    ({"torch_compile_mode": "max-autotune"}, ["mode of torch's compiler"]),
+    ({"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}, ["no such options"]),
+]
+FINE_ON_MINDSPORE = [
+    {},
+    {"fp16": True},
+    {"fp16": True, "fp16_opt_level": "O3"},
+    {"fp16_full_eval": True},
+    {"bf16": True, "fp16_opt_level": "O0"},
+    {"torch_compile": True, "jit_mode_eval": True},
+    {"recompute": True},
+    {"full_determinism": True},
+    *({"optim": name} for name in ("adamw", "adamw_hf", "adamw_torch", "sgd", "adagrad", "rmsprop")),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), ON_MINDSPORE, ids=lambda value: "-".join(value) if isinstance(value, dict) else ""
+)
+def test_refused_on_mindspore(given, words):
+    with pytest.raises(RefusedError) as caught:
+        TrainingArguments("out", **given).check_backend("mindspore", "cpu")
+    for word in [*words, "mindspore", "cpu", "Instead: "]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("given", FINE_ON_MINDSPORE, ids=lambda given: "-".join(map(str, given)) or "defaults")
+def test_not_refused_on_mindspore(given):
+    TrainingArguments("out", **given).check_backend("mindspore", "cpu")
+
+
+def test_bfloat16_is_for_the_accelerators_of_mindspore():
+    TrainingArguments("out", bf16=True).check_backend("mindspore", "npu")
+
+
 def test_every_refusal_is_tried_here():
-    tried = {name for given, _ in [*REFUSED, *ON_PADDLE] for name in given}
+    tried = {name for given, _ in [*REFUSED, *ON_PADDLE, *ON_MINDSPORE] for name in given}
     assert {refusal.argument for refusal in answers.REFUSALS} <= tried
 
 

@@ -70,9 +70,8 @@ class _Channels:
         self.axes = axes  # of one channel, such as two for an image
 
     def __call__(self, x: ms.Tensor) -> ms.Tensor:
-        if not self.layer.training or not self.layer.prob:
-            return x
-        return Mask(float(self.layer.prob), x.ndim - self.axes)(x)[0]
+        drop = _share(self.layer)
+        return Mask(drop, x.ndim - self.axes)(x)[0] if self.layer.training and drop > 0 else x
 
 
 _CHANNELS = {nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
@@ -90,10 +89,9 @@ def install(model: nn.Cell) -> None:
 
 
 def _share(cell: nn.Cell) -> float:
-    """How much a layer drops."""
-    if not isinstance(cell, nn.Dropout):
-        return float(cell.prob)
-    return 1.0 - cell.keep_prob if cell.p is None else float(cell.p)
+    """How much a layer drops; each class has its own word for it."""
+    given = getattr(cell, "p", None) if isinstance(cell, nn.Dropout) else getattr(cell, "prob", None)
+    return 1.0 - cell.keep_prob if given is None else float(given)
 
 
 def is_active(model: nn.Cell) -> bool:
