@@ -78,8 +78,8 @@ def test_a_machine_is_lost_and_the_run_goes_on_with_the_other(cluster):
     hosts, children, said, output = cluster("--steps", 30, "--pause", 0.3)
     wait_for("step 7\n", said[1], children[1])
     hosts[1].cut_off()
-    os.killpg(children[1].pid, signal.SIGKILL)
     wait_for("cannot go on alone and leaves", said[0], children[0])
+    wait_for("The launcher's store cannot be reached", said[1], children[1])
     assert children[0].wait(240) == 0, said[0].read_text()
     text = said[0].read_text()
     assert "was written by 2 process(es), this run has 1: an update keeps its 12 samples" in text
