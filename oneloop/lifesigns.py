@@ -59,20 +59,26 @@ class LifeSigns:
         self._stopped.set()
         self._thread.join(2 * self.every)
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        with contextlib.suppress(Exception):
-            self._note(left=f"{type(error).__name__}: {error}"[:500] if error is not None else "")
+        why = f"{type(error).__name__}: {error}"[:500] if error is not None else ""
+        _within(2.0, lambda: self._note(left=why))
 
     def who_is_lost(self, cause: str) -> str:
         """The sentence about a meeting that failed; `cause` is what the framework said of it."""
-        try:
-            name = self._read(LOST) or self._find()
-            self._write(LOST, name)  # so that all say the same, and nobody is named who left because of it
-        except Exception:
-            name = "The board of the launcher cannot be reached, so the machine of process 0, or its launcher, has gone"
+        name = _within(3 * self.every + 5.0, self._name)
+        if name is None:
+            name = (
+                "The launcher's store cannot be reached, so the machine that holds it (the rendezvous endpoint) has "
+                "gone, or this one is cut off"
+            )
         return (
             f"{name}. This process ({self.rank} of {self.size}) cannot go on alone and leaves. What was saved before "
             f"is whole: start all processes again with resume_from_checkpoint=True. ({cause})"
         )
+
+    def _name(self) -> str:
+        name = self._read(LOST) or self._find()
+        self._write(LOST, name)  # so that all say the same, and nobody is named who left because of it
+        return name
 
     def _notes(self) -> dict[int, dict[str, Any]]:
         found = {}
@@ -108,6 +114,20 @@ class LifeSigns:
                 f"{self.meetings} within ddp_timeout ({self.timeout:.0f} s)"
             )
         return "The connection to another process was lost, though all of them give signs of life"
+
+
+def _within(seconds: float, function: Callable[[], Any]) -> Any:
+    """What a function returns, or None when it fails or takes longer: a board that is cut off never answers."""
+    found = []
+
+    def call() -> None:
+        with contextlib.suppress(Exception):
+            found.append(function())
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else None
 
 
 def _where(note: dict[str, Any]) -> str:
