@@ -10,6 +10,7 @@ import torch
 
 from oneloop import Trainer, TrainingArguments
 from oneloop.errors import RefusedError
+from tests.hub.stand_in import serving
 
 RUN = ["--output_dir", "out", "--report_to", "none", "--do_train", "--do_eval", "--do_predict"]
 
@@ -85,7 +86,7 @@ WORKS = {
     "dataloader_pin_memory": False,
     "skip_memory_metrics": False,
     "resume_from_checkpoint": "latest",
-    "push_to_hub": False,  # tests/hub has the rest
+    "push_to_hub": True,
     "hub_model_id": "me/model",
     "hub_strategy": "end",
     "hub_token": "hf_secret",
@@ -226,8 +227,16 @@ def test_removing_a_default_callback(tmp_path):
 # -- the table --------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def a_hub():
+    """A Hub of this machine, for the argument that pushes."""
+    with serving() as hub, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_ENDPOINT", hub.url)
+        yield
+
+
 @pytest.mark.parametrize("name", WORKS)
-def test_an_argument_that_works(name, tmp_path, unchanged):
+def test_an_argument_that_works(name, tmp_path, unchanged, a_hub):
     value = str(tmp_path / "logs") if name == "logging_dir" else WORKS[name]
     given = COMPANY.get(name, {}) | {name: value}
     default = getattr(TrainingArguments("out"), name)

@@ -1,15 +1,16 @@
 """A short run that reports to one service, as a program: the child process of the tests in this directory.
 
-    python -m tests.writers.job SERVICE OUTPUT [--steps 8] [--die-at 6] [--resume] [--report-to-none] ...
+    python -m tests.writers.job SERVICE OUTPUT [--steps 8] [--die-at 5 [--softly]] [--resume]
 
 It logs every step, evaluates every second one and saves every third. `--die-at N` ends the process by SIGKILL once step
-N has been logged. `state.json` in OUTPUT has what the run has logged, when it ends well.
+N has been logged, or, `--softly`, by an exception. `state.json` in OUTPUT has what the run has logged, when it ends well.
 """
 
 import argparse
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
@@ -17,10 +18,12 @@ from tests.backends_support import kit_module, names, rows
 
 
 class Dies(TrainerCallback):
-    def __init__(self, step):
-        self.step = step
+    def __init__(self, step, softly):
+        self.step, self.softly = step, softly
 
     def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step and self.softly:
+            sys.exit(0)
         if state.global_step == self.step:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -31,6 +34,7 @@ def main():
     parser.add_argument("output", type=Path)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--die-at", type=int)
+    parser.add_argument("--softly", action="store_true")
     parser.add_argument("--resume", nargs="?", const=True)
     parser.add_argument("--framework", default=None)
     given = parser.parse_args()
@@ -54,7 +58,7 @@ def main():
         disable_tqdm=True,
         device="cpu",
     )
-    callbacks = [] if given.die_at is None else [Dies(given.die_at)]
+    callbacks = [] if given.die_at is None else [Dies(given.die_at, given.softly)]
     trainer = Trainer(kit.classifier(), args, None, rows(16), rows(8, 1), callbacks=callbacks)
     trainer.train(resume_from_checkpoint=given.resume)
     trainer.predict(rows(8, 2))
