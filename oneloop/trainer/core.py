@@ -1,6 +1,7 @@
 """Trainer: the class that users build, put together from its parts."""
 
 import logging
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from .optimizing import TrainerOptimizing
 from .reporting import TrainerReporting
 from .resuming import TrainerResuming
 from .saving import TrainerSaving, check_writable
+from .saving_parts import TrainerSavingParts
 from .surface import TrainerSurface, warn_unused_overrides
 from .together import TrainerTogether, lost_processes
 from .training import TrainerSteps
@@ -41,6 +43,7 @@ class Trainer(
     TrainerEvaluating,
     TrainerOptimizing,
     TrainerSaving,
+    TrainerSavingParts,
     TrainerResuming,
     TrainerReporting,
     TrainerTogether,
@@ -288,6 +291,7 @@ class Trainer(
         self._stored_data_state: Any = None
         self._tokenizer_files = None
         self._saver = Saver()
+        self._leaving, self._said_no_common_disk = threading.Event(), False
         self._buffers = Buffers()
         self._plan = None
         self._train_started = time.time()
@@ -328,6 +332,9 @@ class Trainer(
         try:
             with Watch(args.preemption_signals) as self._watch, lost_processes(self.team):
                 return self._train(checkpoint, trial)
+        except BaseException:
+            self._leaving.set()
+            raise
         finally:
             self.is_in_train = False
             self._saver.settle(self._tell_own)

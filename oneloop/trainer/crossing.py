@@ -50,13 +50,16 @@ def load_weights(trainer: Any, run: Mapping[str, Any], path: Path, stored: list[
     weights.load_model(trainer.model, values, {}, str(path))
 
 
-def load_optimizer(trainer: Any, run: Mapping[str, Any], path: Path, file: Path) -> None:
+def load_optimizer(trainer: Any, run: Mapping[str, Any], path: Path, stored: list[Path]) -> None:
     """Moments and the count of updates; rates and other options are this run's own, which its schedule sets."""
     weights = trainer.backend.weights
     crossing = _crossing(trainer, run, path)
     updates = trainer.state.global_step - run["engine"].get("skipped", 0)
     _, own = weights.optimizer_state(trainer.optimizer, trainer.model)
-    found = crossing.optimizer(files.read(file), run["optimizer"], updates, own)
+    raws: dict[str, Raw] = {}
+    for file in stored:
+        raws |= files.read(file)
+    found = crossing.optimizer(raws, run["optimizer"], updates, own)
     trainer.strategy.load_optimizer(
         trainer.optimizer, trainer.model, _through_file(trainer, found), own | {"values": {}}, str(path)
     )

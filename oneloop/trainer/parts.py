@@ -1,5 +1,6 @@
 """The attributes that the parts of a Trainer share."""
 
+import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,8 @@ class TrainerParts:
     _run_id: str
     _last_saved: str | None
     _place: Any  # loop.Position
+    _leaving: threading.Event  # the run is on its way out with an error
+    _said_no_common_disk: bool
     _stand_ins: int  # micro-batches that this process computes only because the others compute that many
     _spare: Any  # the micro-batch that it computes then
     _crosses_from: str | None  # the framework that wrote the checkpoint, where it is another one

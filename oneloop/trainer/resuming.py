@@ -8,7 +8,8 @@ from typing import Any
 
 from .. import loop, randomness
 from ..checkpoint import store
-from ..checkpoint.contents import INDEX, WEIGHTS
+from ..checkpoint.contents import WEIGHTS
+from ..checkpoint.parts import files_of
 from ..checkpoint.tensors import read as read_tensors
 from ..checkpoint.tensors import read_metadata
 from ..data.dealing import fits_any_number, of_one_process
@@ -17,7 +18,7 @@ from ..errors import CheckpointError
 from ..state import TrainerState
 from . import crossing, foreign
 from .parts import TrainerParts
-from .saving import DATA_STATES, OPTIMIZER, RANDOM, RUN, STATE
+from .saving import DATA_STATES, RANDOM, RUN, STATE
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +82,8 @@ class TrainerResuming(TrainerParts):
         if self.backend.models.is_adapter(self.backend.models.unwrap(self.model)):
             weights.load_adapter(self.model, path)
             return
-        if (path / INDEX).is_file():
-            places = json.loads((path / INDEX).read_text(encoding="utf-8"))["weight_map"]
-            files = [path / name for name in sorted(set(places.values()))]
-        elif (path / WEIGHTS).is_file():
-            files = [path / WEIGHTS]
-        else:
+        files = files_of(path, "model")
+        if not files:
             raise CheckpointError(f"{path} has no {WEIGHTS}")
         tied = json.loads(read_metadata(files[0]).get("tied", "{}"))
         run = crossing.run_of(path)
@@ -154,11 +151,12 @@ class TrainerResuming(TrainerParts):
                 "numbers of the framework, such as dropout's, start anew from the seed.",
                 self._crosses_from,
             )
-            crossing.load_optimizer(self, run, path, path / OPTIMIZER)
+            crossing.load_optimizer(self, run, path, files_of(path, "optimizer"))
         else:
-            self.strategy.load_optimizer(
-                self.optimizer, self.model, weights.load_tensors(path / OPTIMIZER), run["optimizer"], str(path)
-            )
+            tensors: dict[str, Any] = {}
+            for file in files_of(path, "optimizer"):
+                tensors |= weights.load_tensors(file)
+            self.strategy.load_optimizer(self.optimizer, self.model, tensors, run["optimizer"], str(path))
         load = getattr(self.lr_scheduler, "load_state_dict", getattr(self.lr_scheduler, "set_state_dict", None))
         if run["scheduler"] is not None and load is not None:  # Paddle's have the second name
             load(run["scheduler"])

@@ -111,13 +111,17 @@ class TrainerSaving(TrainerParts):
         if models.is_adapter(model):
             weights.save_adapter(model, folder)
         else:
-            tensors, tied = self._model_parts or weights.model_tensors(model)
-            tensors = copies({f"model/{name}": value for name, value in (state_dict or tensors).items()})
-            metadata = {"format": weights.LAYOUT} | ({"tied": json.dumps(tied)} if tied else {})
-            raws = {name.removeprefix("model/"): weights.raw(value) for name, value in tensors.items()}
-            contents.add_weights(raws, metadata)
+            self._add_weights(contents, copies, state_dict)
         contents.texts.update(self._companion_files(model, in_training=copies is not _as_they_are))
         contents.add_json(ARGUMENTS, self.args.to_dict())
+
+    def _add_weights(self, contents: Contents, copies: Any, state_dict: Any = None) -> None:
+        weights = self.backend.weights
+        tensors, tied = self._model_parts or weights.model_tensors(self.backend.models.unwrap(self.model))
+        tensors = copies({f"model/{name}": value for name, value in (state_dict or tensors).items()})
+        metadata = {"format": weights.LAYOUT} | ({"tied": json.dumps(tied)} if tied else {})
+        raws = {name.removeprefix("model/"): weights.raw(value) for name, value in tensors.items()}
+        contents.add_weights(raws, metadata)
 
     def _companion_files(self, model: Any, in_training: bool) -> dict[str, bytes]:
         """Configuration and tokenizer files. A tokenizer does not change while training and is then asked once."""
@@ -165,7 +169,8 @@ class TrainerSaving(TrainerParts):
         state.stateful_callbacks = self._callback_states()
         state.log_history = list(state.log_history)
         best, run_id = state.best_model_checkpoint, self._run_id
-        course = None if args.save_only_model else self._course_parts()
+        shared = self._shared_stage(parent, step)
+        course = None if args.save_only_model else self._course_parts(shared is not None)
 
         def then() -> None:
             self._last_saved = target
@@ -176,6 +181,14 @@ class TrainerSaving(TrainerParts):
         def otherwise() -> None:
             self._forget_best(step, best_before)
 
+        if shared is not None:
+
+            def commit(facts: dict[str, Any]) -> None:
+                store.commit(shared, step, run_id, reason, facts)
+                self._clear_superseded(target, run_id, best)
+
+            self._save_in_parts(shared, step, state, course, commit, (then, otherwise))
+            return
         stage = None
         with self._whole_model():
             if not args.should_save:
@@ -240,7 +253,7 @@ class TrainerSaving(TrainerParts):
 
     def _contents(self, stage: Path, state: Any, course: dict[str, Any] | None) -> Contents:
         contents = Contents()
-        if type(self).save_model is TrainerSaving.save_model and type(self)._save is TrainerSaving._save:
+        if self._writes_as_built:
             self._add_model(contents, stage, lambda tensors: self._buffers.copy(tensors, self.backend.weights.copy_to))
         else:
             self._save_quietly(str(stage))  # an override writes what it likes
@@ -249,7 +262,12 @@ class TrainerSaving(TrainerParts):
         contents.texts[STATE] = state.to_json().encode()
         return contents
 
-    def _course_parts(self) -> dict[str, Any]:
+    @property
+    def _writes_as_built(self) -> bool:
+        """Whether no override writes the model in a way of its own."""
+        return type(self).save_model is TrainerSaving.save_model and type(self)._save is TrainerSaving._save
+
+    def _course_parts(self, in_parts: bool = False) -> dict[str, Any]:
         """What all processes have to contribute to, or to bring, before one of them can write."""
         streams = randomness.get_state(self.backend)
         streams |= {f"epoch/{name}": array for name, array in (self._epoch_random or {}).items()}
@@ -261,19 +279,16 @@ class TrainerSaving(TrainerParts):
                 streams |= {f"rank{rank}/{name}": array for name, array in more.items()}
             if len(every) > 1:
                 position["ranks"] = [states for _, states in every[1:]]
+        state_of = self.strategy.optimizer_part if in_parts else self.strategy.optimizer_state
         return {
-            "optimizer": self.strategy.optimizer_state(self.optimizer, self.model),
+            "optimizer": state_of(self.optimizer, self.model),
             "streams": streams,
             "position": position,
         }
 
     def _add_course(self, contents: Contents, course: dict[str, Any]) -> None:
         """Optimizer, schedule, random state and the rest of what decides how the run goes on."""
-        weights = self.backend.weights
-        tensors, optimizer = course["optimizer"]
-        copies = self._buffers.copy({f"optimizer/{name}": t for name, t in tensors.items()}, weights.copy_to)
-        raws = {name.removeprefix("optimizer/"): weights.raw(value) for name, value in copies.items()}
-        contents.tensors[OPTIMIZER] = (raws, {"format": weights.LAYOUT})
+        self._add_optimizer(contents, course)
         streams = {name: from_numpy(array.copy()) for name, array in course["streams"].items()}
         contents.tensors[RANDOM] = (streams, {})
         contents.add_json(
@@ -285,7 +300,7 @@ class TrainerSaving(TrainerParts):
                 "layout": {
                     name: [place.name, place.axes] for name, place in self.backend.crossing.layout(self.model).items()
                 },
-                "optimizer": optimizer,
+                "optimizer": course["optimizer"][1],
                 "scheduler": _json_state(self.lr_scheduler),
                 "engine": self.engine.state(),
                 # Of the last step, should the end of the epoch log it; it may be infinite, which JSON has no word for.
@@ -298,6 +313,13 @@ class TrainerSaving(TrainerParts):
                 "course": self._course(),
             },
         )
+
+    def _add_optimizer(self, contents: Contents, course: dict[str, Any]) -> None:
+        weights = self.backend.weights
+        tensors, _ = course["optimizer"]
+        copies = self._buffers.copy({f"optimizer/{name}": t for name, t in tensors.items()}, weights.copy_to)
+        raws = {name.removeprefix("optimizer/"): weights.raw(value) for name, value in copies.items()}
+        contents.tensors[OPTIMIZER] = (raws, {"format": weights.LAYOUT})
 
     def _course(self) -> dict[str, Any]:
         """What a resumed run should have the same of."""
