@@ -3,7 +3,7 @@
     python -m tests.writers.job SERVICE OUTPUT [--steps 8] [--die-at 5 [--softly]] [--resume]
 
 It logs every step, evaluates every second one and saves every third. `--die-at N` ends the process by SIGKILL once step
-N has been logged, or, `--softly`, by an exception. `state.json` in OUTPUT has what the run has logged, when it ends well.
+N has been logged, or, `--softly`, by an exception. `state.json` in OUTPUT has what a run that ends well has logged.
 """
 
 import argparse
