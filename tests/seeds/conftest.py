@@ -37,8 +37,8 @@ def script(name, framework, folder):
 def run_script(tmp_path, monkeypatch):
     """run_script(name, *options, where=folder): runs scripts/NAME.py there and returns the names that it defined.
 
-    With framework="paddle", a script of PaddleNLP's runs with `paddle`, as its guide has it, in place of torch. The test
-    stays in that directory, since what the script made may write to it later.
+    With framework="paddle", a script of PaddleNLP's runs with `paddle`, as its guide has it, in place of torch. The
+    test stays in that directory, since what the script made may write to it later.
     """
     monkeypatch.syspath_prepend(str(SCRIPTS.parent))
 

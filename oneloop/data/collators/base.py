@@ -74,7 +74,7 @@ def to_backend(value: Any, backend: str | None) -> Any:
     return value
 
 
-def for_framework(collator: DataCollator, framework: str) -> DataCollator:
+def for_framework(collator: Any, framework: str) -> Any:
     """A collator of ours that leaves its tensors to "the framework in use", for this one: several may be imported."""
     unsaid = isinstance(collator, DataCollatorMixin) and collator.return_tensors is None
     if not unsaid and getattr(collator, "__name__", "") != "default_data_collator":
