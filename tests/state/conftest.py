@@ -3,6 +3,23 @@ import pytest
 from tests.backends_support import names
 from tests.state.children import FINISHED, Forks
 
+# MindSpore takes so long to start a run that the default run has a part of these tests for it; the rest is slow.
+IN_DEFAULT = (
+    "test_from_some_steps[mindspore-plain]",
+    "test_in_an_interpreter_of_its_own[mindspore]",
+    "test_while_saving[mindspore-inside the weights]",
+    "test_while_saving[mindspore-between commit and rotation]",
+    "test_while_resuming[mindspore]",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        given = getattr(getattr(item, "callspec", None), "params", {})
+        if given.get("forks") == "mindspore" and item.name not in IN_DEFAULT:
+            item.add_marker(pytest.mark.slow)
+
 
 @pytest.fixture(scope="session", params=names())
 def forks(request):

@@ -5,7 +5,9 @@ of its own; the default generator behind mindspore.mint; and that of dropout lay
 `mindspore.set_seed` would seed Python and NumPy as well, behind the back of whoever seeded them.
 """
 
+import functools
 import json
+import logging
 import random
 import sys
 from typing import Any
@@ -14,6 +16,8 @@ import mindspore as ms
 import numpy as np
 
 from . import dropout, ready
+
+logger = logging.getLogger(__name__)
 
 _seeds = sys.modules["mindspore.common.seed"]  # the attribute of that name may be something else
 
@@ -72,6 +76,17 @@ def deterministic(on: bool = True) -> None:
     """Deterministic algorithms everywhere. MindSpore's own function for it can be called once in a process."""
     with ready.quiet():
         ms.set_context(deterministic="ON" if on else "OFF")
+    if on:
+        _say_what_is_not()
+
+
+@functools.cache
+def _say_what_is_not() -> None:
+    logger.warning(
+        "full_determinism on MindSpore: kernels that compute a logarithm (ops.log, ops.pow, ops.softplus, and "
+        "ops.cross_entropy with them) may change the last bits of their results in their first launches on a CPU. "
+        "ops.log_softmax does not."
+    )
 
 
 def worker_seed() -> int:
