@@ -1,58 +1,40 @@
 """Time of a training step: a hand-written loop, oneloop, transformers' Trainer and Lightning, side by side.
 
-All of them train in one process, each in a thread of its own, and take turns: a block of steps of one, then a block of
-the next, in a new order every round. Only one runs at a time. The clock is read at the entry of the model's forward,
-which is the same code for all, so a block is a whole number of steps and nothing of the set-up is in it.
+All of them train in one process, each in a thread of its own, and take turns (see turns.py), in a new order every
+round. Only one runs at a time.
 """
 
 import argparse
 import os
 import random
-import statistics
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
 import torch
-from common import installed, print_table, silence
+from common import installed, silence
 from models import MODELS, Case
+from turns import Turns, report
 
 RATE = 1e-4
 
 
-class Turns:
-    """Lets one thread run for a block of steps at a time, and keeps the time of every step."""
+class InThread(Turns):
+    """Lets one thread run for a block of steps at a time."""
 
     def __init__(self, block: int, warmup: int) -> None:
-        self.block = block
-        self.left = warmup
+        super().__init__(block, warmup)
         self.go = threading.Semaphore(0)
         self.back = threading.Semaphore(0)
-        self.clock: list[float] = []
-        self.blocks: list[list[float]] = []
-        self.cpu = 0.0
         self.error: BaseException | None = None
         self.over = False
-        self._cpu_at_start: float | None = None
 
-    def tick(self) -> None:
-        """Called by the model at the start of every forward."""
-        self.clock.append(time.perf_counter())
-        if self.left:
-            self.left -= 1
-            return
-        if self._cpu_at_start is not None:
-            self.cpu += time.thread_time() - self._cpu_at_start
-            self.blocks.append([end - start for start, end in zip(self.clock, self.clock[1:])])
+    def wait(self) -> None:
         self.back.release()
         self.go.acquire()
-        self.left = self.block - 1
-        self._cpu_at_start = time.thread_time()
-        self.clock = [time.perf_counter()]
 
     def run(self, train: Callable[[], None]) -> None:
         self.go.acquire()
@@ -152,10 +134,10 @@ VARIANTS: dict[str, tuple[Callable[[Case, torch.nn.Module, int, str], None], tup
 }
 
 
-def measure(case: Case, names: list[str], rounds: int, block: int, warmup: int) -> dict[str, Turns]:
+def measure(case: Case, names: list[str], rounds: int, block: int, warmup: int) -> dict[str, InThread]:
     """Blocks of every variant, in turns."""
     steps = warmup + rounds * block + 1
-    turns = {name: Turns(block, warmup) for name in names}
+    turns = {name: InThread(block, warmup) for name in names}
     with tempfile.TemporaryDirectory() as folder, silence():
         for name, turn in turns.items():
             torch.manual_seed(0)
@@ -176,32 +158,6 @@ def measure(case: Case, names: list[str], rounds: int, block: int, warmup: int) 
     return turns
 
 
-def report(case: Case, turns: dict[str, Turns], missing: list[str]) -> None:
-    """Medians of steps are proof against a busy machine; the CPU time holds everything, also logs and epochs."""
-    base = turns["hand-written"]
-    rows = []
-    for name, turn in turns.items():
-        pairs = zip(turn.blocks, base.blocks)
-        ratios = sorted(statistics.median(ours) / statistics.median(theirs) for ours, theirs in pairs)
-        quarter = len(ratios) // 4
-        typical = statistics.median(step for block in turn.blocks for step in block)
-        rows.append(
-            [
-                name,
-                f"{typical * 1e6:.0f}",
-                f"{statistics.median(ratios):.3f}x",
-                f"{ratios[quarter]:.3f} to {ratios[-1 - quarter]:.3f}",
-                f"{turn.cpu / base.cpu:.3f}x",
-            ]
-        )
-    rows += [[name, "not installed", "", "", ""] for name in missing]
-    print_table(
-        f"{case.title}: {len(base.blocks)} rounds of {base.block} steps each",
-        ["", "µs a step", "to hand-written", "middle half", "CPU time, all"],
-        rows,
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a smoke run: few steps, figures mean nothing")
@@ -215,7 +171,7 @@ def main() -> None:
         case = MODELS[key]()
         rounds = given.rounds or (2 if given.quick else case.rounds)
         block, warmup = (10, 5) if given.quick else (case.block, 2 * case.block)
-        report(case, measure(case, names, rounds, block, warmup), [name for name in asked if name not in names])
+        report(case.title, measure(case, names, rounds, block, warmup), [name for name in asked if name not in names])
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer
+from oneloop.backends import mindtorch
 from oneloop.errors import CheckpointError, RefusedError
 
 
@@ -79,10 +80,13 @@ def test_a_cell_is_refused_where_mindnlp_is_imported(arguments):
         Trainer(model=mindspore.nn.Dense(2, 2), args=arguments())
 
 
-def test_checkpoints_of_other_trainers_are_refused(trained, tmp_path):
-    other = tmp_path / "checkpoint-1"
-    other.mkdir()
-    (other / "trainer_state.json").write_text('{"global_step": 1, "log_history": []}')
-    (other / "optimizer.pt").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="under mindnlp can go on from checkpoints of oneloop alone"):
-        trained(resume=str(other))
+def test_checkpoints_of_other_trainers_are_refused(bert, tmp_path):
+    foreign = mindtorch.foreign
+    for ask in (
+        lambda: foreign.load_weights(bert(), tmp_path),
+        lambda: foreign.load_optimizer(None, None, tmp_path),
+        lambda: foreign.scheduler_state(tmp_path),
+        lambda: foreign.scaler_state(tmp_path),
+    ):
+        with pytest.raises(CheckpointError, match="under mindnlp can go on from checkpoints of oneloop alone"):
+            ask()
