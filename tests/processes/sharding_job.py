@@ -9,9 +9,11 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.backends.torch import shards
+from oneloop.errors import OneloopError, RefusedError
 from oneloop.processes import world
 from tests.backends_support import CLASSES, WORDS, rows, tagged
 from tests.processes.job import GLOBAL_BATCH, KIT, arguments, main, mean_of_predictions, train
@@ -224,15 +226,142 @@ def saved(folder):
 
 @case
 def crossed(folder):
-    """Go on with every strategy from checkpoints that others have left in the folder named by `sources`."""
-    sources = Path((Path(folder) / "sources").read_text())
+    """Go on with every strategy from checkpoints that others have left in the folders named in `sources`."""
+    sources = [Path(line) for line in (Path(folder) / "sources").read_text().splitlines()]
     found = {}
-    for path in sorted(sources.glob("saved-*")):
+    for path in sorted(path for source in sources for path in source.glob("saved-*")):
         for strategy, sharding in strategies().items():
             given = SAVING | {"sharding": sharding, "weight_decay": 0.1, "save_strategy": "no"}
             name = f"{path.name.removeprefix('saved-')}-{strategy}"
             resume = str(path / "checkpoint-3")
             found[name] = course(train(folder, f"crossed-{name}", Odd(), tagged(LENGTHS), resume=resume, **given))
+    return found
+
+
+@case
+def best(folder):
+    """The best model comes back into a divided one, and save_model writes it whole."""
+    found = {}
+    for strategy, sharding in strategies().items():
+        given = SAVING | {"sharding": sharding, "load_best_model_at_end": True, "eval_strategy": "steps"}
+        given |= {"eval_steps": 3, "learning_rate": 3.0, "max_steps": 9, "eval_dataset": tagged(LENGTHS[:8])}
+        trainer = train(folder, f"best-{strategy}", Odd(), tagged(LENGTHS), **given)
+        trainer.save_model(str(Path(folder) / f"model-{strategy}"))
+        evaluations = [log["eval_loss"] for log in trainer.state.log_history if "eval_loss" in log]
+        loaded = Odd()
+        tensors, tied = {}, {}
+        if world().rank == 0:
+            from safetensors.torch import load_file
+
+            tensors = load_file(Path(folder) / f"model-{strategy}" / "model.safetensors")
+            tied = {"tied.weight": "embed.weight"}
+            trainer.backend.weights.load_model(loaded, tensors, tied, "test")
+        found[strategy] = {
+            "best": trainer.state.best_metric,
+            "lowest": min(evaluations),
+            "again": trainer.evaluate()["eval_loss"],
+            "names": sorted(tensors),
+        }
+    return found
+
+
+# -- options
+
+
+def losses(folder, name, model, data, **given):
+    trainer = train(folder, name, model, data, **given)
+    return trainer, trainer.seen.losses
+
+
+@case
+def options(folder):
+    """Each on its own, with the losses of the same run without sharding beside it."""
+    words = tagged(LENGTHS)
+    found = {}
+    for name, given in {
+        "bf16": {"bf16": True},
+        "fp16": {"fp16": True, "scale_loss": 2.0**10},
+        "overflow": {"fp16": True, "scale_loss": 2.0**40, "max_steps": 4},
+        "compiled": {"torch_compile": True, "torch_compile_backend": "aot_eager"},
+    }.items():
+        for strategy in ("ddp", "stage2", "stage3"):
+            sharding = STRATEGIES[strategy] if world().size > 1 else ""
+            torch._dynamo.utils.counters.clear()
+            trainer, found[f"{name}-{strategy}"] = losses(
+                folder, f"{name}-{strategy}", Odd(), words, **{"sharding": sharding, "num_train_epochs": 1} | given
+            )
+            found[f"{name}-{strategy}-skipped"] = trainer.engine.skipped
+            found[f"{name}-{strategy}-graphs"] = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    return found
+
+
+@case
+def units(folder):
+    """What is gathered and let go together, by classes, by size and by the model's own blocks."""
+    found = {}
+    for name, config in {
+        "found": {},
+        "classes": {"transformer_layer_cls_to_wrap": "Block, Linear"},
+        "size": {"min_num_params": 60},
+    }.items():
+        trainer, _ = losses(folder, f"units-{name}", Odd(), tagged(LENGTHS[:8]), fsdp="full_shard", fsdp_config=config)
+        found[name] = [name for name, m in trainer.model.named_modules() if isinstance(m, FSDPModule)]
+        found[f"{name}-class"] = trainer.strategy.class_of(trainer.model).__name__
+    return found
+
+
+@case
+def given_optimizer(folder):
+    """One over the whole model's parameters moves on to the divided ones; stage 1 refuses it."""
+    found = {}
+    for strategy, sharding in strategies().items():
+        model = KIT.classifier()
+        args = arguments(folder, f"given-{strategy}", sharding=sharding, num_train_epochs=1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        trainer = Trainer(model, args, train_dataset=rows(16), optimizers=(optimizer, None))
+        try:
+            found[strategy] = trainer.train().training_loss
+        except RefusedError as error:
+            found[strategy] = str(error)
+    return found
+
+
+@case
+def refused(folder):
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(WORDS, CLASSES, sparse=True)
+
+        def forward(self, input_ids, labels=None):
+            return {"loss": nn.functional.cross_entropy(self.embed(input_ids).flatten(0, 1), labels.flatten())}
+
+    found = {}
+    for name, model, given in (
+        ("sparse", Sparse(), {"sharding": "stage3"}),
+        ("adafactor", Odd(), {"sharding": "stage2", "optim": "adafactor"}),
+        ("classes", Odd(), {"fsdp": "full_shard", "fsdp_transformer_layer_cls_to_wrap": "BertLayer"}),
+    ):
+        try:
+            train(folder, f"refused-{name}", model, tagged(LENGTHS[:8]), **given)
+        except OneloopError as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
+@case
+def hybrid(folder):
+    """Four processes as two copies of two."""
+    found = {}
+    for strategy, sharding in strategies().items():
+        degree = {"sharding_degree": 2} if sharding else {}
+        given = SAVING | {"weight_decay": 0.1, "sharding": sharding} | degree
+        whole = course(train(folder, f"saved-{strategy}", Odd(), tagged(LENGTHS), **given))
+        resume = str(Path(folder) / f"saved-{strategy}" / "checkpoint-3")
+        again = course(train(folder, f"again-{strategy}", Odd(), tagged(LENGTHS), resume=resume, **given))
+        weighed = Weighed()
+        train(folder, f"held-{strategy}", Even(), rows(16), callbacks=[weighed], **given | {"save_strategy": "no"})
+        found[strategy] = {"whole": whole, "again": again, "held": weighed.bytes}
     return found
 
 

@@ -9,6 +9,7 @@ from tests.processes.launch import results, run
 
 JOB = Path(__file__).with_name("sharding_job.py")
 EQUAL = ("sgd", "few_left", "tokens_accumulated", "odd", "adamw")
+OTHERS = ("best", "options", "units", "given_optimizer", "refused")
 STRATEGIES = ("ddp", "stage1", "stage2", "stage3")
 
 
@@ -23,13 +24,13 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one(folders):
-    run(1, folders[1], *EQUAL, "evaluated", "saved", script=JOB)
+    run(1, folders[1], *EQUAL, "evaluated", "saved", "options", "given_optimizer", script=JOB)
     return results(folders[1], 1)[0]
 
 
 @pytest.fixture(scope="module")
 def two(folders):
-    run(2, folders[2], *EQUAL, "evaluated", "saved", "held", script=JOB)
+    run(2, folders[2], *EQUAL, "evaluated", "saved", "held", *OTHERS, script=JOB)
     return results(folders[2], 2)
 
 
@@ -85,16 +86,86 @@ def test_a_run_goes_on_to_the_same_bits(strategy, two):
     assert again["losses"] == whole["losses"][3:]
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_each_process_writes_its_part(strategy, two):
+    parts = [f"{{}}-0000{i}-of-00002.safetensors" for i in (1, 2)] + ["{}.safetensors.index.json"]
+    model = parts if strategy in ("stage2", "stage3") else ["{}.safetensors"]
+    optimizer = parts if strategy != "ddp" else ["{}.safetensors"]
+    expected = {part.format("model") for part in model} | {part.format("optimizer") for part in optimizer}
+    found = {name for name in two[0]["saved"][strategy]["files"] if name.startswith(("model", "optimizer"))}
+    assert found == expected
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_any_strategy_goes_on_from_any_other(processes, folders, one, two, tmp_path):
-    for size, count in ((1, 1), (2, 4)):
-        folder = tmp_path / f"from{size}"
-        folder.mkdir()
-        (folder / "sources").write_text(str(folders[size]))
-        run(processes, folder, "crossed", script=JOB)
-        expected = one["saved"]["alone"]["whole"]
-        found = results(folder, processes)[0]["crossed"]
-        assert len(found) == count * (1 if processes == 1 else 4)
-        for name, course in found.items():
-            assert difference(course["losses"], expected["losses"][3:]) <= 1e-5, name
-            assert difference(course["norms"], expected["norms"][3:]) <= 1e-4, name
+    (tmp_path / "sources").write_text("\n".join(map(str, folders.values())))
+    run(processes, tmp_path, "crossed", script=JOB)
+    expected = one["saved"]["alone"]["whole"]
+    found = results(tmp_path, processes)[0]["crossed"]
+    assert len(found) == 5 * (1 if processes == 1 else 4)
+    for name, course in found.items():
+        assert difference(course["losses"], expected["losses"][3:]) <= 1e-5, name
+        assert difference(course["norms"], expected["norms"][3:]) <= 1e-4, name
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_best_model_comes_back_and_is_written_whole(strategy, two):
+    for each in two:
+        found = each["best"][strategy]
+        assert found["best"] == found["lowest"] == found["again"]
+    names = two[0]["best"][strategy]["names"]
+    assert names == two[0]["best"]["ddp"]["names"] and "embed.weight" in names
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "stage2", "stage3"])
+def test_mixed_precision(strategy, one, two):
+    for half, near in (("bf16", 2e-2), ("fp16", 4e-3)):
+        alone, together = one["options"][f"{half}-ddp"], two[0]["options"][f"{half}-{strategy}"]
+        assert difference(alone, together) <= near
+        assert two[0]["options"][f"{half}-{strategy}-skipped"] == 0
+    assert two[0]["options"][f"overflow-{strategy}-skipped"] == one["options"]["overflow-ddp-skipped"] > 0
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "stage2", "stage3"])
+def test_a_compiled_model(strategy, one, two):
+    assert two[0]["options"][f"compiled-{strategy}-graphs"] > 0
+    assert difference(one["options"]["compiled-ddp"], two[0]["options"][f"compiled-{strategy}"]) <= 1e-6
+
+
+def test_what_is_gathered_together(two):
+    found = two[0]["units"]
+    assert found["found"] == ["", "blocks.0", "blocks.1"]
+    assert found["classes"] == ["", "blocks.0", "blocks.0.inner", "blocks.1", "blocks.1.inner", "head"]
+    assert found["size"] == ["", "blocks.0", "blocks.1"]  # the tied layers are large enough, and stay with the whole
+    assert found["found-class"] == "Odd"
+
+
+def test_an_optimizer_of_the_user(one, two):
+    found, alone = two[0]["given_optimizer"], one["given_optimizer"]["alone"]
+    for strategy in ("ddp", "stage2", "stage3"):
+        assert abs(found[strategy] - alone) <= 1e-6
+    assert "optimizer_cls_and_kwargs" in found["stage1"]
+
+
+def test_what_cannot_be_divided_is_refused_in_words(two):
+    found = two[0]["refused"]
+    assert found["sparse"].startswith("RefusedError") and "sparse=False" in found["sparse"]
+    assert found["adafactor"].startswith("RefusedError") and "stage1" in found["adafactor"]
+    assert found["classes"].startswith("ArgumentError") and "Block" in found["classes"]
+
+
+@pytest.mark.slow
+def test_four_processes_as_two_copies(one, tmp_path):
+    run(4, tmp_path, "hybrid", script=JOB)
+    every = results(tmp_path, 4)
+    alone = one["saved"]["alone"]["whole"]
+    for strategy in STRATEGIES:
+        found = every[0]["hybrid"][strategy]
+        assert difference(found["whole"]["losses"], alone["losses"]) <= 1e-5
+        assert difference(found["again"]["losses"], found["whole"]["losses"][3:]) <= 1e-6
+        if strategy in ("stage2", "stage3"):
+            assert found["again"]["weights"] == found["whole"]["weights"]
+        for each in every:
+            for what, parts in PROMISES.get(strategy, {}).items():
+                held, whole = each["hybrid"][strategy]["held"][what], each["hybrid"]["ddp"]["held"][what]
+                assert abs(held * parts / whole - 1) <= 0.15, (strategy, what)

@@ -104,8 +104,7 @@ class Engine:
         """Unscale and clip the gradients, and find out whether they and the loss are finite."""
         self._loss = loss
         if self._scaled:
-            self.scaler.unscale_(optimizer)
-            self.strategy.unscaled(list(self.scaler._found_inf_per_device(optimizer).values()))
+            self.strategy.unscale(self.scaler, optimizer)
         gradients = self.strategy.local([p.grad for p in self.parameters if p.grad is not None])
         self.norm, self._bad = None, False
         if not gradients:

@@ -167,8 +167,9 @@ class Alone(Strategy):
         """What of the gradients lies in this process: plain tensors that can be changed in place."""
         return gradients
 
-    def unscaled(self, found: list[torch.Tensor]) -> None:
-        """The scaler's flags for infinite gradients, in place: those of any process become those of all."""
+    def unscale(self, scaler: Any, optimizer: Any) -> None:
+        """Take the loss scale off the gradients, and tell the scaler whether they are finite in all processes."""
+        scaler.unscale_(optimizer)
 
     def norm(self, gradients: list[torch.Tensor], spread_to: torch.device | None = None) -> torch.Tensor:
         """The norm of all gradients together, on the device. `spread_to`: they lie on several, and meet on this one."""

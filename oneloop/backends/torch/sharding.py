@@ -169,8 +169,6 @@ class FullyShared(DataParallel):
         }
         half = self._half()
         for unit in wrapping.units(unwrap(model), self.args.fsdp_config or {}):
-            if self.args.torch_compile:  # each by itself: a graph does not reach across the exchange
-                unit.compile(**_compile_options(self.args))
             policy = MixedPrecisionPolicy(half, torch.float32 if half else None)
             fully_shard(unit, reshard_after_forward=self.stage3, mp_policy=policy, **options)
         # Labels may be numbers that half precision would round, so the inputs of the whole model stay as they are.
@@ -272,9 +270,19 @@ class FullyShared(DataParallel):
             total = total + super().norm(alike, spread_to).float() ** 2
         return total.sqrt()
 
-    def unscaled(self, found: list[torch.Tensor]) -> None:
-        for flag in found:
-            dist.all_reduce(shards.local(flag), op=dist.ReduceOp.MAX)
+    def unscale(self, scaler: Any, optimizer: Any) -> None:
+        scaler._unscale_grads_ = self._unscale_local
+        scaler.unscale_(optimizer)
+
+    def _unscale_local(self, optimizer: Any, inverse: torch.Tensor, found: torch.Tensor, allow_fp16: bool) -> Any:
+        """What GradScaler does with gradients, for local ones: its kernel takes no mixture of divided and others."""
+        of_type: dict[torch.dtype, list[torch.Tensor]] = {}
+        for gradient in self.local([p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]):
+            of_type.setdefault(gradient.dtype, []).append(gradient)
+        for gradients in of_type.values():
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX)
+        return {found.device: found}
 
     # -- evaluations
 
@@ -346,11 +354,6 @@ def _mute(output: Any) -> Any:
         return _Muted.apply(tensor) if tensor.requires_grad else tensor
 
     return tree_map_only(torch.Tensor, muted, output)
-
-
-def _compile_options(args: Any) -> dict[str, Any]:
-    pairs = (("backend", args.torch_compile_backend), ("mode", args.torch_compile_mode))
-    return {key: value for key, value in pairs if value}
 
 
 def _check(model: nn.Module) -> None:
