@@ -119,6 +119,9 @@ TRANSLATED = (
         None,
         "fsdp_config's transformer_layer_cls_to_wrap.",
     ),
+    key("num_cycles", "lr_scheduler_kwargs", "num_cycles", float, 0.5, "lr_scheduler_kwargs's num_cycles."),
+    key("lr_end", "lr_scheduler_kwargs", "lr_end", float, 1e-7, "lr_scheduler_kwargs's lr_end."),
+    key("power", "lr_scheduler_kwargs", "power", float, 1.0, "lr_scheduler_kwargs's power."),
     Alias(
         "push_to_hub_organization",
         "hub_model_id",

@@ -6,7 +6,7 @@ from typing import Any
 
 from . import Seq2SeqTrainingArguments
 from .aliases import Alias
-from .answers import COMING, NOT_YET, REFUSALS, RELEASED, Refusal, answer, refused_by
+from .answers import COMING, NOT_YET, REFUSALS, REFUSED_NAMES, RELEASED, Refusal, answer, refused_by
 from .fields import declared
 from .groups import GROUPS
 
@@ -60,7 +60,12 @@ except where the row says that this release does not use it.
 {refused}
 
 Several processes (`torchrun` and its like) are refused as a whole in this release.
-`_n_gpu` cannot be given: it is read off the machine, and one process uses one device.
+
+These names, one of transformers and the others of PaddleNLP, cannot be given at all:
+
+| name | why, and what to use instead |
+|---|---|
+{names}
 """
 
 
@@ -121,7 +126,8 @@ def render() -> str:
         if not alias.help.startswith("The same as") and alias.name != "device"
     ]
     shown = [rules["public"] or name for name, (_, rules) in known.items()]
-    parts.append(CLOSING.format(translated="\n".join(translated), refused="\n".join(_refused(shown))))
+    names = "\n".join(f"| `{name}` | {_cell(why)} |" for name, why in REFUSED_NAMES.items())
+    parts.append(CLOSING.format(translated="\n".join(translated), refused="\n".join(_refused(shown)), names=names))
     return "".join(parts)
 
 

@@ -47,7 +47,13 @@ class Processes(Group):
         convert=to_sharding,
         none=True,
     )
-    sharding_degree: int = arg(-1, "Processes that share one copy; -1 is all of them.", low=-1, never=(0,))
+    sharding_degree: int = arg(
+        -1,
+        "Processes that share one copy; -1 is all of them.",
+        low=-1,
+        never=(0,),
+        aliases=("sharding_parallel_degree",),
+    )
     fsdp_config: dict[str, Any] | str | None = arg(
         None, "Further options of sharding, as a dict, as JSON or as a JSON file.", convert=to_fsdp_config
     )

@@ -105,7 +105,8 @@ class Seq2SeqTrainer(Trainer):
             given = {k: v for k, v in given.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
         with self.backend.engine.no_gradients(), self.compute_loss_context_manager():
             generated = base.generate(**given, **(gen_kwargs or self._gen_kwargs or self._generation({})))
-        return loss, generated, labels
+        # PaddleNLP's models return their scores beside what they have generated.
+        return loss, generated[0] if type(generated) is tuple else generated, labels
 
     # -- sortish_sampler: training batches of like lengths; evaluation, and so predictions, keep the order of the data
 

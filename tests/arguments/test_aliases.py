@@ -34,6 +34,10 @@ PAIRS = [
     ("sharded_ddp", "zero_dp_2 offload", "sharding", "stage2 offload"),
     ("fsdp_min_num_params", 1000, "fsdp_config", {"min_num_params": 1000}),
     ("fsdp_transformer_layer_cls_to_wrap", "Block", "fsdp_config", {"transformer_layer_cls_to_wrap": "Block"}),
+    ("sharding_parallel_degree", 2, "sharding_degree", 2),
+    ("num_cycles", 2.0, "lr_scheduler_kwargs", {"num_cycles": 2.0}),
+    ("lr_end", 0.01, "lr_scheduler_kwargs", {"lr_end": 0.01}),
+    ("power", 2.0, "lr_scheduler_kwargs", {"power": 2.0}),
     ("push_to_hub_organization", "me", "hub_model_id", "me/out"),
 ]
 

@@ -52,7 +52,7 @@ def sample(name):
     if name in ALIASES:
         alias = ALIASES[name]
         plain = alias.help.startswith("The same as") or name == "device"
-        return sample(alias.target) if plain else {bool: True, int: 7, str: "Layer"}[alias.type]
+        return sample(alias.target) if plain else {bool: True, int: 7, float: 0.25, str: "Layer"}[alias.type]
     hint, rules = KNOWN[name]
     default = rules["default"]() if callable(rules["default"]) else rules["default"]
     if rules["choices"]:

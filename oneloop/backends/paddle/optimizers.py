@@ -35,14 +35,15 @@ def class_and_options(args: Any, model: paddle.nn.Layer | None = None) -> tuple[
     name = str(getattr(args.optim, "value", args.optim))
     extra = optimizer_options(args.optim_args)
     options: dict[str, Any] = {"learning_rate": float(args.learning_rate)}
+    # With half weights (O2) the float32 ones that are updated live in the optimizer.
+    master = {"multi_precision": True} if (args.fp16 or args.bf16) and args.fp16_opt_level == "O2" else {}
     if name in ADAMW_NAMES:
         adam = {"beta1": args.adam_beta1, "beta2": args.adam_beta2, "epsilon": args.adam_epsilon}
-        # With half weights (O2) the float32 ones that are updated live in the optimizer.
-        master = {"multi_precision": True} if (args.fp16 or args.bf16) and args.fp16_opt_level == "O2" else {}
         return paddle.optimizer.AdamW, options | adam | master | extra
     if name == "sgd":
         # torch's SGD has a momentum; in Paddle that is a class of its own.
-        return (paddle.optimizer.Momentum if "momentum" in extra else paddle.optimizer.SGD), options | extra
+        cls = paddle.optimizer.Momentum if "momentum" in extra else paddle.optimizer.SGD
+        return cls, options | master | extra
     if name == "adagrad":
         return paddle.optimizer.Adagrad, options | extra
     if name == "rmsprop":

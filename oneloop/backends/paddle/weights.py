@@ -17,7 +17,7 @@ from ..common import check_fit, check_optimizer_fit
 from .models import unwrap
 from .optimizers import groups, own_schedule
 
-LAYOUT = "pd"
+LAYOUT = "np"  # the only word that PaddleNLP's from_pretrained takes; it refuses files that call themselves "pd"
 
 _MASTER = "master_weight"
 # Options that optimizers keep under these names with an underscore, and groups by themselves.

@@ -8,6 +8,7 @@ import pytest
 paddle = pytest.importorskip("paddle")
 
 from paddle import nn  # noqa: E402
+from safetensors import safe_open  # noqa: E402
 
 from oneloop import Trainer  # noqa: E402
 from oneloop.backends.paddle import engine, models, optimizers, tensors, weights  # noqa: E402
@@ -241,7 +242,10 @@ def test_tied_weights_are_stored_once(trained, tmp_path):
     run = RUN | {"save_strategy": "steps", "save_steps": 3}
     whole, resumed = Tied(), Tied()
     trained(whole, tagged([4] * 12), output_dir=tmp_path / "a", **run)
-    stored = weights.load_tensors(tmp_path / "a/checkpoint-3/model.safetensors")
+    file = tmp_path / "a/checkpoint-3/model.safetensors"
+    stored = weights.load_tensors(file)
+    with safe_open(str(file), framework="np") as f:
+        assert f.metadata()["format"] == "np", "PaddleNLP opens no other"
     assert set(stored) == {"embed.weight", "decode.weight", "decode.bias"}
     trained(resumed, tagged([4] * 12), output_dir=tmp_path / "b", resume=str(tmp_path / "a/checkpoint-3"), **run)
     assert same_bytes(KIT.weights(whole), KIT.weights(resumed))
@@ -262,3 +266,21 @@ def test_the_device_is_what_paddle_takes(arguments):
     Trainer(KIT.classifier(), args)
     assert args.device == "cpu" and args.device.type == "cpu" and args.device.index is None and args.n_gpu == 0
     paddle.set_device(args.device)
+
+
+def test_generation_as_paddlenlp_has_it(arguments, tmp_path):
+    """generate returns the tokens and their scores; predictions are the tokens."""
+    from oneloop import Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+    class Repeats(type(KIT.tagger())):
+        def generate(self, input_ids, max_length=20, **options):
+            ids = paddle.tile(input_ids[:, :1], [1, max_length])
+            return ids, paddle.ones([len(input_ids)])
+
+    args = Seq2SeqTrainingArguments(
+        str(tmp_path), predict_with_generate=True, generation_max_length=3, report_to="none", device="cpu"
+    )
+    data = tagged([4] * 5)
+    output = Seq2SeqTrainer(Repeats(), args).predict(data)
+    assert output.predictions.tolist() == [[int(row["input_ids"][0])] * 3 for row in data]
+    assert output.label_ids.shape == (5, 4) and output.metrics["test_loss"] > 0
