@@ -13,10 +13,11 @@ def shared(tmp_path_factory):
 
     def of(processes):
         if processes not in known:
-            folder = tmp_path_factory.mktemp(f"processes{processes}")
+            folder = of.folders[processes] = tmp_path_factory.mktemp(f"processes{processes}")
+            known[processes] = None  # a run that fails is not tried again by every test
             run(processes, folder)
             known[processes] = results(folder, processes)
-            of.folders[processes] = folder
+        assert known[processes] is not None, "the run of this many processes has failed; the first test says how"
         return known[processes]
 
     of.folders = {}

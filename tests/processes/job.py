@@ -15,7 +15,7 @@ import torch
 from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.errors import ProcessLostError
 from oneloop.processes import world
-from tests.backends_support import rows, tagged
+from tests.backends_support import FEATURES, rows, tagged
 from tests.kits.torch_kit import Kit
 
 KIT = Kit()
@@ -132,18 +132,105 @@ def accumulated(folder):
 @case
 def tokens(folder):
     """Labels of many lengths, some samples without any: the update is averaged over tokens."""
-    lengths = [1 + (7 * i) % 9 for i in range(29)]
-    data = tagged(lengths, unlabelled=(3, 4, 5, 11, 20))
-    return course(train(folder, "tokens", KIT.tagger(), data))
+    return course(train(folder, "tokens", KIT.tagger(), tagged(LENGTHS, unlabelled=UNLABELLED)))
 
 
 @case
 def tokens_accumulated(folder):
-    lengths = [1 + (7 * i) % 9 for i in range(29)]
-    data = tagged(lengths, unlabelled=(3, 4, 5, 11, 20))
+    data = tagged(LENGTHS, unlabelled=UNLABELLED)
     half = GLOBAL_BATCH // world().size // 2
     given = {"per_device_train_batch_size": half, "gradient_accumulation_steps": 2}
     return course(train(folder, "tokens_accumulated", KIT.tagger(), data, **given))
+
+
+LENGTHS = [1 + (7 * i) % 9 for i in range(29)]
+UNLABELLED = (3, 4, 5, 11, 20)
+
+
+def _logits_loss(logits, labels, reduction):
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction=reduction)
+
+
+@case
+def overridden(folder):
+    """A compute_loss that divides by num_items_in_batch itself."""
+
+    class Dividing(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            labels = inputs["labels"]
+            outputs = model(**inputs)
+            items = num_items_in_batch if num_items_in_batch is not None else (labels != -100).sum()
+            loss = _logits_loss(outputs["logits"], labels, "sum") / items
+            return (loss, outputs) if return_outputs else loss
+
+    return course(train(folder, "overridden", KIT.tagger(), tagged(LENGTHS, unlabelled=UNLABELLED), Dividing))
+
+
+@case
+def loss_function(folder):
+    """A compute_loss_func that divides by num_items_in_batch itself."""
+
+    def divided(outputs, labels, num_items_in_batch=None):
+        return _logits_loss(outputs["logits"], labels, "sum") / num_items_in_batch
+
+    data = tagged(LENGTHS, unlabelled=UNLABELLED)
+    return course(train(folder, "loss_function", KIT.tagger(), data, compute_loss_func=divided))
+
+
+@case
+def summed(folder):
+    """A criterion that sums: nothing is divided."""
+    criterion = torch.nn.CrossEntropyLoss(reduction="sum")
+    model = KIT.classifier(returns="logits")
+    return course(train(folder, "summed", model, rows(29), criterion=criterion, learning_rate=0.01))
+
+
+@case
+def own_step(folder):
+    """A training_step that calls compute_loss with the items and takes the backward pass into its own hands."""
+
+    class Stepping(Trainer):
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            model.train()
+            inputs = self._prepare_inputs(inputs)
+            loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+            self.accelerator.backward(loss)
+            return loss.detach()
+
+    return course(train(folder, "own_step", KIT.tagger(), tagged(LENGTHS, unlabelled=UNLABELLED), Stepping))
+
+
+@case
+def with_workers(folder):
+    """Loading processes, and one sample for all processes at the end of an epoch."""
+    return course(train(folder, "with_workers", KIT.classifier(), rows(17), dataloader_num_workers=1))
+
+
+@case
+def recomputed_in_half(folder):
+    """bf16 and recomputed blocks under DDP."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(FEATURES, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    given = {"criterion": torch.nn.CrossEntropyLoss(), "label_names": ["labels"], "bf16": True}
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = model
+
+        def forward(self, x):
+            return self.blocks(x)
+
+    return course(train(folder, "half", Wrapped(), rows(32), **given, gradient_checkpointing=True))
+
+
+@case
+def process_means(folder):
+    """average_tokens_across_devices=False: every process weighs the same."""
+    data = tagged(LENGTHS)
+    given = {"average_tokens_across_devices": False, "max_steps": 1}
+    return course(train(folder, "means", KIT.tagger(), data, **given))
 
 
 # -- evaluation
