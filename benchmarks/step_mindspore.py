@@ -2,9 +2,9 @@
 
 Each variant is a process of its own, since both releases of MindNLP need environments of their own (bash
 benchmarks/setup mindnlp, mindnlp-old), and they take turns (see turns.py): only one computes at a time. The models
-`mlp` and `encoder` are cells of MindSpore; `bert` is that of transformers under mindnlp 0.5.1, and that of MindNLP 0.4.1
-with the same shape.
-All launch operations one after the other, which is several times faster on a CPU; MindNLP does not do so by itself.
+`mlp` and `encoder` are cells of MindSpore; `bert` is that of transformers under mindnlp 0.5.1, and that of MindNLP
+0.4.1 with the same shape. All launch operations one after the other, which is several times faster on a CPU; MindNLP
+does not do so by itself.
 """
 
 import os
