@@ -44,7 +44,7 @@ def main():
         report_to=given.service,
         run_name="the-run",
         project="the-project",
-        hub_token="hf_verysecret",
+        hub_token=sys.stdin.read(),  # comet and clearml keep the source of the script
         max_steps=given.steps,
         logging_steps=1,
         eval_strategy="steps",

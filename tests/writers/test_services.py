@@ -32,6 +32,7 @@ def run(service, folder, *options, **environment):
         [sys.executable, "-m", "tests.writers.job", service, str(folder / "out"), *options],
         cwd=folder / "cwd",
         env=usual | {"HOME": str(folder / "home"), "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | own | environment,
+        input="hf_verysecret",
         capture_output=True,
         text=True,
         timeout=300,
