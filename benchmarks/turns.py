@@ -107,7 +107,7 @@ class Child:
         self.block = block
         self.blocks: list[list[float]] = []
         self.cpu = 0.0
-        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115: closed with the child
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         paths = os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")])
         given = [f"--child={name}", f"--model={case}", f"--block={block}", f"--warmup={warmup}", f"--steps={steps}"]
         self.process = subprocess.Popen(
