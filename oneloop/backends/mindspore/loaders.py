@@ -208,6 +208,11 @@ def iterate(loader: Any) -> Iterator[Any]:
     return iter(loader)
 
 
+def is_own(loader: Any) -> bool:
+    """Whether a loader is one of ours, which deals its samples out to the processes by itself."""
+    return isinstance(loader, Loader) and not isinstance(loader.dataset, Pipeline)
+
+
 def is_loader(value: Any) -> bool:
     """Something that makes batches, not a data set."""
     made = any(base.__module__ == "mindspore.dataset.engine.iterators" for base in type(value).__mro__)

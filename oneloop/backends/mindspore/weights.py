@@ -12,7 +12,7 @@ from ...checkpoint.tensors import Raw, from_numpy
 from ...errors import CheckpointError, RefusedError
 from ..common import check_fit, check_optimizer_fit
 from .models import unwrap
-from .optimizers import parameters_of
+from .optimizers import is_optimizer, parameters_of
 
 LAYOUT = "ms"
 
@@ -163,6 +163,11 @@ def _plain(value: Any) -> Any:
 
 def optimizer_state(optimizer: Any, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """State by parameter name: tensors, and plain data for the rest."""
+    if not is_optimizer(optimizer):
+        raise CheckpointError(
+            f"{type(optimizer).__name__} keeps no per-parameter state as MindSpore's optimizers do, so a checkpoint "
+            "cannot hold it. Use save_only_model=True to save without it."
+        )
     names = optimizer_names(optimizer, model)
     groups = getattr(optimizer, "param_groups", None) or [
         {"params": parameters_of(optimizer), "lr": optimizer.learning_rate}
