@@ -29,3 +29,12 @@ def test_step_times_both_loops():
 @pytest.mark.parametrize("script", ["evaluation.py", "imports.py", "memory.py"])
 def test_the_others_print_a_row_for_oneloop(script):
     assert any("oneloop" in name for name in table_of(script))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("script", "framework"), [("step_paddle.py", "paddle"), ("step_mindspore.py", "mindspore")])
+def test_steps_of_the_other_frameworks(script, framework):
+    pytest.importorskip(framework)
+    table = table_of(script, "--model", "mlp", "--variants", "oneloop")
+    assert set(table) == {"hand-written", "oneloop"}
+    assert all(int(row[0]) > 0 and row[1].endswith("x") for row in table.values())

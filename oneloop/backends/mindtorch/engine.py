@@ -24,6 +24,10 @@ from .tensors import from_numpy, to_numpy
 
 logger = logging.getLogger(__name__)
 
+WATCHES_OVERRIDES = (
+    False  # a training_step of the user's differentiates through loss_and_gradients; backward is refused
+)
+
 
 class Engine:
     """Knows the gradients between micro-batches, the loss scale, and whether they are finite."""

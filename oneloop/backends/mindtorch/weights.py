@@ -11,13 +11,14 @@ from ...checkpoint import tensors as files
 from ...checkpoint.tensors import Raw
 from ...errors import CheckpointError
 from ..common import check_fit, check_optimizer_fit
-from ..torch.weights import LAYOUT, load_adapter, model_tensors, optimizer_names, save_adapter
+from ..torch.weights import LAYOUT, group_options, load_adapter, model_tensors, optimizer_names, save_adapter
 from .models import unwrap
 from .tensors import is_tensor, to_numpy, write
 
 __all__ = [
     "LAYOUT",
     "copy_to",
+    "group_options",
     "load_adapter",
     "load_model",
     "load_optimizer",
@@ -83,11 +84,7 @@ def optimizer_state(optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], d
                     "mindnlp holds arrays alone. Use optim='adamw_torch' or 'sgd', or save_only_model=True."
                 )
             found[f"{names[id(p)]}:{key}"] = value
-    groups = [
-        {"names": [names[id(p)] for p in group["params"]]}
-        | {key: list(value) if isinstance(value, tuple) else value for key, value in group.items() if key != "params"}
-        for group in optimizer.param_groups
-    ]
+    groups = group_options(optimizer, names)
     return found, {"class": type(optimizer).__name__, "groups": groups, "values": {}}
 
 
