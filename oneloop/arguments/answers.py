@@ -157,6 +157,17 @@ def _divided(with_what: str, when: Callable[[Any], bool], why: str, instead: str
     )
 
 
+def _with_deepspeed(with_what: str, when: Callable[[Any], bool], why: str, instead: str) -> Refusal:
+    return Refusal(
+        "deepspeed",
+        f"with {with_what}",
+        lambda args: bool(args.deepspeed) and installed("deepspeed") and when(args),
+        why,
+        instead,
+        backends=("torch",),
+    )
+
+
 # What this machine or framework cannot do.
 LASTING: tuple[Refusal, ...] = (
     Refusal(
@@ -196,8 +207,12 @@ LASTING: tuple[Refusal, ...] = (
         )
     ),
     Refusal(
-        "deepspeed", "any", lambda args: bool(args.deepspeed), "needs deepspeed", "leave it out",
-        module="deepspeed", package="deepspeed",
+        "deepspeed", "any", lambda args: bool(args.deepspeed), "needs deepspeed", "pip install deepspeed, or sharding",
+        module="deepspeed", package="deepspeed", backends=("torch",), driven=True,
+    ),
+    Refusal(
+        "deepspeed", "any", lambda args: bool(args.deepspeed), "DeepSpeed is an engine for torch", "leave it out",
+        backends=("paddle", "mindspore"),
     ),
     Refusal(
         "save_safetensors", "False", lambda args: not args.save_safetensors,
@@ -304,6 +319,22 @@ ON_SHARDING: tuple[Refusal, ...] = (
     _divided(
         "fp16_full_eval, bf16_full_eval", lambda args: args.fp16_full_eval or args.bf16_full_eval,
         "the divided weights keep their type", "bf16=True, which evaluates in half precision too",
+    ),
+    _with_deepspeed("one process", lambda args: world().size == 1, "it divides state among processes", "torchrun"),
+    _with_deepspeed(
+        "whole checkpoints", lambda args: args.save_strategy != "no" and not args.save_only_model,
+        "its optimizer state is not written into checkpoints",
+        "save_only_model=True, save_strategy='no', or sharding, whose checkpoints hold everything",
+    ),
+    _with_deepspeed("sharding", lambda args: bool(args.sharding), "both divide the state", "one of them"),
+    _with_deepspeed("fp16", lambda args: args.fp16, "its loss scale is not driven", "bf16=True"),
+    _with_deepspeed("torch_compile", lambda args: args.torch_compile, "it is not driven", "sharding='stage3'"),
+    _with_deepspeed(
+        "nonfinite", lambda args: args.nonfinite == "skip", "an update cannot be left out", "nonfinite='stop'"
+    ),
+    _with_deepspeed(
+        "auto_find_batch_size", lambda args: args.auto_find_batch_size,
+        "all processes run the same forward passes", "a smaller per_device_train_batch_size",
     ),
     Refusal(
         "sharding_degree", "without sharding", lambda args: args.sharding_degree != -1 and not args.sharding,

@@ -45,6 +45,10 @@ class Strategy:
         """The optimizer over groups of the wrapped model's parameters."""
         return self.backend.optimizers.build(cls, groups, options)
 
+    def engine_class(self, default: Any) -> Any:
+        """The class of the engine that computes gradients and updates."""
+        return default
+
     def take_optimizer(self, optimizer: Any) -> Any:
         """The optimizer that training uses, built here or by the user: it fits the wrapped model, or is refused."""
         return optimizer

@@ -251,7 +251,7 @@ class Trainer(
 
     def _make_engine(self) -> Any:
         args = self.args
-        engine = self.backend.engine.Engine(
+        engine = self.strategy.engine_class(self.backend.engine.Engine)(
             self.model,
             args.device,
             half=None if setup.pure_half(args) else setup.half(args),

@@ -26,7 +26,7 @@ REFUSED = [
     ({"sharding_degree": 4}, ["sharding_degree=4"]),
     ({"fsdp_min_num_params": 100}, ["fsdp_min_num_params=100"]),
     ({"fsdp_config": {"min_num_params": 100}}, ["fsdp_config"]),
-    ({"deepspeed": "config.json"}, ["deepspeed='config.json'", "not installed"]),
+    ({"deepspeed": "config.json"}, ["deepspeed='config.json'"]),
     ({"optim": "adamw_bnb_8bit"}, ["bitsandbytes"]),
     ({"optim": "lomo"}, ["lomo-optim"]),
     ({"optim": "galore_adamw", "optim_target_modules": "all-linear"}, ["galore-torch"]),
@@ -228,6 +228,7 @@ def test_several_processes_are_refused_where_no_backend_runs_them(monkeypatch):
 
 # -- what dividing state cannot be together with
 
+CONFIG = {"zero_optimization": {"stage": 2}}
 DIVIDED = [
     ({"sharding": "stage2", "auto_find_batch_size": True}, ["sharding='stage2'", "out of memory"]),
     ({"fsdp": "full_shard", "bf16_full_eval": True}, ["fsdp='full_shard'", "bf16=True"]),
@@ -238,6 +239,12 @@ DIVIDED = [
     ({"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 1}}, ["fsdp_config", "version"]),
     ({"fsdp": "full_shard", "fsdp_config": {"reshard_after_forward": False}}, ["fsdp_config", "stage2"]),
     ({"fsdp": "full_shard", "fsdp_config": {"activation_checkpointing": True}}, ["gradient_checkpointing=True"]),
+    ({"deepspeed": CONFIG}, ["deepspeed=", "save_only_model=True"]),
+    ({"deepspeed": CONFIG, "save_strategy": "no", "sharding": "stage1"}, ["both divide"]),
+    ({"deepspeed": CONFIG, "save_strategy": "no", "fp16": True}, ["bf16=True"]),
+    ({"deepspeed": CONFIG, "save_strategy": "no", "torch_compile": True}, ["sharding='stage3'"]),
+    ({"deepspeed": CONFIG, "save_strategy": "no", "nonfinite": "skip"}, ["nonfinite='stop'"]),
+    ({"deepspeed": CONFIG, "save_only_model": True, "auto_find_batch_size": True}, ["per_device_train_batch_size"]),
 ]
 
 
@@ -245,6 +252,7 @@ DIVIDED = [
 def two_processes(monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(answers, "installed", lambda module: True)
 
 
 @pytest.mark.parametrize(
@@ -261,8 +269,19 @@ def test_every_refusal_about_dividing_is_tried(two_processes):
     """But for keys of fsdp_config, which are all alike."""
     tried = [TrainingArguments("out", **given) for given, _ in DIVIDED]
     for refusal in answers.ON_SHARDING:
+        if refusal.shown == "with one process":
+            continue  # tried below
         if refusal.argument != "fsdp_config" or refusal.shown == "without fsdp":
             assert any(refusal.applies(args, "torch", "cpu") for args in tried), refusal.shown
+
+
+def test_deepspeed_divides_among_several_processes(monkeypatch):
+    args = TrainingArguments("out", deepspeed=CONFIG, save_strategy="no")
+    with pytest.raises(MissingPackageError, match="pip install deepspeed"):
+        args.check_backend("torch", "cpu")
+    monkeypatch.setattr(answers, "installed", lambda module: True)
+    with pytest.raises(RefusedError, match="torchrun"):
+        args.check_backend("torch", "cpu")
 
 
 def test_an_unknown_key_of_fsdp_config():

@@ -38,7 +38,11 @@ _meshes: dict[tuple, DeviceMesh] = {}
 
 
 def strategy(args: Any, team: Team) -> Alone | None:
-    """The one that args.sharding asks for; None where every process keeps everything."""
+    """The one that args.sharding or args.deepspeed asks for; None where every process keeps everything."""
+    if args.deepspeed:
+        from .zero import DeepSpeed
+
+        return DeepSpeed(args, team)
     words = args.sharding.split()
     if "stage1" in words:
         return SharedOptimizer(args, team)
@@ -232,19 +236,8 @@ class FullyShared(DataParallel):
             self.root.set_reshard_after_backward(last)
         return AS_IT_IS
 
-    @contextlib.contextmanager
-    def muted(self, wrapped: nn.Module) -> Iterator[None]:
-        outside = self.plain
-        held = [p.grad for p in outside]
-        for p in outside:
-            p.grad = None
-        hook = wrapped.register_forward_hook(lambda module, inputs, output: _mute(output))
-        try:
-            yield
-        finally:
-            hook.remove()
-            for p, gradient in zip(outside, held):
-                p.grad = gradient
+    def muted(self, wrapped: nn.Module) -> contextlib.AbstractContextManager:
+        return muted(wrapped, self.plain)
 
     def finish(self, parameters: list[nn.Parameter]) -> bool:
         outside = [p for p in parameters if not isinstance(p, DTensor)]
@@ -347,6 +340,21 @@ class FullyShared(DataParallel):
 
 def is_divided(model: nn.Module) -> bool:
     return isinstance(model, FSDPModule)
+
+
+@contextlib.contextmanager
+def muted(wrapped: nn.Module, outside: list[nn.Parameter]) -> Iterator[None]:
+    """Within it a backward pass leaves nothing: no gradient flows into the model, and those outside it are put back."""
+    held = [p.grad for p in outside]
+    for p in outside:
+        p.grad = None
+    hook = wrapped.register_forward_hook(lambda module, inputs, output: _mute(output))
+    try:
+        yield
+    finally:
+        hook.remove()
+        for p, gradient in zip(outside, held):
+            p.grad = gradient
 
 
 def _mute(output: Any) -> Any:
