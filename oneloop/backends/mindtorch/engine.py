@@ -24,9 +24,7 @@ from .tensors import from_numpy, to_numpy
 
 logger = logging.getLogger(__name__)
 
-WATCHES_OVERRIDES = (
-    False  # a training_step of the user's differentiates through loss_and_gradients; backward is refused
-)
+WATCHES_OVERRIDES = False  # a training_step of one's own calls loss_and_gradients; backward is refused
 
 
 class Engine:
