@@ -12,6 +12,8 @@ import numpy as np
 
 from ...data import seeding
 from ...data.columns import ColumnFilter
+from ...data.dealing import Dealt
+from ...data.order import Collated
 from ...data.permutation import key_of
 from ...data.workers import END, Workers
 from ...errors import DataError
@@ -47,8 +49,12 @@ class Loader:
         self.settings = settings or {}  # of Workers
         self.seed = 0  # of workers that walk; begin_epoch sets it
         self.workers: Workers | None = None
+        # (batches, samples of all processes) where the data set has only a part
+        self.known = dataset.known if isinstance(dataset, Dealt) else None
 
     def __len__(self) -> int:
+        if self.known is not None:
+            return self.known[0]
         if self.batch_sampler is not None:
             return len(self.batch_sampler)
         whole, rest = divmod(len(self.dataset), self.batch_size)
@@ -208,6 +214,11 @@ def iterate(loader: Any) -> Iterator[Any]:
     return iter(loader)
 
 
+def is_own(loader: Any) -> bool:
+    """Made by make_loader, which knows of several processes."""
+    return isinstance(loader, Loader)
+
+
 def is_loader(value: Any) -> bool:
     """Something that makes batches, not a data set."""
     made = any(base.__module__ == "mindspore.dataset.engine.iterators" for base in type(value).__mro__)
@@ -253,6 +264,8 @@ def make_loader(
                 "or leave dataset.batch() out."
             )
         return Batched(Pipeline(dataset), collate)
+    if batches is not None and batches.world > 1:
+        collate = Collated(collate)
     settings = {"ahead": prefetch or 2, "context": context or "fork", "in_order": in_order}
     return Loader(dataset, collate, batches, batch_size, drop_last, workers, persistent, settings)
 
