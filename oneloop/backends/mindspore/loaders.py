@@ -191,6 +191,27 @@ def _makes_batches(source: Any) -> bool:
     return any(_makes_batches(child) for child in getattr(source, "children", ()))
 
 
+def _is_sharded(source: Any) -> bool:
+    """Whether a pipeline gives each process its own part: some step of it was given num_shards."""
+    if (getattr(source, "num_shards", None) or 1) > 1 or getattr(getattr(source, "sampler", None), "num_shards", None):
+        return True
+    return any(_is_sharded(child) for child in getattr(source, "children", ()))
+
+
+def _dealt_pipeline(dealt: Dealt) -> Any:
+    """A pipeline for several processes: it deals itself out, or its samples are dealt out here."""
+    source = dealt.source
+    if _is_sharded(source):
+        return source
+    if _makes_batches(source):
+        raise DataError(
+            f"the data set makes batches itself, which cannot be dealt out to {dealt.world} processes. Give it its part "
+            "with num_shards and shard_id where it reads its data, or leave dataset.batch() out."
+        )
+    dealt.source = Pipeline(source)
+    return dealt
+
+
 # -- what the core asks
 
 
@@ -247,6 +268,8 @@ def make_loader(
 ) -> Loader:
     """Batches by a batch sampler, or in the order of data that is walked through. Iterating never draws from the
     random stream of the model."""
+    if isinstance(dataset, Dealt) and _is_pipeline(dataset.source):
+        dataset = _dealt_pipeline(dataset)
     if _is_pipeline(dataset):
         if workers:
             logger.warning(
@@ -272,5 +295,7 @@ def make_loader(
 
 def reseed_generator(dataset: Any, seed: int) -> None:
     """A pipeline shuffles by this seed from its next iteration on."""
+    if isinstance(dataset, Dealt):
+        dataset = dataset.source
     if isinstance(dataset, Pipeline):
         dataset.seed = seed
