@@ -193,8 +193,9 @@ def _makes_batches(source: Any) -> bool:
 
 def _is_sharded(source: Any) -> bool:
     """Whether a pipeline gives each process its own part: some step of it was given num_shards."""
-    if (getattr(source, "num_shards", None) or 1) > 1 or getattr(getattr(source, "sampler", None), "num_shards", None):
-        return True
+    for part in (source, getattr(source, "sampler", None)):
+        if (getattr(part, "num_shards", None) or 1) > 1:
+            return True
     return any(_is_sharded(child) for child in getattr(source, "children", ()))
 
 
@@ -205,8 +206,8 @@ def _dealt_pipeline(dealt: Dealt) -> Any:
         return source
     if _makes_batches(source):
         raise DataError(
-            f"the data set makes batches itself, which cannot be dealt out to {dealt.world} processes. Give it its part "
-            "with num_shards and shard_id where it reads its data, or leave dataset.batch() out."
+            f"the data set makes batches itself, which cannot be dealt out to {dealt.world} processes. Give it its "
+            "part with num_shards and shard_id where it reads its data, or leave dataset.batch() out."
         )
     dealt.source = Pipeline(source)
     return dealt
