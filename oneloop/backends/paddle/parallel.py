@@ -17,6 +17,7 @@ import paddle.distributed as dist
 from paddle import nn
 
 from ...errors import ArgumentError, ProcessLostError
+from ...lifesigns import LOST, LifeSigns
 from ...processes import ALONE, Team, world
 from ..messages import Messages
 from ..strategy import AS_IT_IS, Strategy
@@ -41,7 +42,7 @@ def join(args: Any) -> Team:
         if own:
             _start_group(args)
             atexit.register(leave)
-        _team = Processes(own)
+        _team = Processes(args.ddp_timeout, own)
     return _team
 
 
@@ -74,20 +75,31 @@ def leave() -> None:
     """End the group that join() made, before the interpreter takes its threads apart."""
     global _team
     team, _team = _team, None
-    if team is not None and team.own and dist.is_initialized():
-        dist.destroy_process_group()
+    if team is not None:
+        team.close()
 
 
 class Processes(Messages):
     """The team over paddle.distributed: short messages between hosts, over gloo."""
 
-    def __init__(self, own: bool) -> None:
+    def __init__(self, timeout: float, own: bool) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.own = own  # whether the group is ours to end
         self.host = None if dist.get_backend().lower() == "gloo" else dist.new_group(backend="gloo")
+        write, read = _board(self.size)
+        if self.is_main:
+            write(LOST, "")
+        self.signs = LifeSigns(self.rank, self.size, timeout, write, read)
+        self.meet()  # now every note is there: to read one that is not would be to wait for it
+
+    def close(self) -> None:
+        self.signs.stop()
+        if self.own and dist.is_initialized():
+            dist.destroy_process_group()
 
     @contextlib.contextmanager
     def _speaking(self) -> Iterator[None]:
+        self.signs.meetings += 1
         try:
             yield
         except (RuntimeError, OSError) as error:
@@ -99,11 +111,7 @@ class Processes(Messages):
     def explain(self, error: BaseException) -> ProcessLostError | None:
         if isinstance(error, ProcessLostError) or not _is_of_communication(error):
             return None
-        return ProcessLostError(
-            f"another process of the run is gone or does not answer. This process ({self.rank} of {self.size}) cannot "
-            "go on alone and leaves. What was saved before is whole: start all processes again with "
-            f"resume_from_checkpoint=True. The launcher's logs (workerlog.*) say who was first. ({_first_line(error)})"
-        )
+        return ProcessLostError(self.signs.who_is_lost(_first_line(error)))
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
         every: list[paddle.Tensor] = []
@@ -116,6 +124,23 @@ class Processes(Messages):
         with self._speaking():
             dist.broadcast(tensor, src=0, group=self.host)
             return tensor.numpy()
+
+
+def _board(size: int) -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
+    """write and read on the launcher's store, over a connection of their own: the group's may be waiting."""
+    host, port = (os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT"))
+    if not (host and port):
+        address = os.environ.get("PADDLE_MASTER") or os.environ["PADDLE_TRAINER_ENDPOINTS"].split(",")[0]
+        host, port = address.split(":")
+    store = paddle.base.core.TCPStore(host, int(port), False, size, 30)
+
+    def write(key: str, text: str) -> None:
+        store.set(f"oneloop/{key}", text)
+
+    def read(key: str) -> str | None:
+        return store.get(f"oneloop/{key}").decode() or None
+
+    return write, read
 
 
 _SIGNS_OF_LOSS = ("gloo", "connection", "timed out", "timeout", "nccl", "socket", "peer", "broken pipe", "tcp")
