@@ -66,6 +66,8 @@ def _start_group(args: Any) -> None:
     try:
         communication.init(known)
     except RuntimeError as error:
+        if os.environ.get("MS_ROLE") == "MS_SCHED":  # which is in here as long as the workers work
+            raise ProcessLostError(f"msrun's switchboard has lost a worker: {_first_line(error)}") from error
         raise ProcessLostError(
             f"the {world().size} processes that msrun started did not all come together: {_first_line(error)}. Look "
             "for one that failed at its start, or raise msrun's --cluster_time_out."
