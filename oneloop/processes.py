@@ -43,6 +43,10 @@ def world() -> World:
             local_size=_number("PADDLE_LOCAL_SIZE", size),
             launcher="paddle",
         )
+    if os.environ.get("MS_ROLE") == "MS_SCHED":
+        # msrun starts the script once more, as the workers' switchboard: it is none of them, and ends in join().
+        size = max(2, _number("MS_WORKER_NUM", 1))
+        return World(rank=size, size=size, local_rank=size, local_size=size, launcher="mindspore")
     if os.environ.get("MS_ROLE") == "MS_WORKER":
         size = _number("MS_WORKER_NUM", 1)
         rank = _number("MS_NODE_ID", _number("RANK_ID", 0))

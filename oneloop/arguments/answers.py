@@ -18,7 +18,7 @@ from .values import show
 RELEASED = ("torch", "paddle", "mindspore")
 COMING: tuple[str, ...] = ()
 EVERYWHERE = RELEASED + COMING
-PARALLEL = ("torch",)  # backends that run on several processes
+PARALLEL = ("torch", "paddle", "mindspore")  # backends that run on several processes
 _ONE_COPY = "the model is not cut up; use data parallelism, or sharding to share out its state"
 _PARTS = "a checkpoint is one whole model for any number of processes"
 _AMP = "Paddle's own lists of operations are used; write paddle.amp.auto_cast into the model's forward"
@@ -262,6 +262,13 @@ def _of_torch(name: str, backend: str, title: str) -> Refusal:
     )  # fmt: skip
 
 
+def _static_graph(backend: str, title: str) -> Refusal:
+    return Refusal(
+        "ddp_static_graph", "True, on several processes", lambda args: args.ddp_static_graph and world().size > 1,
+        f"{title}'s data parallelism has no such promise to build on", "leave it out", backends=(backend,),
+    )  # fmt: skip
+
+
 ON_PADDLE: tuple[Refusal, ...] = (
     *(_half(name) for name in ("fp16", "bf16", "fp16_full_eval", "bf16_full_eval")),
     *(_of_torch(name, "paddle", "Paddle") for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")),
@@ -274,6 +281,22 @@ ON_PADDLE: tuple[Refusal, ...] = (
         "torch_compile_mode", "any", lambda args: args.torch_compile_mode is not None,
         "paddle.jit.to_static has no modes", "leave it out", backends=("paddle",),
     ),
+    Refusal(
+        "sharding", "stage2, stage3", divides,
+        "Paddle's group_sharded_parallel runs on accelerators alone, where this release does not drive it yet",
+        'sharding="stage1"', backends=("paddle",),
+    ),
+    Refusal(
+        "sharding", "offload, auto_wrap with stage1",
+        lambda args: not divides(args) and bool({"offload", "auto_wrap"} & set(args.sharding.split())),
+        "stage 1 divides the optimizer's state alone, which needs no wrapping and stays on the device",
+        'sharding="stage1"', backends=("paddle",),
+    ),
+    Refusal(
+        "fsdp_config", "any", lambda args: any((args.fsdp_config or {}).values()), "it is for FSDP of torch",
+        "leave it out", backends=("paddle",),
+    ),
+    _static_graph("paddle", "Paddle"),
 )  # fmt: skip
 
 _NO_BF16 = "MindSpore has no bfloat16 kernels for a CPU"
@@ -303,6 +326,20 @@ ON_MINDSPORE: tuple[Refusal, ...] = (
         "torch_compile_mode", "any", lambda args: args.torch_compile_mode is not None,
         "it is a mode of torch's compiler", "leave it out", backends=("mindspore",),
     ),
+    Refusal(
+        "sharding", "any", lambda args: bool(args.sharding) and args.sharding != "replicate",
+        "MindSpore divides optimizer state by its parallel optimizer, which is for graphs on Ascend alone",
+        "leave it out: every process keeps all of it", backends=("mindspore",),
+    ),
+    Refusal(
+        "sharding_degree", "any", lambda args: args.sharding_degree != -1, "nothing is divided on MindSpore",
+        "leave it out", backends=("mindspore",),
+    ),
+    Refusal(
+        "fsdp_config", "any", lambda args: any((args.fsdp_config or {}).values()), "it is for FSDP of torch",
+        "leave it out", backends=("mindspore",),
+    ),
+    _static_graph("mindspore", "MindSpore"),
     Refusal(
         "gradient_checkpointing_kwargs", "any", lambda args: bool(args.gradient_checkpointing_kwargs),
         "MindSpore's recomputation has no such options", "leave it out", backends=("mindspore",),
@@ -339,13 +376,13 @@ ON_SHARDING: tuple[Refusal, ...] = (
     Refusal(
         "sharding_degree", "without sharding", lambda args: args.sharding_degree != -1 and not args.sharding,
         "it says how many processes share one copy, and nothing is shared", 'set sharding, such as "stage2"',
-        backends=("torch",),
+        backends=("torch", "paddle"),
     ),
     Refusal(
         "sharding_degree", "no divisor of the processes",
         lambda args: bool(args.sharding) and bool(world().size % degree_of(args, world().size)),
         "groups of that size cannot be made of the processes that there are", "a number that divides them",
-        backends=("torch",),
+        backends=("torch", "paddle"),
     ),
     Refusal(
         "fsdp_config", "without fsdp", lambda args: any((args.fsdp_config or {}).values()) and not divides(args),
@@ -356,7 +393,6 @@ ON_SHARDING: tuple[Refusal, ...] = (
 )  # fmt: skip
 
 _LATER = "it is not in this release yet"
-_NOT_TORCH = ("paddle", "mindspore")
 
 # What a later release brings: take the entry out here when it does.
 NOT_YET: tuple[Refusal, ...] = (
@@ -364,17 +400,6 @@ NOT_YET: tuple[Refusal, ...] = (
         "report_to", ", ".join(name for name, writer in WRITERS.items() if not writer.released),
         lambda args: any(not WRITERS[name].released for name in args.report_to), _LATER,
         'report_to="tensorboard", or the service\'s own callback in callbacks=',
-    ),
-    Refusal(
-        "sharding", "any", lambda args: bool(args.sharding), _LATER, "one process, with smaller batches",
-        backends=_NOT_TORCH,
-    ),
-    Refusal(
-        "sharding_degree", "any", lambda args: args.sharding_degree != -1, _LATER, "leave it out", backends=_NOT_TORCH
-    ),
-    Refusal(
-        "fsdp_config", "any", lambda args: any((args.fsdp_config or {}).values()), _LATER, "leave it out",
-        backends=_NOT_TORCH,
     ),
     Refusal("parallelism_config", "any", lambda args: args.parallelism_config is not None, _LATER, "one process"),
     Refusal("ray_scope", "other than last", lambda args: args.ray_scope != "last", _LATER, 'ray_scope="last"'),

@@ -34,10 +34,10 @@ command line (`--learning_rate 1e-4`). Nothing is ignored in silence. To each ar
 - **refuses**: this framework, this machine or this release cannot do it. There is an error when the arguments meet
   the model, which says why and what to use instead.
 
-"later" is a refusal that a later release lifts. "for several
-processes" is accepted, and leaves a single process nothing to do. An unknown name is an error that suggests the
-nearest one, and a value of the wrong type or out of range is an error that shows what is allowed. Numbers and dicts
-may be given as text (`"1e-4"`, `'{"min_lr": 1e-6}'`), lists as `"a,b"`.
+"later" is a refusal that a later release lifts. "for several processes" is accepted, and leaves a single process
+nothing to do. An unknown name is an error that suggests the nearest one, and a value of the wrong type or out of range
+is an error that shows what is allowed. Numbers and dicts may be given as text (`"1e-4"`, `'{"min_lr": 1e-6}'`), lists
+as `"a,b"`.
 
 """
 
@@ -59,7 +59,7 @@ except where the row says that this release does not use it.
 |---|---|---|---|---|
 {refused}
 
-Several processes (`torchrun` and its like) are refused as a whole in this release.
+Several processes are started by the framework's own launcher: see [distributed.md](distributed.md).
 
 These names, one of transformers and the others of PaddleNLP, cannot be given at all:
 

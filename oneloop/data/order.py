@@ -12,6 +12,7 @@ Since positions are dealt out in their order, the number of processes changes wh
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,16 @@ class Order:
 
 class NoBatch:
     """What a loader yields where its process has no sample while others have."""
+
+
+class Collated:
+    """A collator that is never called for no sample: where a process has none, it has no batch."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return self.collate(samples) if len(samples) else NoBatch()
 
 
 class BatchSampler:

@@ -45,8 +45,10 @@ REFUSED = [
     ({"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 2}}}, ["gradient_accumulation_steps"]),
 ]
 ON_PADDLE = [
-    ({"sharded_ddp": "simple"}, ["sharded_ddp='simple'", "not in this release yet"]),
-    ({"sharding": "stage1"}, ["sharding='stage1'", "not in this release yet"]),
+    ({"sharding": "stage2"}, ["sharding='stage2'", "group_sharded_parallel runs on accelerators alone", "stage1"]),
+    ({"fsdp": "full_shard"}, ["fsdp='full_shard'", "group_sharded_parallel"]),
+    ({"sharded_ddp": "zero_dp_2"}, ["sharded_ddp='zero_dp_2'", "group_sharded_parallel"]),
+    ({"sharding": "stage1 auto_wrap"}, ["sharding='stage1 auto_wrap'", "needs no wrapping"]),
     ({"fp16": True}, ["fp16=True", "Paddle computes in half precision on accelerators alone"]),
     ({"bf16": True, "fp16_opt_level": "O2"}, ["bf16=True", "on accelerators alone"]),
     ({"fp16_full_eval": True}, ["fp16_full_eval=True", "on accelerators alone"]),
@@ -64,6 +66,9 @@ FINE_ON_PADDLE = [
     {"torch_compile": True},
     {"recompute": True},
     {"do_export": True},
+    {"sharding": "stage1"},
+    {"sharded_ddp": "simple", "sharding_degree": 1},
+    {"fsdp_config": {"min_num_params": 0, "xla": False}},
     *({"optim": name} for name in ("adamw", "adamw_hf", "adamw_torch", "adamw_torch_fused", "sgd", "rmsprop")),
 ]
 FINE = [
@@ -146,6 +151,10 @@ ON_MINDSPORE = [
     ({"torch_compile_backend": "inductor"}, ["compiler of torch", "mindspore.jit"]),
     ({"torch_compile_mode": "max-autotune"}, ["mode of torch's compiler"]),
     ({"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}, ["no such options"]),
+    ({"sharding": "stage1"}, ["sharding='stage1'", "parallel optimizer", "Ascend"]),
+    ({"fsdp": "full_shard"}, ["fsdp='full_shard'", "Ascend"]),
+    ({"sharding_degree": 2}, ["sharding_degree=2", "nothing is divided"]),
+    ({"fsdp_config": {"min_num_params": 100}}, ["FSDP of torch"]),
 ]
 FINE_ON_MINDSPORE = [
     {},
@@ -181,7 +190,17 @@ def test_bfloat16_is_for_the_accelerators_of_mindspore():
 
 def test_every_refusal_is_tried_here():
     tried = {name for given, _ in [*REFUSED, *ON_PADDLE, *ON_MINDSPORE] for name in given}
-    assert {refusal.argument for refusal in answers.REFUSALS} <= tried
+    assert {refusal.argument for refusal in answers.REFUSALS} <= tried | {"ddp_static_graph"}  # which is next
+
+
+@pytest.mark.parametrize(("backend", "title"), [("paddle", "Paddle"), ("mindspore", "MindSpore")])
+def test_static_graphs_are_of_torch(backend, title, monkeypatch):
+    args = TrainingArguments("out", ddp_static_graph=True)
+    args.check_backend(backend, "cpu")  # one process has nothing to share
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RefusedError, match=f"ddp_static_graph=True cannot be used on {backend}.*{title}'s data"):
+        args.check_backend(backend, "cpu")
 
 
 def test_all_that_is_refused_is_said_at_once():
@@ -221,9 +240,10 @@ def test_a_writer_that_is_not_installed(monkeypatch):
 def test_several_processes_are_refused_where_no_backend_runs_them(monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
-    TrainingArguments("out").check_backend("torch", "cpu")
-    with pytest.raises(RefusedError, match="2 processes were launched, but on paddle"):
-        TrainingArguments("out").check_backend("paddle", "cpu")
+    for backend in ("torch", "paddle", "mindspore"):
+        TrainingArguments("out").check_backend(backend, "cpu")
+    with pytest.raises(RefusedError, match="2 processes were launched, but on mindtorch"):
+        TrainingArguments("out").check_backend("mindtorch", "cpu")
 
 
 # -- what dividing state cannot be together with

@@ -43,12 +43,9 @@ FOREIGN = {
 }
 # What later releases bring.
 LATER = {
-    "fsdp_config",
     "parallelism_config",
     "ray_scope",
     "report_to",
-    "sharding",
-    "sharding_degree",
     "trackio_static_space_id",
     "train_sampling_strategy",
 }
@@ -252,5 +249,4 @@ def test_the_lasting_refusals_are_a_closed_list():
 def test_what_later_releases_bring_is_a_closed_list():
     assert {refusal.argument for refusal in NOT_YET} == LATER
     partly = {"ray_scope", "report_to", "train_sampling_strategy"}  # these three refuse some of their values
-    elsewhere = {"fsdp_config", "sharding", "sharding_degree"}  # later on other frameworks alone
-    assert set(answered("later")) == LATER - partly - elsewhere
+    assert set(answered("later")) == LATER - partly

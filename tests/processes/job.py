@@ -1,20 +1,18 @@
-"""Short runs that several processes share, as a program under torchrun: `job.py FOLDER CASE [CASE ...]`.
+"""Short runs that several processes share, as a program under torchrun: `job.py FOLDER CASE [CASE ...]`; see cases.py.
 
-Each case trains or evaluates, and returns what the tests compare; every process writes the results of all cases into
-FOLDER/rankN.json. The same cases run in one process, with the same global batch.
+Here are the cases that only torch has; those of every framework are run with them.
 """
 
-import json
 import random
 import sys
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from oneloop import Trainer, TrainerCallback, TrainingArguments
+from oneloop import Trainer
 from oneloop.errors import ProcessLostError
 from oneloop.processes import world
+<<<<<<< HEAD
 from tests.backends_support import FEATURES, rows, tagged
 from tests.kits.torch_kit import Kit
 
@@ -260,7 +258,24 @@ def evaluated(folder):
         "labels": predicted.label_ids.tolist(),
         "test_loss": predicted.metrics["test_loss"],
     }
+=======
+from tests.backends_support import rows
+from tests.processes.cases import (
+    CASES,
+    GLOBAL_BATCH,
+    KIT,
+    Numbered,
+    arguments,
+    case,
+    course,
+    main,
+    mean_of_predictions,
+    train,
+)
+>>>>>>> 8baf8a6 (Data parallel under paddle.distributed.launch and msrun; stage 1 through fleet)
 
+torch.set_num_threads(1)
+__all__ = ["CASES", "GLOBAL_BATCH", "KIT", "arguments", "main", "mean_of_predictions", "train"]
 
 # -- other data
 
@@ -364,26 +379,6 @@ def own_loader(folder):
     }
 
 
-# -- another number of processes
-
-UPDATE = 12  # samples
-PER_DEVICE = {1: 3, 2: 3, 3: 4, 4: 3}
-
-
-def elastic_run(folder, name, resume=None, **given):
-    options = {"per_device_train_batch_size": PER_DEVICE[world().size], "max_steps": 8, "optim": "adamw_torch"}
-    options |= {"save_strategy": "steps", "save_steps": 4, "learning_rate": 0.01}
-    data = Numbered(rows(44))
-    trainer = train(folder, name, KIT.classifier(), data, resume=resume, **options | given)
-    return course(trainer) | {"asked": data.asked}
-
-
-@case
-def elastic(folder):
-    accumulation = UPDATE // world().size // PER_DEVICE[world().size]
-    return elastic_run(folder, "elastic", gradient_accumulation_steps=accumulation)
-
-
 class Noisy(Numbered):
     """Each look at a sample adds a number from each of the global streams."""
 
@@ -401,40 +396,6 @@ def noisy(folder):
 
 
 # -- manners
-
-
-class Asking(TrainerCallback):
-    """The last process alone asks for things; all note what is done."""
-
-    def __init__(self):
-        self.saved, self.evaluated = [], []
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if world().rank == world().size - 1:
-            control.should_save = state.global_step == 2
-            control.should_evaluate = state.global_step == 3
-            control.should_training_stop = state.global_step == 5
-
-    def on_save(self, args, state, control, **kwargs):
-        self.saved.append(state.global_step)
-
-    def on_evaluate(self, args, state, control, metrics=None, **kwargs):
-        self.evaluated.append((state.global_step, metrics["eval_loss"]))
-
-
-@case
-def asked_by_one(folder):
-    asking = Asking()
-    trainer = train(
-        folder,
-        "asked",
-        KIT.classifier(),
-        rows(80),
-        callbacks=[asking],
-        eval_dataset=rows(5),
-        include_tokens_per_second=True,
-    )
-    return {"saved": asking.saved, "evaluated": asking.evaluated, "steps": trainer.state.global_step}
 
 
 class Partly(torch.nn.Module):
@@ -471,37 +432,6 @@ def options_of_ddp(folder):
         "static": getattr(wrapped, "static_graph", None),
         "losses": trainer.seen.losses,
     }
-
-
-@case
-def one_bad_sample(folder):
-    """A sample that is not finite is seen by one process, and all leave the update out."""
-    data = rows(29)
-    data[13]["x"][:] = np.nan
-    trainer = train(folder, "bad", KIT.classifier(), data, nonfinite="skip", num_train_epochs=1)
-    return {
-        "weights": course(trainer)["weights"],
-        "skipped": trainer.engine.skipped,
-        "steps": trainer.state.global_step,
-    }
-
-
-@case
-def first_and_later(folder):
-    """main_process_first, and which process does what."""
-    args = arguments(folder, "first")
-    marker = Path(folder) / "prepared"
-    with args.main_process_first(desc="a marker"):
-        found = marker.exists()
-        marker.touch()
-    return {"found": found, "log": args.should_log, "save": args.should_save, "timeout": args.ddp_timeout_delta.seconds}
-
-
-@case
-def counted(folder):
-    """Tokens and operations are those of all processes."""
-    trainer = train(folder, "counted", KIT.tagger(), tagged([4] * 29), include_num_input_tokens_seen=True)
-    return {"tokens": trainer.state.num_input_tokens_seen, "flops": trainer.state.total_flos}
 
 
 @case
@@ -577,28 +507,6 @@ def criterion_with_weights(folder):
     model = KIT.classifier(returns="logits")
     trainer = train(folder, "criterion", model, rows(29), WithCriterion, criterion=criterion)
     return course(trainer) | {"scale": float(criterion.scale.detach())}
-
-
-@case
-def resumed(folder):
-    """Eight steps in one go, and in two."""
-    given = {"save_strategy": "steps", "save_steps": 4, "max_steps": 8, "optim": "adamw_torch"}
-    whole = train(folder, "whole", KIT.classifier(dropout=0.3, norm=True), rows(32), **given)
-    checkpoint = Path(folder) / "whole" / "checkpoint-4"
-    again = train(folder, "again", KIT.classifier(dropout=0.3, norm=True), rows(32), resume=str(checkpoint), **given)
-    return {"whole": course(whole), "again": course(again), "files": sorted(p.name for p in checkpoint.iterdir())}
-
-
-def main(folder, *names, cases=CASES):
-    torch.set_num_threads(1)
-    found = {}
-    for name in names or cases:
-        if name.startswith("from:"):
-            found["elastic"] = elastic_run(folder, "resumed", name.removeprefix("from:"))
-        else:
-            found[name] = cases[name](folder)
-    path = Path(folder) / f"rank{world().rank}.json"
-    path.write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

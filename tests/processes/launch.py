@@ -1,4 +1,4 @@
-"""Starting programs of several processes under torchrun, one thread each, and reading what they left."""
+"""Starting programs of several processes under the frameworks' launchers, one thread each; reading what they left."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = Path(__file__).with_name("job.py")
+CASES = Path(__file__).with_name("cases.py")
 
 
 def environment(**more):
@@ -46,6 +47,37 @@ def run(processes, *argv, script=JOB, options=(), status=0):
     said, _ = child.communicate(timeout=600)
     assert child.returncode == status, f"exit status {child.returncode}\n{said}"
     return said
+
+
+def run_cases(framework, processes, folder, *names, status=0):
+    """cases.py under the framework's own launcher; all that its processes said."""
+    logs = Path(folder) / "logs"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # msrun calls `python`
+    child = subprocess.run(
+        [*_launcher(framework, processes, logs), str(CASES), str(folder), *names],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment(FRAMEWORK=framework, PATH=path),
+        text=True,
+        timeout=600,
+        cwd=folder,
+    )
+    said = "\n".join([child.stdout, *(log.read_text() for log in sorted(logs.glob("worker*")))])
+    assert child.returncode == status, f"exit status {child.returncode}\n{said}"
+    return said
+
+
+def _launcher(framework, processes, logs):
+    if processes == 1:
+        return [sys.executable]
+    if framework == "paddle":
+        launcher = [sys.executable, "-m", "paddle.distributed.launch", f"--nproc_per_node={processes}"]
+        return [*launcher, f"--log_dir={logs}"]
+    if framework == "mindspore":
+        count = [f"--worker_num={processes}", f"--local_worker_num={processes}", "--join=True"]
+        place = [f"--master_port={free_port()}", f"--log_dir={logs}"]
+        return [str(Path(sys.executable).with_name("msrun")), *count, *place]
+    return command(processes, "")[:-1]
 
 
 def results(folder, processes):

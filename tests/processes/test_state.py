@@ -53,9 +53,9 @@ def test_a_run_goes_on_with_another_number_of_processes(before, after, shared, t
     alone = shared(1)[0]["elastic"]
     every = results(tmp_path, after)
     for each in every:
-        assert each["elastic"]["losses"] == pytest.approx(alone["losses"][4:], rel=1e-6)
+        assert each["from:elastic"]["losses"] == pytest.approx(alone["losses"][4:], rel=1e-6)
     # The epoch has 44 samples, and updates of 12: the resumed run has those of the second epoch alone.
-    asked = sorted(n for each in every for n in each["elastic"]["asked"])
+    asked = sorted(n for each in every for n in each["from:elastic"]["asked"])
     assert asked == list(range(44))
 
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from ...data import seeding
 from ...data.columns import ColumnFilter
+from ...data.dealing import Dealt
+from ...data.order import Collated
 from ...data.permutation import key_of
 from ...data.workers import END, Workers
 from ...errors import DataError
@@ -47,8 +49,12 @@ class Loader:
         self.settings = settings or {}  # of Workers
         self.seed = 0  # of workers that walk; begin_epoch sets it
         self.workers: Workers | None = None
+        # (batches, samples of all processes) where the data set has only a part
+        self.known = dataset.known if isinstance(dataset, Dealt) else None
 
     def __len__(self) -> int:
+        if self.known is not None:
+            return self.known[0]
         if self.batch_sampler is not None:
             return len(self.batch_sampler)
         whole, rest = divmod(len(self.dataset), self.batch_size)
@@ -185,6 +191,28 @@ def _makes_batches(source: Any) -> bool:
     return any(_makes_batches(child) for child in getattr(source, "children", ()))
 
 
+def _is_sharded(source: Any) -> bool:
+    """Whether a pipeline gives each process its own part: some step of it was given num_shards."""
+    for part in (source, getattr(source, "sampler", None)):
+        if (getattr(part, "num_shards", None) or 1) > 1:
+            return True
+    return any(_is_sharded(child) for child in getattr(source, "children", ()))
+
+
+def _dealt_pipeline(dealt: Dealt) -> Any:
+    """A pipeline for several processes: it deals itself out, or its samples are dealt out here."""
+    source = dealt.source
+    if _is_sharded(source):
+        return source
+    if _makes_batches(source):
+        raise DataError(
+            f"the data set makes batches itself, which cannot be dealt out to {dealt.world} processes. Give it its "
+            "part with num_shards and shard_id where it reads its data, or leave dataset.batch() out."
+        )
+    dealt.source = Pipeline(source)
+    return dealt
+
+
 # -- what the core asks
 
 
@@ -209,8 +237,8 @@ def iterate(loader: Any) -> Iterator[Any]:
 
 
 def is_own(loader: Any) -> bool:
-    """Whether a loader is one of ours, which deals its samples out to the processes by itself."""
-    return isinstance(loader, Loader) and not isinstance(loader.dataset, Pipeline)
+    """Made by make_loader, which knows of several processes."""
+    return isinstance(loader, Loader)
 
 
 def is_loader(value: Any) -> bool:
@@ -241,6 +269,8 @@ def make_loader(
 ) -> Loader:
     """Batches by a batch sampler, or in the order of data that is walked through. Iterating never draws from the
     random stream of the model."""
+    if isinstance(dataset, Dealt) and _is_pipeline(dataset.source):
+        dataset = _dealt_pipeline(dataset)
     if _is_pipeline(dataset):
         if workers:
             logger.warning(
@@ -258,11 +288,15 @@ def make_loader(
                 "or leave dataset.batch() out."
             )
         return Batched(Pipeline(dataset), collate)
+    if batches is not None and batches.world > 1:
+        collate = Collated(collate)
     settings = {"ahead": prefetch or 2, "context": context or "fork", "in_order": in_order}
     return Loader(dataset, collate, batches, batch_size, drop_last, workers, persistent, settings)
 
 
 def reseed_generator(dataset: Any, seed: int) -> None:
     """A pipeline shuffles by this seed from its next iteration on."""
+    if isinstance(dataset, Dealt):
+        dataset = dataset.source
     if isinstance(dataset, Pipeline):
         dataset.seed = seed

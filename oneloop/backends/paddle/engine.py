@@ -84,6 +84,10 @@ class Engine:
         self.backward(loss)
         return loss.detach()
 
+    def stand_by(self) -> None:
+        """This process had nothing to compute in an update whose gradients come from the others."""
+        self._scaled = self.scaler is not None
+
     def include(self, optimizer: Any) -> None:
         """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
         known = {id(p) for p in self.parameters}

@@ -19,6 +19,8 @@ from paddle.io.dataloader import worker as worker_state
 from paddle.io.dataloader.collate import default_collate_fn
 
 from ...data import seeding
+from ...data.dealing import Dealt
+from ...data.order import Collated
 from ...data.permutation import key_of
 from ...data.streams import minds_workers, warn_of_repeats
 from ...data.workers import END, Workers
@@ -30,6 +32,8 @@ _WORKERS = -104  # keeps the seeds of workers apart from those of data/seeding.p
 class Loader(DataLoader):
     """Batches made here, one after the other, or in worker processes."""
 
+    known: tuple[int, int] | None = None  # (batches, samples of all processes) where the data set has only a part
+
     def __init__(self, dataset: Any, *, settings: dict[str, Any], **options: Any) -> None:
         super().__init__(dataset, use_buffer_reader=False, use_shared_memory=False, **options)
         self.settings = settings  # of Workers
@@ -40,6 +44,8 @@ class Loader(DataLoader):
 
     def __len__(self) -> int:
         """Batches of an epoch; a TypeError, which Python takes for "no length", where an iterable data set has none."""
+        if self.known is not None:
+            return self.known[0]
         if not isinstance(self.dataset, IterableDataset):
             return len(self.batch_sampler)
         try:
@@ -179,6 +185,11 @@ def iterate(loader: Any) -> Iterator[Any]:
     return iter(Loader(loader.dataset, settings=settings, **options))
 
 
+def is_own(loader: Any) -> bool:
+    """Made by make_loader, which knows of several processes."""
+    return isinstance(loader, Loader)
+
+
 def is_loader(value: Any) -> bool:
     """Something that makes batches, not a data set."""
     return isinstance(value, DataLoader)
@@ -214,13 +225,18 @@ def make_loader(
         "persistent": persistent,
         "seed": seed,
     }
+    if batches is not None and batches.world > 1:
+        options["collate_fn"] = Collated(collate)
     if batches is not None:
         return Loader(dataset, batch_sampler=batches, **options)
+    known = dataset.known if isinstance(dataset, Dealt) else None
     if not isinstance(dataset, IterableDataset):
         dataset = Stream(dataset, batch_size)
     elif workers > 1:
         warn_of_repeats(dataset, "paddle", "paddle.io.get_worker_info()")
-    return Loader(dataset, batch_size=batch_size, drop_last=drop_last, **options)
+    loader = Loader(dataset, batch_size=batch_size, drop_last=drop_last, **options)
+    loader.known = known
+    return loader
 
 
 class Stream(IterableDataset):

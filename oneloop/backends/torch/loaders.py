@@ -13,23 +13,13 @@ from torch.utils.data._utils import worker as worker_state
 
 from ...data import seeding
 from ...data.dealing import Dealt
-from ...data.order import NoBatch
+from ...data.order import Collated
 from ...data.permutation import key_of
 from ...data.streams import minds_workers, warn_of_repeats
 from ...errors import OneloopError
 from ...preemption import leave_to_main_process
 
 _WORKERS = -104  # keeps the seeds of workers apart from those of data/seeding.py
-
-
-class Collated:
-    """A collator that is never called for no sample: where a process has none, it has no batch."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self.collate = collate
-
-    def __call__(self, samples: list[Any]) -> Any:
-        return self.collate(samples) if len(samples) else NoBatch()
 
 
 class Loader(DataLoader):

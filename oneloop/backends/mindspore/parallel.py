@@ -1,0 +1,227 @@
+"""Several processes: how they find each other, what they say to each other, and how they share the work on a model.
+
+A `Team` (see processes.py) carries plain values; a strategy (see backends/strategy.py) carries gradients and weights.
+`strategy(args, team)` picks one: `Alone` for one process, `DataParallel` for several.
+"""
+
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import mindspore as ms
+import mindspore.communication as communication
+import numpy as np
+from mindspore import nn, ops
+
+from ...errors import ArgumentError, ProcessLostError
+from ...processes import ALONE, Team, world
+from ..messages import Messages
+from ..strategy import Strategy
+from . import devices, weights
+from .models import unwrap
+
+_BACKENDS = {"cpu": "mccl", "cuda": "nccl", "npu": "hccl"}
+_team: "Processes | None" = None
+
+
+# -- the group
+
+
+def join(args: Any) -> Team:
+    """The team of this run. The group is made at the first call, from msrun's variables, and ends with the
+    interpreter; one that the script has made itself is used, and left alone.
+
+    In the process that msrun starts as a switchboard for the others, this is where the script ends.
+    """
+    global _team
+    if world().size == 1:
+        return ALONE
+    if _team is None:
+        own = not communication.GlobalComm.INITED
+        if own:
+            _start_group(args)
+            atexit.register(leave)
+        _team = Processes(own)
+    return _team
+
+
+def _start_group(args: Any) -> None:
+    if os.environ.get("MS_ROLE") == "MS_SCHED" and os.environ.get("MS_WORKER_NUM") == "1":
+        raise SystemExit(0)  # its one worker never asks for it
+    asked, known = args.ddp_backend, _BACKENDS[args.device.type]
+    if asked not in (None, known):
+        raise ArgumentError(
+            f"ddp_backend (xpu_backend) {asked!r} does not connect processes on the device {args.device} in MindSpore; "
+            f"expected {known}. Leave it out to take the one for the device."
+        )
+    if world().launcher != "mindspore":
+        raise ArgumentError(
+            f"the model is one of MindSpore, and the {world().size} processes were started by the launcher of "
+            f"{world().launcher}. Start them with msrun."
+        )
+    devices.place(None, args.device)
+    try:
+        communication.init(known)
+    except RuntimeError as error:
+        if os.environ.get("MS_ROLE") == "MS_SCHED":  # which is in here as long as the workers work
+            raise ProcessLostError(f"msrun's switchboard has lost a worker: {_first_line(error)}") from error
+        raise ProcessLostError(
+            f"the {world().size} processes that msrun started did not all come together: {_first_line(error)}. Look "
+            "for one that failed at its start, or raise msrun's --cluster_time_out."
+        ) from error
+
+
+def leave() -> None:
+    """End the group that join() made, before the interpreter takes its threads apart."""
+    global _team
+    team, _team = _team, None
+    if team is not None and team.own and communication.GlobalComm.INITED:
+        communication.release()
+
+
+class Processes(Messages):
+    """The team over MindSpore's collectives. Each is an operation on the device, which the host waits for."""
+
+    def __init__(self, own: bool) -> None:
+        self.rank, self.size = communication.get_rank(), communication.get_group_size()
+        self.own = own  # whether the group is ours to end
+        self._gather, self._spread = ops.AllGather(), ops.Broadcast(0)
+
+    @contextlib.contextmanager
+    def _speaking(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            lost = self.explain(error)
+            if lost is None:
+                raise
+            raise lost from error
+
+    def explain(self, error: BaseException) -> ProcessLostError | None:
+        if isinstance(error, ProcessLostError) or not _is_of_communication(error):
+            return None
+        return ProcessLostError(
+            f"another process of the run is gone or does not answer. This process ({self.rank} of {self.size}) cannot "
+            "go on alone and leaves. What was saved before is whole: start all processes again with "
+            f"resume_from_checkpoint=True. msrun's logs (worker_*.log) say who was first. ({_first_line(error)})"
+        )
+
+    def gather(self, array: np.ndarray) -> list[np.ndarray]:
+        with self._speaking():
+            every = self._gather(ms.Tensor(array)).asnumpy()
+        return list(every.reshape(self.size, -1))
+
+    def spread(self, array: np.ndarray) -> np.ndarray:
+        with self._speaking():
+            return self._spread((ms.Tensor(array),))[0].asnumpy()
+
+
+_SIGNS_OF_LOSS = ("mccl", "hccl", "nccl", "allgather", "allreduce", "collective", "connection", "timed out", "cluster")
+
+
+def _is_of_communication(error: BaseException) -> bool:
+    """MindSpore raises plain RuntimeErrors, which only their words tell apart."""
+    text = str(error).lower()
+    return type(error) is RuntimeError and any(sign in text for sign in _SIGNS_OF_LOSS)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
+    return (lines or ["no reason given"])[0][:300]
+
+
+# -- strategies
+
+
+class Alone(Strategy):
+    """One process, which shares nothing."""
+
+    def __init__(self, args: Any, team: Team) -> None:
+        super().__init__(args, team, sys.modules[__package__])
+
+
+class DataParallel(Alone):
+    """Every process has the whole model. Gradients are averaged once an update, after its last micro-batch, as a few
+    flat tensors: MindSpore's own averaging takes part in every gradient of a graph, and so in every micro-batch."""
+
+    def __init__(self, args: Any, team: Team) -> None:
+        super().__init__(args, team)
+        self._sum = ops.AllReduce()
+        self._bucket_bytes = (args.ddp_bucket_cap_mb or 25) * 2**20
+        self._model: nn.Cell | None = None
+
+    def agree(self, model: Any) -> None:
+        self._from_main([value for _, value in weights._every_name(unwrap(model))])
+
+    def wrap(self, model: Any) -> Any:
+        self._model = unwrap(model)
+        self.agree(model)
+        return model
+
+    def begin(self, all_take_part: bool) -> None:
+        if self._model is not None:
+            self.settle(self._model)
+
+    def finish(self, parameters: list[ms.Parameter]) -> bool:
+        """The mean of the gradients of all processes. All have the same ones: what takes no part in a loss has a
+        gradient of zeros here; a process that had nothing to compute has none at all."""
+        trained = [p for p in parameters if p.requires_grad]
+        none = [float(getattr(p, "grad", None) is None) for p in trained]
+        every = self.team.compare([float(bool(none) and all(none))])
+        if all(of_rank[0] for of_rank in every):
+            return False
+        for bucket in _buckets(trained, self._bucket_bytes):
+            held = [getattr(p, "grad", None) for p in bucket]
+            arrays = [np.zeros(p.shape, np.float32) if g is None else g.asnumpy() for p, g in zip(bucket, held)]
+            flat = np.concatenate([array.reshape(-1).astype(np.float32, copy=False) for array in arrays])
+            flat = self._sum(ms.Tensor(flat / np.float32(self.team.size))).asnumpy()
+            for p, part in zip(bucket, np.split(flat, np.cumsum([p.size for p in bucket])[:-1])):
+                p.grad = ms.Tensor(part.reshape(p.shape), p.dtype)
+        return False
+
+    def mean(self, loss: Any) -> Any:
+        value = np.zeros(1, np.float32) if loss is None else loss.asnumpy().astype(np.float32).reshape(1)
+        return (self._sum(ms.Tensor(value)) / self.team.size).reshape(())
+
+    def settle(self, model: Any) -> None:
+        if self.args.ddp_broadcast_buffers is not False:
+            self._from_main(_buffers(unwrap(model)))
+
+    def _from_main(self, values: list[Any]) -> None:
+        if not values:
+            return
+        arrays = self.team.from_main([v.asnumpy() for v in values] if self.team.is_main else None)
+        if not self.team.is_main:
+            for target, array in zip(values, arrays, strict=True):
+                weights.put(target, array)
+
+
+def strategy(args: Any, team: Team) -> Alone:
+    """The way in which these arguments let the processes share the work."""
+    return Alone(args, team) if team.size == 1 else DataParallel(args, team)
+
+
+def _buffers(cell: nn.Cell) -> list[Any]:
+    """What changes without being trained. MindSpore keeps the running means of its norms as parameters."""
+    return [
+        value
+        for name, value in weights._every_name(cell)
+        if not isinstance(value, ms.Parameter) or name.endswith(("moving_mean", "moving_variance"))
+    ]
+
+
+def _buckets(parameters: Iterable[ms.Parameter], size: int) -> Iterator[list[ms.Parameter]]:
+    """Parameters in groups of a size that is worth sending."""
+    bucket: list[ms.Parameter] = []
+    held = 0
+    for p in parameters:
+        bucket.append(p)
+        held += p.nbytes
+        if held >= size:
+            yield bucket
+            bucket, held = [], 0
+    if bucket:
+        yield bucket

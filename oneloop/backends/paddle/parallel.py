@@ -1,0 +1,322 @@
+"""Several processes: how they find each other, what they say to each other, and how they share the work on a model.
+
+A `Team` (see processes.py) carries plain values; a strategy (see backends/strategy.py) carries gradients and weights.
+`strategy(args, team)` picks one: `Alone` for one process, `DataParallel` for several, or one of sharding.py.
+"""
+
+import atexit
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import paddle
+import paddle.distributed as dist
+from paddle import nn
+
+from ...errors import ArgumentError, ProcessLostError
+from ...lifesigns import LOST, LifeSigns
+from ...processes import ALONE, Team, world
+from ..messages import Messages
+from ..strategy import AS_IT_IS, Strategy
+
+BUCKET_BYTES = 25 * 2**20  # sent at once where DataParallel does not do it
+
+_BACKENDS = {"cpu": ("gloo",), "gpu": ("nccl", "flagcx"), "xpu": ("bkcl", "flagcx"), "npu": ("xccl", "flagcx")}
+_team: "Processes | None" = None
+
+
+# -- the group
+
+
+def join(args: Any) -> Team:
+    """The team of this run. The group is made at the first call, from the launcher's variables, and ends with the
+    interpreter; one that the script has made itself is used, and left alone."""
+    global _team
+    if world().size == 1:
+        return ALONE
+    if _team is None:
+        own = not dist.is_initialized()
+        if own:
+            _start_group(args)
+            atexit.register(leave)
+        _team = Processes(args.ddp_timeout, own)
+    return _team
+
+
+def _start_group(args: Any) -> None:
+    kind, asked = args.device.type, args.ddp_backend
+    if asked is not None and asked not in _BACKENDS[kind]:
+        raise ArgumentError(
+            f"ddp_backend (xpu_backend) {asked!r} does not connect processes on the device {args.device} in Paddle; "
+            f"expected {' or '.join(_BACKENDS[kind])}. Leave it out to take the one for the device."
+        )
+    if world().launcher != "paddle":
+        raise ArgumentError(
+            f"the model is one of Paddle, and the {world().size} processes were started by the launcher of "
+            f"{world().launcher}. Start them with python -m paddle.distributed.launch."
+        )
+    if asked or kind == "cpu":
+        os.environ["PADDLE_DISTRI_BACKEND"] = asked or "gloo"
+    os.environ.setdefault("PADDLE_PG_TIMEOUT", str(args.ddp_timeout * 1000))  # milliseconds; gloo has its own
+    paddle.set_device(args.device)
+    try:
+        dist.init_parallel_env()
+    except (RuntimeError, OSError, ValueError) as error:
+        raise ProcessLostError(
+            f"the {world().size} processes that the launcher started did not all come together: "
+            f"{_first_line(error)}. Look for one that failed at its start, or for a firewall between the machines."
+        ) from error
+
+
+def leave() -> None:
+    """End the group that join() made, before the interpreter takes its threads apart."""
+    global _team
+    team, _team = _team, None
+    if team is not None:
+        team.close()
+
+
+class Processes(Messages):
+    """The team over paddle.distributed: short messages between hosts, over gloo."""
+
+    def __init__(self, timeout: float, own: bool) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.own = own  # whether the group is ours to end
+        self.host = None if dist.get_backend().lower() == "gloo" else dist.new_group(backend="gloo")
+        write, read = _board(self.size)
+        if self.is_main:
+            write(LOST, "")
+        self.signs = LifeSigns(self.rank, self.size, timeout, write, read)
+        self.meet()  # now every note is there: to read one that is not would be to wait for it
+
+    def close(self) -> None:
+        self.signs.stop()
+        if self.own and dist.is_initialized():
+            dist.destroy_process_group()
+
+    @contextlib.contextmanager
+    def _speaking(self) -> Iterator[None]:
+        self.signs.meetings += 1
+        try:
+            yield
+        except (RuntimeError, OSError) as error:
+            lost = self.explain(error)
+            if lost is None:
+                raise
+            raise lost from error
+
+    def explain(self, error: BaseException) -> ProcessLostError | None:
+        if isinstance(error, ProcessLostError) or not _is_of_communication(error):
+            return None
+        return ProcessLostError(self.signs.who_is_lost(_first_line(error)))
+
+    def gather(self, array: np.ndarray) -> list[np.ndarray]:
+        every: list[paddle.Tensor] = []
+        with self._speaking():
+            dist.all_gather(every, paddle.to_tensor(array, place="cpu"), group=self.host)
+            return [of_rank.numpy() for of_rank in every]
+
+    def spread(self, array: np.ndarray) -> np.ndarray:
+        tensor = paddle.to_tensor(array, place="cpu")
+        with self._speaking():
+            dist.broadcast(tensor, src=0, group=self.host)
+            return tensor.numpy()
+
+
+def _board(size: int) -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
+    """write and read on the launcher's store, over a connection of their own: the group's may be waiting."""
+    host, port = (os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT"))
+    if not (host and port):
+        address = os.environ.get("PADDLE_MASTER") or os.environ["PADDLE_TRAINER_ENDPOINTS"].split(",")[0]
+        host, port = address.split(":")
+    store = paddle.base.core.TCPStore(host, int(port), False, size, 30)
+
+    def write(key: str, text: str) -> None:
+        store.set(f"oneloop/{key}", text)
+
+    def read(key: str) -> str | None:
+        return store.get(f"oneloop/{key}").decode() or None
+
+    return write, read
+
+
+_SIGNS_OF_LOSS = ("gloo", "connection", "timed out", "timeout", "nccl", "socket", "peer", "broken pipe", "tcp")
+
+
+def _is_of_communication(error: BaseException) -> bool:
+    """Errors of communication have types of their own nowhere; only their words tell them apart."""
+    text = str(error).lower()
+    return isinstance(error, (RuntimeError, OSError)) and any(sign in text for sign in _SIGNS_OF_LOSS)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (next((line for line in lines if "Error" in line), None) or (lines or ["no reason given"])[0])[:300]
+
+
+# -- strategies
+
+
+class Alone(Strategy):
+    """One process, which shares nothing."""
+
+    def __init__(self, args: Any, team: Team) -> None:
+        super().__init__(args, team, sys.modules[__package__])
+
+
+class DataParallel(Alone):
+    """Every process has the whole model; gradients are averaged by paddle.DataParallel while the backward pass goes on.
+
+    An update in which some process has nothing to compute (fewer samples than processes are left) goes through the
+    model itself, and gradients are averaged afterwards: DataParallel would wait for that process for ever. So does the
+    first update unless ddp_find_unused_parameters says what to do: it shows whether the model leaves parameters unused.
+    """
+
+    def __init__(self, args: Any, team: Team) -> None:
+        super().__init__(args, team)
+        self.ddp: paddle.DataParallel | None = None
+        self.model: nn.Layer | None = None
+        self.unused: bool | None = None
+        self._direct = False
+        self._trained: list[bool] = []
+
+    def agree(self, model: nn.Layer) -> None:
+        _from_main([*model.parameters(), *model.buffers()])
+
+    def wrap(self, model: nn.Layer) -> nn.Layer:
+        self.model, self.ddp, self.unused = model, None, self.args.ddp_find_unused_parameters
+        if self.unused is None and self.args.torch_compile:
+            self.unused = False  # the compiler looks at the wrapped model once, and for good
+        self.agree(model)
+        return model if self.unused is None else self._wrapped()
+
+    def _wrapped(self) -> nn.Layer:
+        assert self.model is not None
+        self._trained = [not p.stop_gradient for p in self.model.parameters()]
+        self.ddp = paddle.DataParallel(
+            self.model,
+            comm_buffer_size=self.args.ddp_bucket_cap_mb or 25,
+            find_unused_parameters=bool(self.unused),
+        )
+        return self.ddp
+
+    def begin(self, all_take_part: bool) -> None:
+        self._direct = self.ddp is None or not all_take_part
+        if self.model is not None:
+            self.settle(self.model)
+
+    def called(self, wrapped: nn.Layer) -> nn.Layer:
+        assert self.model is not None
+        return self.model if self._direct else wrapped
+
+    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
+        if last or self._direct:
+            return AS_IT_IS
+        assert self.ddp is not None
+        return self.ddp.no_sync()
+
+    def finish(self, parameters: list[paddle.Tensor]) -> bool:
+        assert self.model is not None
+        own = list(self.model.parameters())
+        if self._direct:
+            _average(parameters, self.team.size)
+        elif len(parameters) > len(own):  # those of a criterion, which DataParallel does not know
+            known = {id(p) for p in own}
+            _average([p for p in parameters if id(p) not in known], self.team.size)
+        if self.ddp is None:
+            self.unused = any(not p.stop_gradient and p.grad is None for p in own)
+            return True
+        # A callback may freeze or unfreeze layers in the middle of a run.
+        return self._trained != [not p.stop_gradient for p in own]
+
+    def rewrap(self) -> nn.Layer:
+        return self._wrapped()
+
+    def mean(self, loss: Any) -> Any:
+        value = paddle.zeros([1]) if loss is None else loss.detach().astype("float32").reshape([1]).clone()
+        dist.all_reduce(value)
+        return (value / self.team.size).reshape([])
+
+    def settle(self, model: nn.Layer) -> None:
+        if self.args.ddp_broadcast_buffers is not False:
+            _from_main(_buffers(model))
+
+
+def strategy(args: Any, team: Team) -> Alone:
+    """The way in which these arguments let the processes share the work."""
+    if team.size == 1:
+        return Alone(args, team)
+    if "stage1" in args.sharding.split():
+        from .sharding import SharedOptimizer
+
+        return SharedOptimizer(args, team)
+    return DataParallel(args, team)
+
+
+# -- tensors between processes
+
+
+def _buffers(model: nn.Layer) -> list[paddle.Tensor]:
+    """What changes without being trained. Paddle keeps the running means of its norms as parameters."""
+    means = [p for name, p in model.named_parameters() if name.rpartition(".")[2] in ("_mean", "_variance")]
+    return [*model.buffers(), *means]
+
+
+def _buckets(tensors: Iterable[paddle.Tensor]) -> Iterator[list[paddle.Tensor]]:
+    """Tensors of one type in groups of a size that is worth sending."""
+    open_buckets: dict[Any, tuple[list[paddle.Tensor], int]] = {}
+    for tensor in tensors:
+        bucket, size = open_buckets.get(tensor.dtype, ([], 0))
+        bucket.append(tensor)
+        size += tensor.size * tensor.element_size()
+        open_buckets[tensor.dtype] = (bucket, size)
+        if size >= BUCKET_BYTES:
+            yield open_buckets.pop(tensor.dtype)[0]
+    yield from (bucket for bucket, _ in open_buckets.values())
+
+
+@paddle.no_grad()
+def _send(tensors: Iterable[paddle.Tensor], exchange: Callable[[paddle.Tensor], None]) -> None:
+    """Let exchange change the tensors, several at a time as one flat tensor."""
+    for bucket in _buckets(tensors):
+        flat = paddle.concat([t.detach().reshape([-1]) for t in bucket])
+        exchange(flat)
+        for target, value in zip(bucket, paddle.split(flat, [t.size for t in bucket])):
+            target.set_value(value.reshape(target.shape))
+
+
+def _from_main(values: list[paddle.Tensor]) -> None:
+    _send((v for v in values if v.size), lambda flat: dist.broadcast(flat, src=0))
+
+
+NO_GRADIENT, DENSE, SPARSE = 0, 1, 2
+
+
+def _average(parameters: list[paddle.Tensor], size: int) -> None:
+    """The mean of the gradients of all processes, of which some may have none. What nobody has stays None."""
+    if not parameters:
+        return
+    held = [p.grad for p in parameters]
+    kinds = [NO_GRADIENT if g is None else SPARSE if g.is_selected_rows() else DENSE for g in held]
+    found = paddle.to_tensor(kinds, dtype="int64")
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    dense = []
+    for p, gradient, kind in zip(parameters, held, found.tolist(), strict=True):
+        if kind == SPARSE:
+            raise ArgumentError(
+                "an embedding with sparse=True has gradients that are not averaged over processes on Paddle. Use an "
+                "embedding without sparse=True, or one process."
+            )
+        if kind == DENSE:
+            if gradient is None:
+                p.grad = paddle.zeros_like(p)
+                gradient = p.grad
+            dense.append(gradient)
+
+    def exchange(flat: paddle.Tensor) -> None:
+        dist.all_reduce(flat.scale_(1.0 / size))
+
+    _send(dense, exchange)

@@ -1,0 +1,90 @@
+"""Processes that divide the optimizer's state (stage 1), through Paddle's fleet.
+
+Gradients are averaged by DataParallel as they are without it, so that all processes clip by the same norm; each then
+updates the parameters whose state it has, and sends them to the others of its group.
+"""
+
+import logging
+from typing import Any
+
+import numpy as np
+import paddle
+from paddle import nn
+from paddle.distributed import fleet
+from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer.dygraph_sharding_optimizer import (
+    DygraphShardingOptimizer,
+)
+from paddle.distributed.fleet.utils.log_util import logger as fleet_logger
+
+from ...arguments.sharding import degree_of
+from ...errors import RefusedError
+from ..common import check_optimizer_fit
+from . import weights
+from .models import named_parameters
+from .parallel import DataParallel
+
+
+def groups_of(processes: int, degree: int) -> Any:
+    """Fleet's groups of processes: `degree` of them share one copy of the state. Made once in a process."""
+    made = fleet.fleet._hcg if hasattr(fleet.fleet, "_hcg") else None
+    if made is not None:
+        if made.get_sharding_parallel_world_size() != degree:
+            raise RefusedError(
+                f"sharding_degree={degree}, but fleet has already divided the processes into groups of "
+                f"{made.get_sharding_parallel_world_size()}, and does so once in a process. Use one sharding_degree."
+            )
+        return made
+    fleet_logger.setLevel(logging.WARNING)
+    plan = fleet.DistributedStrategy()
+    plan.hybrid_configs = {"dp_degree": processes // degree, "mp_degree": 1, "pp_degree": 1, "sharding_degree": degree}
+    fleet.init(is_collective=True, strategy=plan)
+    return fleet.get_hybrid_communicate_group()
+
+
+class SharedOptimizer(DataParallel):
+    """Stage 1: every process updates some of the parameters, keeps the state of these alone, and tells the others."""
+
+    def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
+        optimizer = super().build_optimizer(cls, groups, options)
+        listed = optimizer._parameter_list
+        if isinstance(listed[0], dict) or any(getattr(p, "regularizer", None) is not None for p in listed):
+            raise RefusedError(
+                f"sharding='stage1' on Paddle divides optimizers without parameter groups, and {cls.__name__} takes "
+                "weight_decay by groups. Use optim='adamw', or weight_decay=0."
+            )
+        shared = DygraphShardingOptimizer(optimizer, groups_of(self.team.size, degree_of(self.args, self.team.size)))
+        shared._param_groups = shared._origin_parameter_list  # its groups are those of all; what it steps is a part
+        return shared
+
+    def take_optimizer(self, optimizer: Any) -> Any:
+        if not isinstance(optimizer, DygraphShardingOptimizer):
+            raise RefusedError(
+                f"sharding='stage1' divides the state of an optimizer that it builds, and was given a "
+                f"{type(optimizer).__name__} that is built already. Pass its class and options as "
+                "optimizer_cls_and_kwargs, or leave sharding out."
+            )
+        return optimizer
+
+    def optimizer_state(self, optimizer: Any, model: nn.Layer) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The parts of all processes, brought together in those that write. All have to call it."""
+        part, data = weights.optimizer_state(optimizer, model)
+        own = {name: value.numpy() for name, value in part.items()}
+        every = self.team.everyone(own) if self.args.save_on_each_node else self.team.to_main(own)
+        whole: dict[str, np.ndarray] = {}
+        for of_rank in every or ():
+            whole |= of_rank
+        tensors = {name: paddle.to_tensor(array, place="cpu") for name, array in whole.items()}
+        return tensors, data | {"class": type(optimizer._inner_opt).__name__}
+
+    def load_optimizer(self, optimizer: Any, model: nn.Layer, tensors: dict[str, Any], data: Any, source: str) -> None:
+        """Whole state, of which each process takes its part."""
+        inner, names = optimizer._inner_opt, {id(p): name for name, p in named_parameters(model)}
+        of = {name: group for group in data["groups"] for name in group["names"]}
+        check_optimizer_fit(set(of), {names[id(p)] for p in optimizer._origin_parameter_list}, source)
+        own = {names[id(p)] for p in inner._parameter_list}
+        groups = [group | {"names": [name for name in group["names"] if name in own]} for group in data["groups"]]
+        part = {key: value for key, value in tensors.items() if key.rsplit(":", 1)[0] in own}
+        weights.load_optimizer(inner, model, part, data | {"groups": groups}, source)
+        if hasattr(inner, "_apply_decay_param_fun"):  # of all parameters again, not of the part alone
+            decayed = {p.name for p in optimizer._origin_parameter_list if of[names[id(p)]]["weight_decay"]}
+            inner._apply_decay_param_fun = frozenset(decayed).__contains__
