@@ -19,6 +19,8 @@ from tests.backends_support import kit_module, rows, tagged
 KIT = kit_module(os.environ.get("FRAMEWORK", "torch")).Kit()
 CASES = {}
 GLOBAL_BATCH = 8
+LENGTHS = [1 + (7 * i) % 9 for i in range(29)]
+UNLABELLED = (3, 4, 5, 11, 20)
 
 
 def case(function):
@@ -130,15 +132,12 @@ def accumulated(folder):
 @case
 def tokens(folder):
     """Labels of many lengths, some samples without any: the update is averaged over tokens."""
-    lengths = [1 + (7 * i) % 9 for i in range(29)]
-    data = tagged(lengths, unlabelled=(3, 4, 5, 11, 20))
-    return course(train(folder, "tokens", KIT.tagger(), data))
+    return course(train(folder, "tokens", KIT.tagger(), tagged(LENGTHS, unlabelled=UNLABELLED)))
 
 
 @case
 def tokens_accumulated(folder):
-    lengths = [1 + (7 * i) % 9 for i in range(29)]
-    data = tagged(lengths, unlabelled=(3, 4, 5, 11, 20))
+    data = tagged(LENGTHS, unlabelled=UNLABELLED)
     half = GLOBAL_BATCH // world().size // 2
     given = {"per_device_train_batch_size": half, "gradient_accumulation_steps": 2}
     return course(train(folder, "tokens_accumulated", KIT.tagger(), data, **given))

@@ -12,137 +12,26 @@ import torch
 from oneloop import Trainer
 from oneloop.errors import ProcessLostError
 from oneloop.processes import world
-<<<<<<< HEAD
 from tests.backends_support import FEATURES, rows, tagged
-from tests.kits.torch_kit import Kit
+from tests.processes.cases import (
+    CASES,
+    GLOBAL_BATCH,
+    KIT,
+    LENGTHS,
+    UNLABELLED,
+    Numbered,
+    arguments,
+    case,
+    course,
+    main,
+    mean_of_predictions,
+    train,
+)
 
-KIT = Kit()
-CASES = {}
-GLOBAL_BATCH = 8
+torch.set_num_threads(1)
+__all__ = ["CASES", "GLOBAL_BATCH", "KIT", "arguments", "main", "mean_of_predictions", "train"]
 
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
-
-
-class Seen(TrainerCallback):
-    """Losses and norms of every log."""
-
-    def __init__(self):
-        self.losses, self.norms = [], []
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        if "loss" in logs:
-            self.losses.append(logs["loss"])
-            self.norms.append(logs.get("grad_norm"))
-
-
-class Numbered:
-    """Samples that say which they are, and remember who asked for them."""
-
-    def __init__(self, samples):
-        self.samples = samples
-        self.asked = []
-
-    def __len__(self):
-        return len(self.samples)
-
-    def __getitem__(self, index):
-        self.asked.append(index)
-        return self.samples[index]
-
-
-def arguments(folder, name, **given):
-    size = world().size
-    options = {
-        "per_device_train_batch_size": GLOBAL_BATCH // size,
-        "per_device_eval_batch_size": 3,
-        "num_train_epochs": 2,
-        "learning_rate": 0.1,
-        "lr_scheduler_type": "constant",
-        "optim": "sgd",
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "log_level": "warning",
-        "device": "cpu",
-        "ddp_timeout": 60,
-    }
-    return TrainingArguments(str(Path(folder) / name), **options | given)
-
-
-def train(folder, name, model, data, trainer_class=Trainer, resume=None, callbacks=(), **given):
-    own = {"eval_dataset", "criterion", "compute_loss_func", "compute_metrics", "data_collator"}
-    options = {key: given.pop(key) for key in own & given.keys()}
-    seen = Seen()
-    trainer = trainer_class(
-        model, arguments(folder, name, **given), train_dataset=data, callbacks=[seen, *callbacks], **options
-    )
-    trainer.seen = seen
-    trainer.result = trainer.train(resume_from_checkpoint=resume)
-    return trainer
-
-
-def course(trainer):
-    """What equal runs have in common."""
-    return {
-        "weights": {name: value.tolist() for name, value in KIT.weights(trainer.model).items()},
-        "losses": trainer.seen.losses,
-        "norms": trainer.seen.norms,
-        "train_loss": trainer.result.training_loss,
-        "steps": trainer.state.global_step,
-    }
-
-
-# -- the same update as one process
-
-
-@case
-def sgd(folder):
-    """29 samples: the last update of an epoch has 5, which 4 processes divide unevenly."""
-    data = Numbered(rows(29))
-    trainer = train(folder, "sgd", KIT.classifier(), data)
-    return course(trainer) | {"asked": data.asked}
-
-
-@case
-def adamw(folder):
-    return course(train(folder, "adamw", KIT.classifier(), rows(29), optim="adamw_torch", learning_rate=0.01))
-
-
-@case
-def few_left(folder):
-    """17 samples: one is left for all processes at the end of an epoch."""
-    data = Numbered(rows(17))
-    return course(train(folder, "few_left", KIT.classifier(), data)) | {"asked": data.asked}
-
-
-@case
-def accumulated(folder):
-    """Half the micro-batch and two of them; the last update of an epoch is short."""
-    half = GLOBAL_BATCH // world().size // 2
-    given = {"per_device_train_batch_size": half, "gradient_accumulation_steps": 2}
-    return course(train(folder, "accumulated", KIT.classifier(), rows(29), **given))
-
-
-@case
-def tokens(folder):
-    """Labels of many lengths, some samples without any: the update is averaged over tokens."""
-    return course(train(folder, "tokens", KIT.tagger(), tagged(LENGTHS, unlabelled=UNLABELLED)))
-
-
-@case
-def tokens_accumulated(folder):
-    data = tagged(LENGTHS, unlabelled=UNLABELLED)
-    half = GLOBAL_BATCH // world().size // 2
-    given = {"per_device_train_batch_size": half, "gradient_accumulation_steps": 2}
-    return course(train(folder, "tokens_accumulated", KIT.tagger(), data, **given))
-
-
-LENGTHS = [1 + (7 * i) % 9 for i in range(29)]
-UNLABELLED = (3, 4, 5, 11, 20)
+# -- losses of the user's, and the like
 
 
 def _logits_loss(logits, labels, reduction):
@@ -230,52 +119,6 @@ def process_means(folder):
     given = {"average_tokens_across_devices": False, "max_steps": 1}
     return course(train(folder, "means", KIT.tagger(), data, **given))
 
-
-# -- evaluation
-
-
-def mean_of_predictions(prediction):
-    logits, labels = prediction.predictions, prediction.label_ids
-    return {"accuracy": float((logits.argmax(-1) == labels).mean()), "count": len(labels)}
-
-
-@case
-def evaluated(folder):
-    """31 samples in batches of 3: the last turn is uneven."""
-    trainer = Trainer(
-        KIT.classifier(),
-        arguments(folder, "evaluated"),
-        eval_dataset=rows(31, seed=5),
-        compute_metrics=mean_of_predictions,
-    )
-    metrics = trainer.evaluate()
-    predicted = trainer.predict(rows(7, seed=6))
-    times = ("runtime", "per_second")
-    return {
-        "metrics": {name: value for name, value in metrics.items() if not name.endswith(times)},
-        "all_metrics": metrics,
-        "predictions": predicted.predictions.tolist(),
-        "labels": predicted.label_ids.tolist(),
-        "test_loss": predicted.metrics["test_loss"],
-    }
-=======
-from tests.backends_support import rows
-from tests.processes.cases import (
-    CASES,
-    GLOBAL_BATCH,
-    KIT,
-    Numbered,
-    arguments,
-    case,
-    course,
-    main,
-    mean_of_predictions,
-    train,
-)
->>>>>>> 8baf8a6 (Data parallel under paddle.distributed.launch and msrun; stage 1 through fleet)
-
-torch.set_num_threads(1)
-__all__ = ["CASES", "GLOBAL_BATCH", "KIT", "arguments", "main", "mean_of_predictions", "train"]
 
 # -- other data
 
