@@ -105,14 +105,14 @@ ARGUMENTS = {
     "optimizer's numbers": (
         lambda make: make(optim="sgd", optim_args="momentum=much").train(),
         ArgumentError,
-        ["SGD", "optim_args"],
+        ["cannot be built", "optim_args"],
     ),
     "compiler": (
         lambda make: make(torch_compile_backend="warp"),
         OneloopError,
-        ["torch_compile_backend", "'warp'", "inductor"],
+        ["torch_compile_backend", "'warp'", "leave it out"],
     ),
-    "compiler's mode": (lambda make: make(torch_compile_mode="warp"), ArgumentError, ["torch_compile_mode", "warp"]),
+    "compiler's mode": (lambda make: make(torch_compile_mode="warp"), OneloopError, ["torch_compile_mode", "warp"]),
     "plateau without evaluation": (
         lambda make: make(lr_scheduler_type="reduce_lr_on_plateau"),
         ArgumentError,
@@ -121,7 +121,7 @@ ARGUMENTS = {
     "no epochs": (lambda make: make(max_steps=-1, num_train_epochs=0).train(), ArgumentError, ["num_train_epochs"]),
     "past_index": (lambda make: make(past_index=7).train(), ArgumentError, ["past_index=7", "2 outputs"]),
     "noise without embeddings": (lambda make: make(neftune_noise_alpha=1).train(), ModelError, ["Leave it out"]),
-    "recompute without blocks": (lambda make: make(recompute=True), OneloopError, ["recompute", "nn.ModuleList"]),
+    "recompute without blocks": (lambda make: make(recompute=True), OneloopError, ["recompute", "put its layers into"]),
     "train(nope=)": (lambda make: make().train(nope=1), ArgumentError, ["train()", "nope"]),
 }
 

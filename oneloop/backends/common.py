@@ -65,7 +65,7 @@ def call(model: Callable, inputs: Any) -> Any:
 
 def explain_call(model: Any, forward: Any, is_defined: bool, inputs: Any, error: Exception) -> None:
     """An error in words when it was the call that failed, and not something in the model."""
-    name = getattr(forward, "__name__", "forward")
+    name = getattr(forward, "__name__", "forward").replace("_forward_unimplemented", "forward")  # torch's own
     if not is_defined:
         raise ModelError(f"{type(model).__name__} has no {name} method. Define {name}(self, ...).") from error
     signature = inspect.signature(forward)

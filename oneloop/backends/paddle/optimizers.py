@@ -27,6 +27,8 @@ class _Decay(L2Decay):
 
 
 def is_optimizer(value: Any) -> bool:
+    if isinstance(value, (type, LRScheduler)):
+        return False
     return isinstance(value, paddle.optimizer.Optimizer) or (hasattr(value, "step") and hasattr(value, "clear_grad"))
 
 
@@ -73,6 +75,9 @@ def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> An
             f"{cls.__name__} takes no {', '.join(wrong)} (from optim_args or optimizer_cls_and_kwargs); it takes "
             f"{', '.join(name for name in accepted if name != 'parameters')}."
         )
+    words = [f"{key}={value!r}" for key, value in options.items() if isinstance(value, str) and key != "name"]
+    if words:  # Paddle would find out at its first step
+        raise ArgumentError(f"{cls.__name__} cannot be built: {', '.join(words)} is no number. Look at optim_args.")
     try:
         return cls(**options | _decayed(accepted, groups, options))
     except (TypeError, ValueError, AssertionError) as error:
