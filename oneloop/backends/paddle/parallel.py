@@ -22,6 +22,7 @@ from ...processes import ALONE, Team, world
 from ..messages import Messages
 from ..strategy import AS_IT_IS, Strategy
 
+GLOO_SECONDS = 30  # gloo's own default, which Paddle lets nobody set
 BUCKET_BYTES = 25 * 2**20  # sent at once where DataParallel does not do it
 
 _BACKENDS = {"cpu": ("gloo",), "gpu": ("nccl", "flagcx"), "xpu": ("bkcl", "flagcx"), "npu": ("xccl", "flagcx")}
@@ -111,7 +112,10 @@ class Processes(Messages):
     def explain(self, error: BaseException) -> ProcessLostError | None:
         if isinstance(error, ProcessLostError) or not _is_of_communication(error):
             return None
-        return ProcessLostError(self.signs.who_is_lost(_first_line(error)))
+        words = self.signs.who_is_lost(_first_line(error))
+        if "TIMEOUT" in str(error):
+            words += f" Paddle's gloo waits {GLOO_SECONDS} seconds for a process, and ddp_timeout cannot change that."
+        return ProcessLostError(words)
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
         every: list[paddle.Tensor] = []
