@@ -205,8 +205,21 @@ def stage1(folder):
     return {"whole": whole, "again": again, "numbers": sum(a.size for name, a in state.items() if "moment" in name)}
 
 
-if KIT.name == "paddle":  # torch has more, in sharding_job.py
+class Fails(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if world().rank == 1 and state.global_step == 3:
+            raise KeyError("broken")
+
+
+def fails(folder):
+    """One process leaves after an error; saves come before."""
+    given = {"save_strategy": "steps", "save_steps": 2, "max_steps": 50}
+    train(folder, "fails", KIT.classifier(), rows(29), callbacks=[Fails()], **given)
+
+
+if KIT.name == "paddle":  # torch has more, in sharding_job.py and running.py
     case(stage1)
+    case(fails)
 
 
 # -- manners

@@ -1,6 +1,7 @@
 """Two processes under the launchers of Paddle and MindSpore against one with the same global batch."""
 
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -163,3 +164,10 @@ def test_a_checkpoint_of_stage_1_is_whole(runs):
     for each in (*runs.two, runs.back):  # without sharding, on two processes from one and on one from two
         losses = runs.one["stage1"]["whole"]["losses"][4:]
         assert difference(each["from:stage1"]["losses"], losses) <= 1e-5
+
+
+@pytest.mark.skipif("paddle" not in FRAMEWORKS, reason="Paddle is not installed")
+def test_a_process_of_paddle_that_fails_is_named_with_its_error(tmp_path):
+    said = run_cases("paddle", 2, tmp_path, "fails", succeeds=False)
+    assert re.search(r"ProcessLostError: Process 1 \(pid \d+ on .*\) has left after an error: KeyError: 'broken'", said)
+    assert (tmp_path / "fails" / "checkpoint-2" / "manifest.json").is_file()

@@ -16,7 +16,7 @@ import paddle
 import paddle.distributed as dist
 from paddle import nn
 
-from ...errors import ArgumentError, ProcessLostError
+from ...errors import ArgumentError, ProcessLostError, RefusedError
 from ...lifesigns import LOST, LifeSigns
 from ...processes import ALONE, Team, world
 from ..messages import Messages
@@ -306,7 +306,7 @@ def _average(parameters: list[paddle.Tensor], size: int) -> None:
     dense = []
     for p, gradient, kind in zip(parameters, held, found.tolist(), strict=True):
         if kind == SPARSE:
-            raise ArgumentError(
+            raise RefusedError(
                 "an embedding with sparse=True has gradients that are not averaged over processes on Paddle. Use an "
                 "embedding without sparse=True, or one process."
             )
