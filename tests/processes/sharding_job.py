@@ -286,6 +286,7 @@ def options(folder):
     }.items():
         for strategy in ("ddp", "stage2", "stage3"):
             sharding = STRATEGIES[strategy] if world().size > 1 else ""
+            torch._dynamo.reset()  # or it would find the graphs of the strategy before
             torch._dynamo.utils.counters.clear()
             trainer, found[f"{name}-{strategy}"] = losses(
                 folder, f"{name}-{strategy}", Odd(), words, **{"sharding": sharding, "num_train_epochs": 1} | given
