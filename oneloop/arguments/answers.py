@@ -319,7 +319,7 @@ ON_MINDSPORE: tuple[Refusal, ...] = (
     *(_of_torch(name, "mindspore", "MindSpore") for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")),
     Refusal(
         "torch_compile_backend", "any", lambda args: args.torch_compile_backend is not None,
-        "it is a compiler of torch", "torch_compile=True alone: the graph is compiled by mindspore.jit",
+        "it is a compiler of torch", "leave it out: torch_compile=True alone is compiled by mindspore.jit",
         backends=("mindspore",),
     ),
     Refusal(

@@ -28,10 +28,16 @@ def hub(monkeypatch):
 def make(backend, arguments):
     """A Trainer that pushes to me/model."""
 
-    def build(trainer_class=Trainer, callbacks=None, **given):
+    def build(trainer_class=Trainer, callbacks=None, compute_metrics=None, **given):
         options = {"push_to_hub": True, "hub_model_id": "me/model", "hub_token": TOKEN} | RUN | SAVES | given
         return trainer_class(
-            backend.classifier(), arguments(**options), None, rows(16), rows(8, 1), callbacks=callbacks
+            backend.classifier(),
+            arguments(**options),
+            None,
+            rows(16),
+            rows(8, 1),
+            callbacks=callbacks,
+            compute_metrics=compute_metrics,
         )
 
     return build
@@ -202,16 +208,17 @@ def test_callbacks_hear_of_pushes(make, hub):
 
 
 def test_the_best_model_is_what_the_end_pushes(make, hub, backend):
+    scores = iter([2.0, 1.0, 0.0])
     trainer = make(
         eval_strategy="steps",
         eval_steps=2,
         load_best_model_at_end=True,
-        metric_for_best_model="loss",
-        greater_is_better=True,
+        metric_for_best_model="score",
         hub_strategy="end",
+        compute_metrics=lambda prediction: {"score": next(scores)},
     )
     trainer.train()
-    assert trainer.state.best_global_step == 2, "the loss falls, and the greater is called the better"
+    assert trainer.state.best_global_step == 2 and trainer.state.global_step == 4
     best = f"{trainer.state.best_model_checkpoint}/model.safetensors"
     with open(best, "rb") as f:
         assert hub.tree()["model.safetensors"] == f.read()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from oneloop import PdArgumentParser, Trainer, TrainingArguments
+from oneloop import PdArgumentParser, Trainer, TrainingArguments, set_seed
 from oneloop.errors import OneloopError, RefusedError
 from tests.seeds.conftest import script
 
@@ -272,6 +272,7 @@ def test_what_one_process_cannot_do_is_refused_in_words(framework, tmp_path):
 def test_all_options_at_once(framework, tmp_path):
     cannot = {"sharding": None, "sharding_degree": None} | ({"bf16": None} if framework == "paddle" else {})
     args = all_at_once(tmp_path, **cannot)
+    set_seed(1)
     model = recurrent(framework)
     trainer = Trainer(model=model, args=args, train_dataset=samples(104), eval_dataset=samples(32))
     result = trainer.train()

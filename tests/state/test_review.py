@@ -164,7 +164,7 @@ class TwiceTrainer(Trainer):
 def test_batches_of_a_users_sampler_tell_their_place():
     batches = SamplerBatches(Twice(3), 4, drop_last=False, placed=True)
     batches.set_epoch(2)
-    assert [batch.place for batch in batches] == [(2, 0), (2, 1)]
+    assert [batch.place for batch in batches] == [(2, 0, 0), (2, 1, 4)]  # epoch, batch, first sample
     assert not any(hasattr(batch, "place") for batch in SamplerBatches(Twice(3), 4, drop_last=False))
 
 
