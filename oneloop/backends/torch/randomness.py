@@ -1,15 +1,32 @@
 """Random state of PyTorch, as plain data."""
 
+import functools
 import os
 from typing import Any
 
 import numpy as np
 import torch
 
+from .devices import available
+
 
 def seed(value: int) -> None:
-    """Seed every generator of the framework, on all its devices."""
-    torch.manual_seed(value)
+    """Start the streams of the host and of every accelerator.
+
+    Not torch.manual_seed: for accelerators that are not there it keeps a note with a stack trace, which takes most of a
+    millisecond, and workers seed for every sample.
+    """
+    torch.default_generator.manual_seed(value)
+    for kind in _accelerators():
+        module = getattr(torch, kind)
+        if not getattr(module, "_is_in_bad_fork", bool)():
+            getattr(module, "manual_seed_all", getattr(module, "manual_seed", None))(value)
+
+
+@functools.cache
+def _accelerators() -> tuple[str, ...]:
+    """The kinds of which this machine has one."""
+    return tuple(kind for kind in ("cuda", "xpu", "npu", "mps") if available(kind))
 
 
 def get_state() -> dict[str, np.ndarray]:
