@@ -56,10 +56,16 @@ class Watch:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        if not self.with_others:
+            self._restore()
+
+    def leave_with_others(self) -> None:
+        """All is written. Launchers end the rest as soon as one process has left: this one leaves by itself."""
+        self.with_others = True
         self._restore()
-        if self.with_others and threading.current_thread() is threading.main_thread():
-            # Launchers end the rest as soon as one process has left; this one has done its work and says so too.
-            signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_STATUS))
+        if threading.current_thread() is threading.main_thread():
+            # Not a function of ours: the end of the interpreter would put the default back, which kills.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

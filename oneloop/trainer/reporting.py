@@ -73,7 +73,9 @@ class TrainerReporting(TrainerParts):
             self.control.should_save = False
             self._save_checkpoint(self.model, None)
             self._end_saves()
-        self._watch.with_others = self.team.size > 1
+        if self.team.size > 1:
+            self.team.meet()  # nobody leaves before the main process has committed: launchers end the rest at once
+            self._watch.leave_with_others()
         self._watch.leave(self._last_saved if Path(self._last_saved or "").name == target else None)
 
     def _log_step(self) -> None:
