@@ -32,10 +32,10 @@ PLACES = ("start", "middle", "end")
 
 
 def arguments(package: str, folder: str, **more: Any) -> tuple[Any, Any]:
-    """The package, and its arguments: all that is not asked for is off. Saves come when a callback asks for them."""
+    """The package, and its arguments: all that is not asked for is off."""
     module = __import__(package, fromlist=["Trainer"])
     quiet = {"save_strategy": "no", "logging_strategy": "no", "report_to": "none", "disable_tqdm": True}
-    return module, module.TrainingArguments(output_dir=folder, use_cpu=True, learning_rate=1e-5, **quiet, **more)
+    return module, module.TrainingArguments(output_dir=folder, use_cpu=True, learning_rate=1e-5, **(quiet | more))
 
 
 # -- saves
@@ -122,8 +122,9 @@ def saving_run(name: str, folder: str, width: str, depth: str, saves: str, pause
     package, options = VARIANTS[name]
     with silence():
         data = [{"x": row, "labels": 0} for row in torch.randn(64, int(width)) / 100]
+        planned = {"save_strategy": "steps", "save_steps": 10**6, "max_steps": 10**6}  # the clock asks for them sooner
         module, args = arguments(
-            package, folder, max_steps=10**6, per_device_train_batch_size=32, save_total_limit=1, **options
+            package, folder, per_device_train_batch_size=32, save_total_limit=1, **planned, **options
         )
         clock = save_clock(module, int(saves), int(pause))
         module.Trainer(model=layers(int(width), int(depth)), args=args, train_dataset=data, callbacks=[clock]).train()

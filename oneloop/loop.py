@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import CheckpointError
 
 if TYPE_CHECKING:
-    from .trainer import Trainer
+    from .trainer.parts import TrainerParts
 
 
 @dataclass
@@ -71,7 +71,7 @@ def accumulation_for(samples_per_step: int, batch_size: int, processes: int) -> 
     )
 
 
-def run(trainer: "Trainer", plan: Plan, place: Position) -> None:
+def run(trainer: "TrainerParts", plan: Plan, place: Position) -> None:
     """Train from a place to the end of the plan, or until a callback says stop."""
     t, state = trainer, trainer.state
     for epoch in range(place.epoch, plan.epochs):
@@ -100,7 +100,7 @@ def run(trainer: "Trainer", plan: Plan, place: Position) -> None:
         t.log_evaluate_save()
 
 
-def steps_of(trainer: "Trainer", plan: Plan, batches: Iterator[Any]) -> Iterator[tuple[list[Any], int | None]]:
+def steps_of(trainer: "TrainerParts", plan: Plan, batches: Iterator[Any]) -> Iterator[tuple[list[Any], int | None]]:
     """The micro-batches of each update, with the number of items in all of them, until the epoch or the run is over."""
     while not trainer.is_over(plan) and not trainer.control.should_epoch_stop:
         micro_batches, num_items = trainer.get_batch_samples(batches, plan.accumulation, trainer.args.device)

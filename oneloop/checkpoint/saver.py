@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import logging
+import mmap
 import os
 import sys
 import threading
@@ -10,7 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ..errors import CheckpointError
+from .tensors import Raw
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +47,13 @@ def _stepped_back(run: Callable[..., None], *work: Any) -> None:
             thread = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + 10)
     run(*work)
+
+
+def _touch(arrays: list[np.ndarray]) -> None:
+    """Write to every page, so that each gets memory of its own; in pieces, to leave the interpreter to others."""
+    for array in arrays:
+        for start in range(0, array.size, 2**20):
+            array[start : start + 2**20 : mmap.PAGESIZE] = 0
 
 
 class Saver:
@@ -153,11 +164,30 @@ class Saver:
 class Buffers:
     """Copies of tensors in memory that is used again for every save."""
 
+    # New memory costs several times what the copy into it does: below this, neither is felt.
+    WORTH_PREPARING = 64 * 2**20
+
     def __init__(self) -> None:
         self._kept: dict[str, Any] = {}
+        self._preparing: threading.Thread | None = None
+
+    def prepare(self, rooms: dict[str, Any], raw: Callable[[Any], Raw]) -> None:
+        """Take these buffers, and have the system find their memory in the background, before the first save does."""
+        raws = [raw(room) for room in rooms.values()]
+        arrays = [np.frombuffer(each.data, np.uint8) for each in raws if each.size]
+        if sum(array.nbytes for array in arrays) < self.WORTH_PREPARING:
+            return
+        self._kept.update(rooms)
+        self._preparing = threading.Thread(
+            target=_stepped_back, args=(_touch, arrays), name="oneloop-buffers", daemon=True
+        )
+        self._preparing.start()
 
     def copy(self, tensors: dict[str, Any], copy_to: Callable[[Any, Any], Any]) -> dict[str, Any]:
         """copy_to(tensor, buffer or None) returns the buffer that holds the copy."""
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
         copies = {name: copy_to(tensor, self._kept.get(name)) for name, tensor in tensors.items()}
         self._kept.update(copies)
         return copies

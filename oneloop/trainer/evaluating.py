@@ -52,7 +52,7 @@ class TrainerEvaluating(TrainerParts):
 
     def _run_evaluation(self, loader: Any, description: str, loss_only: Any, ignore_keys: Any, prefix: str) -> Any:
         run = self.prediction_loop if self.args.use_legacy_prediction_loop else self.evaluation_loop
-        with setup.full_half_evaluation(self), lost_processes(self.team):  # type: ignore[arg-type]
+        with setup.full_half_evaluation(self), lost_processes(self.team):
             try:
                 return run(
                     loader,

@@ -57,6 +57,9 @@ class TrainerParts:
     _tokenizer_files: dict[str, bytes] | None
     _train_batch_size: int
     _accumulation: int  # micro-batches in an update; another number of processes may change it on resume
+    _ignore_keys_for_eval: list[str] | None
+    _signature_columns: list[str] | None
+    _has_room: bool  # the memory for copies of the first save has been seen to
     _new_best: bool
     _save_for_best: bool
 

@@ -56,6 +56,8 @@ class TrainerReporting(TrainerParts):
         if self.control.should_save:
             self.control.should_save = False
             self._save_checkpoint(self.model, None)
+        elif not self._has_room:
+            self.make_room()
         self._save_for_best = self._new_best = False
         if self.team.size == 1 and self.interrupted:  # several processes look again after the next step
             self._leave()

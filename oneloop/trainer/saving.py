@@ -7,6 +7,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,25 @@ def writing(directory: Any) -> Iterator[None]:
             f"{str(directory)!r} cannot be written: {why}. Choose another directory, free some space, or change its "
             "permissions.",
         ) from error
+
+
+@dataclass(frozen=True)
+class Save:
+    """One save, as it was when it was asked for."""
+
+    target: str
+    run_id: str
+    reason: str
+    state: Any
+    best_before: tuple[Any, Any]
+
+    @property
+    def step(self) -> int:
+        return self.state.global_step
+
+    @property
+    def best(self) -> str | None:
+        return self.state.best_model_checkpoint
 
 
 class TrainerSaving(TrainerParts):
@@ -156,56 +176,64 @@ class TrainerSaving(TrainerParts):
 
         Training waits only while it is copied; files are written in the background, and on_save follows their commit.
         """
-        args, step = self.args, self.state.global_step
-        parent = Path(args.output_dir)
-        self._end_saves(f"{store.PREFIX}-{step}")
+        parent = Path(self.args.output_dir)
+        self._end_saves(f"{store.PREFIX}-{self.state.global_step}")
         self.store_flos()
-        target = str(parent / f"{store.PREFIX}-{step}")
-        reason = "best" if self._save_for_best and not self._is_kept(target) else "save"
+        save = self._new_save(parent)
+        shared = self._shared_stage(parent, save.step)
+        course = None if self.args.save_only_model else self._course_parts(shared is not None)
+        ends = partial(self._after_save, save), partial(self._forget_best, save)
+        if shared is None:
+            self._save_whole(save, course, ends)
+        else:
+            self._save_in_parts(shared, save.step, save.state, course, partial(self._commit, save, shared), ends)
+
+    def _new_save(self, parent: Path) -> Save:
+        """What is to be said of this moment, whatever the run does while it is being written."""
+        target = str(parent / f"{store.PREFIX}-{self.state.global_step}")
         state = copy.copy(self.state)
-        best_before = self._best_before
         if self._new_best:
             state.best_model_checkpoint = target
         state.stateful_callbacks = self._callback_states()
         state.log_history = list(state.log_history)
-        best, run_id = state.best_model_checkpoint, self._run_id
-        shared = self._shared_stage(parent, step)
-        course = None if args.save_only_model else self._course_parts(shared is not None)
+        reason = "best" if self._save_for_best and not self._is_kept(target) else "save"
+        return Save(target, self._run_id, reason, state, self._best_before)
 
-        def then() -> None:
-            self._last_saved = target
-            self.state.best_model_checkpoint = best
-            self.control = self.callback_handler.call_event("on_save", args, state, self.control)
-            self._push_checkpoint(state)
+    def _after_save(self, save: Save) -> None:
+        """It is whole: callbacks and the hub hear of it."""
+        self._last_saved = save.target
+        self.state.best_model_checkpoint = save.best
+        self.control = self.callback_handler.call_event("on_save", self.args, save.state, self.control)
+        self._push_checkpoint(save.state)
 
-        def otherwise() -> None:
-            self._forget_best(step, best_before)
+    def _forget_best(self, save: Save) -> None:
+        """The disk did not take the best model: the one before it is the best that can be loaded."""
+        if self.state.best_global_step == save.step:
+            self.state.best_metric, self.state.best_global_step = save.best_before
 
-        if shared is not None:
+    def _commit(self, save: Save, stage: Path, facts: dict[str, Any]) -> None:
+        store.commit(stage, save.step, save.run_id, save.reason, facts)
+        self._clear_superseded(save.target, save.run_id, save.best)
 
-            def commit(facts: dict[str, Any]) -> None:
-                store.commit(shared, step, run_id, reason, facts)
-                self._clear_superseded(target, run_id, best)
-
-            self._save_in_parts(shared, step, state, course, commit, (then, otherwise))
-            return
+    def _save_whole(self, save: Save, course: dict[str, Any] | None, ends: Any) -> None:
+        """By the one process that writes; the others bring what they have and hear how it ended."""
         stage = None
         with self._whole_model():
-            if not args.should_save:
-                self._awaited.append((then, otherwise))
+            if not self.args.should_save:
+                self._awaited.append(ends)
                 self._tell_saved()
                 return
             try:
-                stage = store.open_stage(parent, step)
-                contents = self._contents(stage, state, course)
+                stage = store.open_stage(Path(save.target).parent, save.step)
+                contents = self._contents(stage, save.state, course)
             except BaseException as error:
                 if stage is not None:
                     store.discard(stage)
                 if not isinstance(error, OSError):
                     raise
-                self._saver.refused(error, target)
+                self._saver.refused(error, save.target)
                 self._outcomes.append(False)
-                otherwise()
+                self._forget_best(save)
                 if self.team.size > 1:
                     self._tell_saved()
                 return
@@ -213,29 +241,40 @@ class TrainerSaving(TrainerParts):
         def job() -> None:
             try:
                 room_for(stage, contents.size)
-                store.commit(stage, step, run_id, reason, contents.write(stage))
+                self._commit(save, stage, contents.write(stage))
             except BaseException:
                 store.discard(stage)
                 raise
-            self._clear_superseded(target, run_id, best)
 
-        self._submit(job, then, otherwise, step)
+        self._submit(job, ends, save.step)
 
-    def _submit(self, job: Any, then: Any, otherwise: Any, step: int) -> None:
+    def make_room(self) -> None:
+        """Memory for the first save's copies, once the optimizer has its state; later saves use it again."""
+        self._has_room = True
+        args, weights = self.args, self.backend.weights
+        if args.save_strategy == "no" or not args.save_async or self.team.size > 1 or not self._writes_as_built:
+            return
+        if args.save_strategy == "steps" and 0 < self.state.max_steps < self.state.save_steps:
+            return
+        model = self.backend.models.unwrap(self.model)
+        tensors: dict[str, Any] = {}
+        if not self.backend.models.is_adapter(model):
+            tensors |= {f"model/{name}": t for name, t in weights.model_tensors(model)[0].items()}
+        if not args.save_only_model:
+            state, _ = self.strategy.optimizer_state(self.optimizer, self.model)
+            tensors |= {f"optimizer/{name}": t for name, t in state.items()}
+        self._buffers.prepare({name: weights.room(t) for name, t in tensors.items()}, weights.raw)
+
+    def _submit(self, job: Any, ends: tuple[Any, Any], step: int) -> None:
         """Hand a save to the saver; what comes of it is kept for the other processes."""
 
         def ended(well: bool) -> None:
             self._outcomes.append(well)
-            (then if well else otherwise)()
+            ends[0 if well else 1]()
 
         background = self.args.save_async
         self._saver.submit(job, partial(ended, True), partial(ended, False), background, f"{store.PREFIX}-{step}")
         self._tell_saved()
-
-    def _forget_best(self, step: int, before: tuple[Any, Any]) -> None:
-        """The disk did not take the best model: the one before it is the best that can be loaded."""
-        if self.state.best_global_step == step:
-            self.state.best_metric, self.state.best_global_step = before
 
     def _clear_superseded(self, newest: str, run_id: str, best: str | None) -> None:
         """Delete what is neither among the newest nor the best, now that a newer one is whole."""

@@ -79,7 +79,7 @@ class TrainerSavingParts(TrainerParts):
                 store.discard(stage)
                 raise
 
-        self._submit(job, *ends, step)
+        self._submit(job, ends, step)
 
     def _own_part_of(self, course: Any) -> Contents:
         """What a process that does not commit writes."""

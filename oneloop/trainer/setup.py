@@ -24,7 +24,7 @@ from ..writers.base import Writer
 from ..writers.jsonlines import JsonLinesCallback
 
 if TYPE_CHECKING:
-    from .core import Trainer
+    from .parts import TrainerParts
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ def callbacks(args: Any, given: Any, run_id: Callable[[], str]) -> list[Any]:
     return found
 
 
-def link_writers(trainer: "Trainer") -> None:
+def link_writers(trainer: "TrainerParts") -> None:
     """Lend the writers the id of the run and a way to save the model."""
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, Writer):
@@ -157,7 +157,7 @@ def token_counting(args: Any) -> str:
 
 
 @contextlib.contextmanager
-def full_half_evaluation(trainer: "Trainer") -> Iterator[None]:
+def full_half_evaluation(trainer: "TrainerParts") -> Iterator[None]:
     """fp16_full_eval and bf16_full_eval: the weights in half precision while evaluating, and exactly back after."""
     args, models = trainer.args, trainer.backend.models
     kind = "fp16" if args.fp16_full_eval else "bf16" if args.bf16_full_eval else None

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from oneloop import TrainerCallback, get_last_checkpoint
-from oneloop.checkpoint import contents, store
+from oneloop.checkpoint import contents, saver, store
 from oneloop.errors import CheckpointError
 from tests.state.job import contents as contents_of
 
@@ -82,6 +82,34 @@ def test_training_goes_on_and_nothing_of_it_leaks_into_the_file(trainer, tmp_pat
     assert "checkpoint-9" not in gate.arrived, "it was not there yet when the run was at step 11"
     assert contents_of(tmp_path / "run" / "checkpoint-9") == contents_of(tmp_path / "calm" / "checkpoint-9")
     assert contents_of(tmp_path / "run" / "checkpoint-22") == contents_of(tmp_path / "calm" / "checkpoint-22")
+
+
+def test_memory_for_the_first_save_is_found_before_it(forks, trainer, tmp_path, monkeypatch):
+    """Every copy of the first save goes into a buffer that was there, and the checkpoints are the same."""
+    trainer(*KEEP_ALL, output=tmp_path / "calm").train()
+    monkeypatch.setattr(saver.Buffers, "WORTH_PREPARING", 1)
+    missing, copy = [], saver.Buffers.copy
+
+    def watched(buffers, tensors, copy_to):
+        missing.extend(name for name in tensors if name not in buffers._kept)
+        return copy(buffers, tensors, copy_to)
+
+    monkeypatch.setattr(saver.Buffers, "copy", watched)
+    trainer(*KEEP_ALL).train()
+    assert missing == []
+    for step in (3, 22):
+        assert contents_of(tmp_path / "run" / f"checkpoint-{step}") == contents_of(
+            tmp_path / "calm" / f"checkpoint-{step}"
+        )
+
+
+@pytest.mark.parametrize("option", ['save_strategy="no"', "save_steps=1000", "save_async=false"])
+def test_no_memory_is_taken_for_a_save_that_will_not_come(option, trainer, monkeypatch):
+    monkeypatch.setattr(saver.Buffers, "WORTH_PREPARING", 1)
+    asked = []
+    monkeypatch.setattr(saver.Buffers, "prepare", lambda *given: asked.append(given))
+    trainer("--set", option, "--set", "load_best_model_at_end=false").train()
+    assert asked == []
 
 
 def test_at_most_one_is_written_at_a_time_and_a_wait_is_said(trainer, monkeypatch, caplog):

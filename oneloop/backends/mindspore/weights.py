@@ -55,9 +55,15 @@ def copy_to(tensor: Any, buffer: np.ndarray | None) -> np.ndarray:
     next update writes to."""
     array = _host(tensor)
     if buffer is None or buffer.shape != array.shape or buffer.dtype != array.dtype:
-        buffer = np.empty(array.shape, array.dtype)
+        buffer = room(array)
     np.copyto(buffer, array)
     return buffer
+
+
+def room(tensor: Any) -> np.ndarray:
+    """A buffer for copies of a tensor, with nothing in it yet."""
+    array = _host(tensor)
+    return np.empty(array.shape, array.dtype)
 
 
 def _host(tensor: Any) -> np.ndarray:

@@ -27,6 +27,7 @@ __all__ = [
     "optimizer_names",
     "optimizer_state",
     "raw",
+    "room",
     "save_adapter",
 ]
 
@@ -39,9 +40,15 @@ def copy_to(tensor: Any, buffer: np.ndarray | None) -> np.ndarray:
     """A real copy on the host, in the buffer of the save before where it fits."""
     array = _array(tensor)
     if buffer is None or buffer.shape != array.shape or buffer.dtype != array.dtype:
-        return np.array(array, order="C")
+        buffer = room(array)
     np.copyto(buffer, array)
     return buffer
+
+
+def room(tensor: Any) -> np.ndarray:
+    """A buffer for copies of a tensor, with nothing in it yet."""
+    array = _array(tensor)
+    return np.empty(array.shape, array.dtype)
 
 
 def raw(tensor: Any) -> Raw:

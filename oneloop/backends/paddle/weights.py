@@ -77,9 +77,14 @@ def copy_to(tensor: paddle.Tensor, buffer: Copy | None) -> Copy:
     """A real copy on the host, in the buffer of the save before where it fits."""
     source = _host(tensor)
     if buffer is None or buffer.array.shape != source.shape or buffer.dtype != tensor.dtype:
-        return Copy(tensor.dtype, np.array(source))
+        buffer = room(tensor)
     np.copyto(buffer.array, source)
     return buffer
+
+
+def room(tensor: paddle.Tensor) -> Copy:
+    """A buffer for copies of a tensor, with nothing in it yet."""
+    return Copy(tensor.dtype, np.empty_like(_host(tensor)))
 
 
 def _host(tensor: paddle.Tensor) -> np.ndarray:

@@ -68,8 +68,13 @@ def copy_to(tensor: torch.Tensor, buffer: torch.Tensor | None) -> torch.Tensor:
     """A real copy on the host, in the buffer of the save before where it fits: `.cpu()` of a CPU tensor is no copy."""
     tensor = tensor.detach()
     if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-        buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        buffer = room(tensor)
     return buffer.copy_(tensor)
+
+
+def room(tensor: torch.Tensor) -> torch.Tensor:
+    """A buffer for copies of a tensor, with nothing in it yet."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
 
 
 def raw(tensor: torch.Tensor) -> Raw:
