@@ -188,3 +188,17 @@ def from_package(name: str, module: str, attribute: str, argument: str) -> Any:
         raise MissingPackageError(f"optim={argument!r} needs the package {name}: pip install {name}")
     found = __import__(module, fromlist=[attribute])
     return getattr(found, attribute)
+
+
+# -- optimizers
+
+
+def parameter_groups(named: list[tuple[str, Any]], decay: set[str], weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups: with and without weight decay. Empty ones are left out; without decay one is enough, and quicker."""
+    if not weight_decay:
+        return [{"params": [p for _, p in named], "weight_decay": 0.0}]
+    groups = [
+        {"params": [p for name, p in named if name in decay], "weight_decay": weight_decay},
+        {"params": [p for name, p in named if name not in decay], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

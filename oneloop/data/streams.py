@@ -1,9 +1,17 @@
-"""Iterable data sets in worker processes: whether they deal out their samples themselves."""
+"""Iterable data sets in worker processes: who deals out their samples, they themselves or oneloop by the batch."""
 
 import logging
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from itertools import count, islice
 from typing import Any
 
+import numpy as np
+
 from ..backends import NAMES
+from . import seeding
+from .permutation import key_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,3 +48,50 @@ def warn_of_repeats(dataset: Any, framework: str, question: str) -> None:
         framework,
         question,
     )
+
+
+class Source:
+    """Anything with __iter__, held by a data set of a framework."""
+
+    def __init__(self, source: Any, batch_size: int = 1) -> None:
+        self.source = source
+        self.batch_size = batch_size
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "source":
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    def deal(
+        self,
+        part: tuple[int, int],
+        seed: int,
+        framework: str,
+        hidden: Callable[[], AbstractContextManager],
+        streams: tuple[Callable[[], Any], Callable[[Any], Any]],
+    ) -> Iterator[Any]:
+        """The samples of each n-th batch, for the worker `part` (number, of how many).
+
+        Every worker walks through the whole source, with the same random numbers: together they bring what a loader
+        without workers would, in the same order. `hidden` is the context in which the source sees no worker: one that
+        asks in a way minds_workers does not find would be dealt out twice. `streams` gets and sets the framework's
+        random state.
+        """
+        seeding.seed_streams(framework, seed)
+        with hidden():
+            samples = iter(self.source)
+        for number in count():
+            with hidden():
+                batch = list(islice(samples, self.batch_size))
+            if not batch:
+                return
+            if number % part[1] == part[0]:
+                # The collator draws between this batch and the next: numbers of its own, and the walk is not moved.
+                walk = random.getstate(), np.random.get_state(), streams[0]()
+                own = key_of(seed, number) >> 1
+                seeding.seed_streams(framework, own)
+                seeding.current = (own,)
+                yield from batch
+                random.setstate(walk[0])
+                np.random.set_state(walk[1])
+                streams[1](walk[2])

@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+from ..backends.common import parameter_groups
 from ..errors import ArgumentError, ModelError
 from ..optimization import MetricScheduler, Scheduler, steps_by_metric
 from ..schedules import follows_metric, make_metric_schedule, make_schedule, needs_length
@@ -27,9 +28,7 @@ class TrainerOptimizing(TrainerParts):
         named = self.backend.models.named_parameters(model)
         if not named:
             raise ModelError("the model has no trainable parameters; check requires_grad and frozen layers")
-        groups = self.backend.optimizers.parameter_groups(
-            named, set(self.get_decay_parameter_names(model)), self.args.weight_decay
-        )
+        groups = parameter_groups(named, set(self.get_decay_parameter_names(model)), self.args.weight_decay)
         cls, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, model)
         self.optimizer = self.strategy.build_optimizer(cls, groups, dict(options))
         return self.optimizer

@@ -1,15 +1,13 @@
 """Devices: which there are, and how batches get there. MindSpore has one device a process, for everything in it."""
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import mindspore as ms
-import numpy as np
 
 from ...errors import ArgumentError
-from ...processes import world
+from .. import places
 from . import ready
 
 _KINDS = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "npu": "npu"}
@@ -45,22 +43,7 @@ def available(kind: str) -> int:
 
 def resolve(spec: str | None) -> Device:
     """A real device for "cpu", "gpu", "npu:1" or None, which means the best there is."""
-    if spec is None:
-        kind, index = next((kind for kind in ("npu", "cuda") if available(kind)), "cpu"), ""
-    else:
-        name, _, index = str(spec).partition(":")
-        if name not in _KINDS or (index and not index.isdigit()):
-            raise ArgumentError(f"device={spec!r} is not a device of MindSpore; use cpu, gpu, gpu:0, npu or npu:0")
-        kind = _KINDS[name]
-    count = available(kind)
-    if count == 0 or (index and int(index) >= count):
-        raise ArgumentError(
-            f"device={spec!r}, but MindSpore {ms.__version__} sees {count} {_TARGETS[kind]} device(s) on this machine. "
-            "Leave device out to take the best there is, or use device='cpu'."
-        )
-    if kind == "cpu":
-        return Device("cpu")
-    return Device(kind, int(index) if index else world().local_rank % count)
+    return Device(*places.choose(spec, _KINDS, ("npu", "cuda"), available, f"MindSpore {ms.__version__}"))
 
 
 def kind(device: Device) -> str:
@@ -85,16 +68,7 @@ def place(model: ms.nn.Cell, device: Device) -> ms.nn.Cell:
 
 def move(batch: Any, device: Device, non_blocking: bool = True) -> Any:
     """Every array of a nested batch as a tensor; tensors go to the device when they are used."""
-    if isinstance(batch, Mapping):
-        moved = {key: move(value, device, non_blocking) for key, value in batch.items()}
-        return moved if type(batch) is dict else type(batch)(moved)
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(move(value, device, non_blocking) for value in batch))
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(move(value, device, non_blocking) for value in batch)
-    if isinstance(batch, np.ndarray) and batch.dtype.kind in "biuf":
-        return ms.Tensor(batch)
-    return batch
+    return places.map_batch(batch, lambda value: value, ms.Tensor)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -36,19 +36,6 @@ def class_and_options(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]
     raise ArgumentError(f"optim={name!r} has no implementation on mindspore; use adamw, {', '.join(_SIMPLE)}")
 
 
-def parameter_groups(
-    named: list[tuple[str, ms.Parameter]], decay: set[str], weight_decay: float
-) -> list[dict[str, Any]]:
-    """Two groups: with and without weight decay. Empty ones are left out; without decay one is enough, and quicker."""
-    if not weight_decay:
-        return [{"params": [p for _, p in named], "weight_decay": 0.0}]
-    groups = [
-        {"params": [p for name, p in named if name in decay], "weight_decay": weight_decay},
-        {"params": [p for name, p in named if name not in decay], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
-
-
 def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
     """An optimizer over these groups; an option that the class does not take is an error that names it."""
     options = dict(options)

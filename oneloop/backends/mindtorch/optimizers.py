@@ -15,7 +15,6 @@ from ..torch.optimizers import (
     is_optimizer,
     learning_rates,
     own_schedule,
-    parameter_groups,
     set_learning_rates,
 )
 from .adamw import SGD, AdamW
@@ -30,7 +29,6 @@ __all__ = [
     "is_optimizer",
     "learning_rates",
     "own_schedule",
-    "parameter_groups",
     "set_learning_rates",
 ]
 

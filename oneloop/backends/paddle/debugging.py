@@ -6,45 +6,26 @@ from typing import Any
 
 import paddle
 
-from ...errors import NonFiniteError
+from .. import watching
 
 
-def _tensors(value: Any) -> list[paddle.Tensor]:
-    if isinstance(value, paddle.Tensor):
-        return [value] if value.is_floating_point() else []
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return [tensor for inner in value for tensor in _tensors(inner)]
-    return []
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, paddle.Tensor) and value.is_floating_point()
+
+
+def _count(value: paddle.Tensor) -> tuple[int, int]:
+    finite = paddle.isfinite(value)
+    return (0 if bool(finite.all()) else int((~finite).astype("int64").sum())), math.prod(value.shape)
 
 
 def watch(model: paddle.nn.Layer, step: Callable[[], int]) -> Callable[[], None]:
-    """Check the weights and the output of every layer in each forward pass; the value returned takes the watch off."""
-
-    def check(name: str, layer: paddle.nn.Layer, what: str, values: list[paddle.Tensor]) -> None:
-        for value in values:
-            finite = paddle.isfinite(value)
-            if not bool(finite.all()):
-                bad = int((~finite).astype("int64").sum())
-                raise NonFiniteError(
-                    f"step {step()}: {bad} of {math.prod(value.shape)} values in the {what} of layer {name!r} "
-                    f"({type(layer).__name__}) are not finite. The layers before it were fine. Look at its inputs, "
-                    "lower the learning rate, or use bf16 instead of fp16."
-                )
-
-    def hook(name: str) -> Callable[..., None]:
-        def after(layer: paddle.nn.Layer, inputs: Any, output: Any) -> None:
-            check(name, layer, "weights", [p.detach() for p in layer.parameters(include_sublayers=False)])
-            check(name, layer, "output", _tensors(output))
-
-        return after
-
-    layers = model.named_sublayers(include_self=True)
-    handles = [layer.register_forward_post_hook(hook(name or "model")) for name, layer in layers]
-
-    def remove() -> None:
-        for handle in handles:
-            handle.remove()
-
-    return remove
+    """Check every layer in each forward pass; the value returned takes the watch off."""
+    return watching.watch_layers(
+        model.named_sublayers(include_self=True),
+        step,
+        listen=lambda layer, function: layer.register_forward_post_hook(function),
+        weights_of=lambda layer: [p.detach() for p in layer.parameters(include_sublayers=False)],
+        is_floating=_is_floating,
+        count=_count,
+        advice="Look at its inputs, lower the learning rate, or use bf16 instead of fp16",
+    )

@@ -1,14 +1,11 @@
 """Devices: which there are, and how models and batches get there."""
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import paddle
 
-from ...errors import ArgumentError
-from ...processes import world
+from .. import places
 
 _KINDS = {"gpu": "gpu", "cuda": "gpu", "cpu": "cpu", "xpu": "xpu", "npu": "npu", "mps": "mps"}
 
@@ -41,23 +38,9 @@ def available(kind: str) -> int:
 
 def resolve(spec: str | None) -> Device:
     """A real device for "cpu", "gpu", "cuda:1", "xpu", "npu" or None, which means the best there is."""
-    if spec is None:
-        kind = next((kind for kind in ("gpu", "xpu", "npu") if available(kind)), "cpu")
-        index = ""
-    else:
-        name, _, index = str(spec).partition(":")
-        if name not in _KINDS or (index and not index.isdigit()):
-            raise ArgumentError(f"device={spec!r} is not a device; use cpu, gpu, gpu:0, cuda:0, xpu or npu")
-        kind = _KINDS[name]
-    count = available(kind)
-    if count == 0 or (index and int(index) >= count):
-        raise ArgumentError(
-            f"device={spec!r}, but Paddle {paddle.__version__} sees {count} {kind} device(s) on this machine. "
-            "Leave device out to take the best there is, or use device='cpu'."
-        )
-    if kind == "cpu":
-        return Device(kind)
-    return Device(f"{kind}:{int(index) if index else world().local_rank % count}")
+    best_first = ("gpu", "xpu", "npu")
+    kind, number = places.choose(spec, _KINDS, best_first, available, f"Paddle {paddle.__version__}")
+    return Device(kind if number is None else f"{kind}:{number}")
 
 
 def kind(device: Device) -> str:
@@ -79,18 +62,13 @@ def place(model: paddle.nn.Layer, device: Device) -> paddle.nn.Layer:
 
 def move(batch: Any, device: Device, non_blocking: bool = True) -> Any:
     """Every tensor and array of a nested batch on the device; what is neither stays as it is."""
-    if isinstance(batch, paddle.Tensor):
-        return batch if _is_on(batch, device) else batch.to(device, blocking=not non_blocking)
-    if isinstance(batch, Mapping):
-        moved = {key: move(value, device, non_blocking) for key, value in batch.items()}
-        return moved if type(batch) is dict else type(batch)(moved)
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(move(value, device, non_blocking) for value in batch))
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(move(value, device, non_blocking) for value in batch)
-    if isinstance(batch, np.ndarray) and batch.dtype.kind in "biuf":
-        return paddle.to_tensor(batch, place=device)
-    return batch
+
+    def moved(value: Any) -> Any:
+        if not isinstance(value, paddle.Tensor) or _is_on(value, device):
+            return value
+        return value.to(device, blocking=not non_blocking)
+
+    return places.map_batch(batch, moved, lambda array: paddle.to_tensor(array, place=device))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

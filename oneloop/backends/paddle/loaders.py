@@ -5,11 +5,11 @@ in a thread, where random numbers mix with those of training, show errors of a d
 tuples into lists, and their workers die now and then of a collate_fn that returns tensors.
 """
 
-import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, islice, repeat
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from ...data import seeding
 from ...data.dealing import Dealt
 from ...data.order import Collated
 from ...data.permutation import key_of
-from ...data.streams import minds_workers, warn_of_repeats
+from ...data.streams import Source, minds_workers, warn_of_repeats
 from ...data.workers import END, Workers
 from ...preemption import leave_to_main_process
 
@@ -239,45 +239,19 @@ def make_loader(
     return loader
 
 
-class Stream(IterableDataset):
+class Stream(Source, IterableDataset):
     """Anything with __iter__ as an iterable data set of Paddle, dealt out to workers by the batch.
 
-    Every worker walks through the whole source, with the same random numbers, and keeps each n-th batch: together they
-    bring what a loader without workers would, in the same order. A source that asks Paddle which worker it is in deals
-    out its samples itself.
+    A source that asks Paddle which worker it is in deals out its samples itself.
     """
-
-    def __init__(self, source: Any, batch_size: int = 1) -> None:
-        self.source = source
-        self.batch_size = batch_size
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
-        return iter(self.source) if worker is None or minds_workers(self.source) else self._part(worker)
-
-    def _part(self, worker: Any) -> Iterator[Any]:
-        worker_state._worker_info = None  # a source that asks in a way that is not seen would be dealt out twice
-        seeding.seed_streams("paddle", worker.seed)
-        samples = iter(self.source)
-        for number in count():
-            batch = list(islice(samples, self.batch_size))
-            if not batch:
-                return
-            if number % worker.num_workers == worker.id:
-                # The collator draws between this batch and the next: numbers of its own, and the walk is not moved.
-                walk = random.getstate(), np.random.get_state(), paddle.get_rng_state("cpu")
-                seed = key_of(worker.seed, number) >> 1
-                seeding.seed_streams("paddle", seed)
-                seeding.current = (seed,)
-                yield from batch
-                random.setstate(walk[0])
-                np.random.set_state(walk[1])
-                paddle.set_rng_state(walk[2], "cpu")
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "source":
-            raise AttributeError(name)
-        return getattr(self.source, name)
+        if worker is None or minds_workers(self.source):
+            return iter(self.source)
+        worker_state._worker_info = None  # for good: nothing in this worker asks after it
+        streams = partial(paddle.get_rng_state, "cpu"), partial(paddle.set_rng_state, device="cpu")
+        return self.deal((worker.id, worker.num_workers), worker.seed, "paddle", nullcontext, streams)
 
 
 def reseed_generator(dataset: Any, seed: int) -> None:

@@ -1,13 +1,10 @@
 """Devices: which there are, and how models and batches get there."""
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
-from ...errors import ArgumentError
-from ...processes import world
+from .. import places
 
 _KINDS = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "xpu": "xpu", "npu": "npu", "mps": "mps"}
 
@@ -24,23 +21,8 @@ def available(kind: str) -> int:
 
 def resolve(spec: str | None) -> torch.device:
     """A real device for "cpu", "gpu", "cuda:1", "xpu", "npu", "mps" or None, which means the best there is."""
-    if spec is None:
-        kind = next((kind for kind in ("cuda", "npu", "xpu", "mps") if available(kind)), "cpu")
-        index = ""
-    else:
-        name, _, index = str(spec).partition(":")
-        if name not in _KINDS or (index and not index.isdigit()):
-            raise ArgumentError(f"device={spec!r} is not a device; use cpu, gpu, gpu:0, cuda:0, xpu, npu or mps")
-        kind = _KINDS[name]
-    count = available(kind)
-    if count == 0 or (index and int(index) >= count):
-        raise ArgumentError(
-            f"device={spec!r}, but PyTorch {torch.__version__} sees {count} {kind} device(s) on this machine. "
-            "Leave device out to take the best there is, or use device='cpu'."
-        )
-    if kind in ("cpu", "mps"):
-        return torch.device(kind)
-    return torch.device(kind, int(index) if index else world().local_rank % count)
+    best_first = ("cuda", "npu", "xpu", "mps")
+    return torch.device(*places.choose(spec, _KINDS, best_first, available, f"PyTorch {torch.__version__}"))
 
 
 def kind(device: torch.device) -> str:
@@ -57,18 +39,13 @@ def place(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
 
 def move(batch: Any, device: torch.device, non_blocking: bool = True) -> Any:
     """Every tensor and array of a nested batch on the device; what is neither stays as it is."""
-    if isinstance(batch, torch.Tensor):
-        return batch if batch.device == device else batch.to(device, non_blocking=non_blocking)
-    if isinstance(batch, Mapping):
-        moved = {key: move(value, device, non_blocking) for key, value in batch.items()}
-        return moved if type(batch) is dict else type(batch)(moved)
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(move(value, device, non_blocking) for value in batch))
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(move(value, device, non_blocking) for value in batch)
-    if isinstance(batch, np.ndarray) and batch.dtype.kind in "biuf":
-        return torch.from_numpy(batch).to(device, non_blocking=non_blocking)
-    return batch
+
+    def moved(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.device == device:
+            return value
+        return value.to(device, non_blocking=non_blocking)
+
+    return places.map_batch(batch, moved, lambda array: moved(torch.from_numpy(array)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

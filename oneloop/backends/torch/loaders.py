@@ -1,21 +1,18 @@
 """Loaders: batches of a data set in oneloop's order, on torch's own DataLoader."""
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as worker_state
 
-from ...data import seeding
 from ...data.dealing import Dealt
 from ...data.order import Collated
 from ...data.permutation import key_of
-from ...data.streams import minds_workers, warn_of_repeats
+from ...data.streams import Source, minds_workers, warn_of_repeats
 from ...errors import OneloopError
 from ...preemption import leave_to_main_process
 
@@ -143,52 +140,23 @@ def make_loader(
     return loader
 
 
-class Stream(IterableDataset):
+class Stream(Source, IterableDataset):
     """Anything with __iter__ as an iterable data set of torch, dealt out to workers by the batch.
 
-    Every worker walks through the whole source, with the same random numbers, and keeps each n-th batch: together they
-    bring what a loader without workers would, in the same order. A source that asks torch which worker it is in deals
-    out its samples itself.
+    A source that asks torch which worker it is in deals out its samples itself.
     """
-
-    def __init__(self, source: Any, batch_size: int = 1) -> None:
-        self.source = source
-        self.batch_size = batch_size
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
-        return iter(self.source) if worker is None or minds_workers(self.source) else self._part(worker)
-
-    def _part(self, worker: Any) -> Iterator[Any]:
-        base = worker.seed - worker.id
-        seeding.seed_streams("torch", base)
-        with _worker_hidden():
-            samples = iter(self.source)
-        for number in count():
-            with _worker_hidden():
-                batch = list(islice(samples, self.batch_size))
-            if not batch:
-                return
-            if number % worker.num_workers == worker.id:
-                # The collator draws between this batch and the next: numbers of its own, and the walk is not moved.
-                walk = random.getstate(), np.random.get_state(), torch.get_rng_state()
-                seed = key_of(base, number) >> 1
-                seeding.seed_streams("torch", seed)
-                seeding.current = (seed,)
-                yield from batch
-                random.setstate(walk[0])
-                np.random.set_state(walk[1])
-                torch.set_rng_state(walk[2])
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "source":
-            raise AttributeError(name)
-        return getattr(self.source, name)
+        if worker is None or minds_workers(self.source):
+            return iter(self.source)
+        part, streams = (worker.id, worker.num_workers), (torch.get_rng_state, torch.set_rng_state)
+        return self.deal(part, worker.seed - worker.id, "torch", _worker_hidden, streams)
 
 
 @contextmanager
 def _worker_hidden() -> Iterator[None]:
-    """No worker is seen in here: a source that asks in a way minds_workers does not find would be dealt out twice."""
+    """No worker is seen in here."""
     info, worker_state._worker_info = worker_state._worker_info, None
     try:
         yield

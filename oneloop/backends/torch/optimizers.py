@@ -91,19 +91,6 @@ def _fused_works(model: nn.Module | None) -> bool:
     return devices <= {"cpu", "cuda", "xpu", "mps"} and len(devices) == 1
 
 
-def parameter_groups(
-    named: list[tuple[str, nn.Parameter]], decay: set[str], weight_decay: float
-) -> list[dict[str, Any]]:
-    """Two groups: with and without weight decay. Empty ones are left out; without decay one is enough, and quicker."""
-    if not weight_decay:
-        return [{"params": [p for _, p in named], "weight_decay": 0.0}]
-    groups = [
-        {"params": [p for name, p in named if name in decay], "weight_decay": weight_decay},
-        {"params": [p for name, p in named if name not in decay], "weight_decay": 0.0},
-    ]
-    return [group for group in groups if group["params"]]
-
-
 def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
     """An optimizer over these groups; an option that the class does not take is an error that names it."""
     accepted = inspect.signature(cls).parameters

@@ -4,6 +4,7 @@ import pytest
 
 from oneloop import TrainingArguments
 from oneloop.backends import load
+from oneloop.backends.common import parameter_groups
 from oneloop.errors import RefusedError
 from oneloop.processes import Team
 from tests.backends_support import names
@@ -24,7 +25,7 @@ def stage1(tmp_path):
 def test_parameter_groups_are_refused(stage1):
     optimizers = load("paddle").optimizers
     named = list(Kit().classifier().named_parameters())
-    groups = optimizers.parameter_groups(named, {name for name, _ in named if name.endswith("weight")}, 0.1)
+    groups = parameter_groups(named, {name for name, _ in named if name.endswith("weight")}, 0.1)
     cls, options = optimizers.class_and_options(stage1.args)
     with pytest.raises(RefusedError, match="SGD takes weight_decay by groups. Use optim='adamw', or weight_decay=0"):
         stage1.build_optimizer(cls, groups, options)
