@@ -178,8 +178,10 @@ class TrainerResuming(TrainerParts):
         """On another number of processes an update keeps its samples: it is the accumulation that changes."""
         if not (path / RUN).is_file():
             return
-        course = json.loads((path / RUN).read_text(encoding="utf-8"))["course"]
+        run = json.loads((path / RUN).read_text(encoding="utf-8"))
+        course = run["course"]
         if course.get("processes", 1) == self.args.world_size:
+            self.strategy.load_state(run.get("strategy", {}))
             return
         wanted, size, world = course["samples_per_step"], self._train_batch_size, self.args.world_size
         self._accumulation = loop.accumulation_for(wanted, size, world)

@@ -342,6 +342,7 @@ class TrainerSaving(TrainerParts):
                 "optimizer": course["optimizer"][1],
                 "scheduler": _json_state(self.lr_scheduler),
                 "engine": self.engine.state(),
+                "strategy": self.strategy.state(),
                 # Of the last step, should the end of the epoch log it; it may be infinite, which JSON has no word for.
                 "grad_norm": None if (norm := self.engine.grad_norm()) is None else norm.hex(),
                 "learning_rate": self._rate_used,

@@ -306,14 +306,18 @@ def iterable_in_parts(folder):
     return course(trainer) | {"labels": found.label_ids.tolist(), "test_loss": found.metrics["test_loss"]}
 
 
+def in_two(folder, name, model, data, **given):
+    """Eight steps in one go, and in two."""
+    given = {"save_strategy": "steps", "save_steps": 4, "max_steps": 8, "optim": "adamw_torch"} | given
+    whole = train(folder, name, model(), data, **given)
+    checkpoint = Path(folder) / name / f"checkpoint-{given['save_steps']}"
+    again = train(folder, f"{name}_again", model(), data, resume=str(checkpoint), **given)
+    return {"whole": course(whole), "again": course(again), "files": sorted(p.name for p in checkpoint.iterdir())}
+
+
 @case
 def resumed(folder):
-    """Eight steps in one go, and in two."""
-    given = {"save_strategy": "steps", "save_steps": 4, "max_steps": 8, "optim": "adamw_torch"}
-    whole = train(folder, "whole", KIT.classifier(dropout=0.3, norm=True), rows(32), **given)
-    checkpoint = Path(folder) / "whole" / "checkpoint-4"
-    again = train(folder, "again", KIT.classifier(dropout=0.3, norm=True), rows(32), resume=str(checkpoint), **given)
-    return {"whole": course(whole), "again": course(again), "files": sorted(p.name for p in checkpoint.iterdir())}
+    return in_two(folder, "whole", lambda: KIT.classifier(dropout=0.3, norm=True), rows(32))
 
 
 def main(folder, *names, cases=CASES):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 EQUAL = ("sgd", "few_left", "accumulated", "tokens", "tokens_accumulated", "adamw", "with_workers")
-EQUAL += ("overridden", "loss_function", "summed", "own_step")
+EQUAL += ("overridden", "loss_function", "summed", "own_step", "step_divides", "step_minds", "step_of_super")
+EQUAL += ("loss_of_super", "loss_minds", "both_divide")
 
 
 def difference(left, right):

@@ -191,7 +191,8 @@ class DataParallel(Alone):
         _from_main([*model.parameters(), *model.buffers()])
 
     def wrap(self, model: nn.Layer) -> nn.Layer:
-        self.model, self.ddp, self.unused = model, None, self.args.ddp_find_unused_parameters
+        self.model, self.ddp = model, None
+        self.unused = self.known_unused(self.args.ddp_find_unused_parameters)
         if self.unused is None and self.args.torch_compile:
             self.unused = False  # the compiler looks at the wrapped model once, and for good
         self.agree(model)

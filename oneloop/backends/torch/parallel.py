@@ -179,6 +179,25 @@ class Alone(Strategy):
         return torch.linalg.vector_norm(norms[0] if len(norms) == 1 else torch.stack(norms))
 
 
+class SteadyDDP(DistributedDataParallel):
+    """DDP that packs gradients in the same way from its first step on: the last parameters first.
+
+    DDP repacks them once, after a first step, in the order in which they became ready. From three processes on, the
+    order of a sum follows from the place in a pack, so a resumed run, whose first step comes later, would differ in the
+    last bits.
+    """
+
+    def __init__(self, model: nn.Module, *, steady: bool, **options: Any) -> None:
+        self.steady = steady  # without it DDP never repacks
+        super().__init__(model, **options)
+        if steady:
+            self.reducer._push_all_rebuilt_params()  # these are the ready ones, says the first forward pass
+
+    def _build_params_for_reducer(self) -> tuple[list[nn.Parameter], list[bool]]:
+        parameters, sparse = super()._build_params_for_reducer()
+        return (parameters[::-1], sparse[::-1]) if self.steady else (parameters, sparse)
+
+
 class DataParallel(Alone):
     """Every process has the whole model; gradients are averaged by DDP while the backward pass goes on.
 
@@ -200,7 +219,7 @@ class DataParallel(Alone):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         args = self.args
-        self.model, self.ddp, self.unused = model, None, args.ddp_find_unused_parameters
+        self.model, self.ddp, self.unused = model, None, self.known_unused(args.ddp_find_unused_parameters)
         if self.unused is None and (args.torch_compile or args.ddp_static_graph):
             self.unused = False  # these look at the wrapped model once, and for good
         self.agree(model)
@@ -216,8 +235,9 @@ class DataParallel(Alone):
         }
         one_device = len({p.device for p in model.parameters()}) == 1 and args.device.type != "cpu"
         self._trained = [p.requires_grad for p in model.parameters()]
-        self.ddp = DistributedDataParallel(
+        self.ddp = SteadyDDP(
             model,
+            steady=bool(args.ddp_static_graph) or not self.unused,
             device_ids=[args.device] if one_device else None,
             find_unused_parameters=bool(self.unused),
             **{name: value for name, value in options.items() if value is not None},
