@@ -67,8 +67,8 @@ class TrainerSteps(TrainerParts):
         step = self.training_step
         if type(self).training_step is TrainerSteps.training_step or not reads(step) or minds_processes(step):
             return False
-        weighed_inside = mentions(step, {"training_step"}) or not self._divides_itself and mentions(step, {"compute_loss"})
-        return not weighed_inside
+        weighing = {"training_step"} if self._divides_itself else {"training_step", "compute_loss"}
+        return not mentions(step, weighing)
 
     def _items_for_step(self, num_items: Any) -> Any:
         """num_items_in_batch as training_step is given it."""
