@@ -46,6 +46,16 @@ class Strategy:
         stored, self._stored = self._stored.get("unused"), {}
         return stored if asked is None else asked
 
+    # -- what each process has its own of beside the weights: with ddp_broadcast_buffers=False, its running means
+
+    def own_buffers(self, model: Any) -> list[Any]:
+        """The tensors that checkpoints have to hold for this process alone; the main one's are among the weights."""
+        return []
+
+    def put_buffer(self, target: Any, array: Any) -> None:
+        """Write an array into one of them."""
+        raise NotImplementedError
+
     # -- the model and its optimizer
 
     def agree(self, model: Any) -> None:

@@ -138,7 +138,8 @@ class TrainerSteps(TrainerParts):
 
         def compute() -> Any:
             self._weighed = False
-            items = {NUM_ITEMS: num_items_in_batch} if self._loss_takes_items and num_items_in_batch is not None else {}
+            given = self._loss_takes_items and num_items_in_batch is not None
+            items: dict[str, Any] = {NUM_ITEMS: num_items_in_batch} if given else {}
             loss = self.compute_loss(model, inputs, **items)
             if self._divides_itself and self._sharing > 1 and not self._weighed:
                 loss = loss * self._sharing

@@ -315,6 +315,26 @@ def in_two(folder, name, model, data, **given):
     return {"whole": course(whole), "again": course(again), "files": sorted(p.name for p in checkpoint.iterdir())}
 
 
+class Freezing(TrainerCallback):
+    """One layer is trained for two steps, and after five again."""
+
+    def on_step_begin(self, args, state, control, model=None, **kwargs):
+        KIT.freeze(model.head, 2 <= state.global_step < 5)
+
+
+@case
+def frozen(folder):
+    """Saved while the layer is frozen; the resumed run begins with a fresh model."""
+    return in_two(folder, "frozen", KIT.classifier, rows(32), callbacks=[Freezing()], learning_rate=0.01)
+
+
+@case
+def own_means(folder):
+    """Every process keeps its own running means, also across a resume."""
+    model = lambda: KIT.classifier(dropout=0.3, norm=True)  # noqa: E731
+    return in_two(folder, "own_means", model, rows(32), ddp_broadcast_buffers=False)
+
+
 @case
 def resumed(folder):
     return in_two(folder, "whole", lambda: KIT.classifier(dropout=0.3, norm=True), rows(32))

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from oneloop import Trainer
+from oneloop import Trainer, TrainerCallback
 from oneloop.errors import ProcessLostError
 from oneloop.processes import world
 from tests.backends_support import FEATURES, rows, tagged
@@ -33,6 +33,33 @@ from tests.processes.cases import (
 
 torch.set_num_threads(1)
 __all__ = ["CASES", "GLOBAL_BATCH", "KIT", "arguments", "main", "mean_of_predictions", "train"]
+
+# -- gradients
+
+
+class Gradients(TrainerCallback):
+    """Every single gradient of every update, whole, after clipping."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        whole = [getattr(p.grad, "full_tensor", lambda p=p: p.grad)() for p in model.parameters()]
+        self.found.append(torch.cat([g.flatten() for g in whole]).tolist())
+
+
+@case
+def gradients(folder):
+    given = {"optim": "adamw_torch", "learning_rate": 0.01}
+    return gradients_of(folder, "gradients", **given)
+
+
+def gradients_of(folder, name, **given):
+    kept = Gradients()
+    given |= {"gradient_accumulation_steps": 2, "per_device_train_batch_size": GLOBAL_BATCH // world().size // 2}
+    train(folder, name, KIT.tagger(), tagged(LENGTHS, unlabelled=UNLABELLED), callbacks=[kept], **given)
+    return kept.found
+
 
 # -- losses of the user's, and the like
 

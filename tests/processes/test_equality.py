@@ -74,6 +74,13 @@ def test_an_evaluation_counts_every_sample_once_and_in_order(one, many):
         assert found["all_metrics"] == many[0]["evaluated"]["all_metrics"]
 
 
+def test_every_single_gradient_is_that_of_one_process(one, many):
+    """Under AdamW, in every update."""
+    assert np.abs(one["gradients"]).max() > 0.01
+    for each in many:
+        assert difference(each["gradients"], one["gradients"]) <= 1e-5
+
+
 def test_half_precision_and_recomputing(one, many):
     alone, together = one["recomputed_in_half"], many[0]["recomputed_in_half"]
     assert together["steps"] == alone["steps"]
