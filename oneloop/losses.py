@@ -59,6 +59,17 @@ def reads(function: Callable, name: str = NUM_ITEMS) -> bool:
     return _loads(code, names)
 
 
+def mentions(function: Callable, names: set[str]) -> bool:
+    """Whether the body of a function uses any of these names, as a variable, an attribute or a method."""
+    code = _code_of(function)
+    return code is not None and _loads(code, names)
+
+
+def minds_processes(function: Callable) -> bool:
+    """Whether a function asks how many processes there are: what it returns is then meant for several."""
+    return mentions(function, {"num_processes", "world_size", "get_world_size", "dataset_world_size"})
+
+
 def _loads(code: Any, names: set[str]) -> bool:
     import dis
 

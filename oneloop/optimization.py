@@ -22,6 +22,8 @@ class Scheduler:
 
     def step(self) -> None:
         self.last_epoch += 1
+        added = self.backend.optimizers.learning_rates(self.optimizer)[len(self.base_lrs) :]
+        self.base_lrs = [*self.base_lrs, *added]  # groups that a callback has added: their rate is the first one
         self._apply()
 
     def get_last_lr(self) -> list[float]:

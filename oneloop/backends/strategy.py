@@ -22,11 +22,39 @@ class Strategy:
     lockstep = False
     # Whether each process holds a part of the weights or of the optimizer's state, and writes it.
     in_parts = False
+    # Whether the model leaves parameters unused; None before the first update has shown it, or where it plays no part.
+    unused: bool | None = None
 
     def __init__(self, args: Any, team: Team, backend: ModuleType) -> None:
         self.args = args
         self.team = team
         self.backend = backend
+        self._stored: dict[str, Any] = {}
+
+    # -- what a resumed run takes over, so that its first update is like any other
+
+    def state(self) -> dict[str, Any]:
+        """Plain data that this strategy has found out."""
+        return {"unused": self.unused}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Comes before wrap(), which uses it up."""
+        self._stored = state
+
+    def known_unused(self, asked: bool | None) -> bool | None:
+        """What the argument says of unused parameters, or else the run before."""
+        stored, self._stored = self._stored.get("unused"), {}
+        return stored if asked is None else asked
+
+    # -- what each process has its own of beside the weights: with ddp_broadcast_buffers=False, its running means
+
+    def own_buffers(self, model: Any) -> list[Any]:
+        """The tensors that checkpoints have to hold for this process alone; the main one's are among the weights."""
+        return []
+
+    def put_buffer(self, target: Any, array: Any) -> None:
+        """Write an array into one of them."""
+        raise NotImplementedError
 
     # -- the model and its optimizer
 

@@ -71,6 +71,8 @@ class TrainerParts:
     _class_weights: Any
     _share: float | None
     _sharing: int  # processes whose losses are averaged, and that count their items together
+    _step_divides: bool  # training_step is the user's, and divides by the items itself
+    _weighed: bool  # whether our compute_loss has put the weight on the last loss, also when an override called it
     _shifts_labels: bool
     _split: int
 

@@ -18,7 +18,7 @@ from ..errors import CheckpointError
 from ..state import TrainerState
 from . import crossing, foreign
 from .parts import TrainerParts
-from .saving import DATA_STATES, RANDOM, RUN, STATE
+from .saving import BUFFER, DATA_STATES, RANDOM, RUN, STATE
 
 logger = logging.getLogger(__name__)
 
@@ -178,8 +178,10 @@ class TrainerResuming(TrainerParts):
         """On another number of processes an update keeps its samples: it is the accumulation that changes."""
         if not (path / RUN).is_file():
             return
-        course = json.loads((path / RUN).read_text(encoding="utf-8"))["course"]
+        run = json.loads((path / RUN).read_text(encoding="utf-8"))
+        course = run["course"]
         if course.get("processes", 1) == self.args.world_size:
+            self.strategy.load_state(run.get("strategy", {}))
             return
         wanted, size, world = course["samples_per_step"], self._train_batch_size, self.args.world_size
         self._accumulation = loop.accumulation_for(wanted, size, world)
@@ -375,6 +377,10 @@ class TrainerResuming(TrainerParts):
             stored = {name.removeprefix(own): array for name, array in stored.items() if name.startswith(own)}
             if not stored:  # the run has more processes now
                 self._start_own_streams()
+        for i, buffer in enumerate(self.strategy.own_buffers(self.model)):
+            if (array := stored.pop(f"{BUFFER}{i}", None)) is not None:
+                self.strategy.put_buffer(buffer, array)
+        stored = {name: array for name, array in stored.items() if not name.startswith(BUFFER)}
         states = {name: array for name, array in stored.items() if name.startswith("epoch/") == bool(prefix)}
         states = {name.removeprefix(prefix): array for name, array in states.items() if not name.startswith("rank")}
         if self._crosses_from:

@@ -29,6 +29,8 @@ STATE = "trainer_state.json"
 RUN = "run.json"
 ARGUMENTS = "training_args.json"
 
+BUFFER = "buffer/"  # beside a process's streams: tensors of its own
+
 DATA_STATES = ("data", "collator", "dataset")  # of a position: what each process has its own of
 
 # Arguments that change how a run goes, beside those that _course names.
@@ -310,6 +312,8 @@ class TrainerSaving(TrainerParts):
         """What all processes have to contribute to, or to bring, before one of them can write."""
         streams = randomness.get_state(self.backend)
         streams |= {f"epoch/{name}": array for name, array in (self._epoch_random or {}).items()}
+        for i, buffer in enumerate(self.strategy.own_buffers(self.model)):
+            streams[f"{BUFFER}{i}"] = self.backend.tensors.to_numpy(buffer)
         position = self._position()
         own = (streams, {key: position[key] for key in DATA_STATES})
         every = self.team.to_main(own) if not self.args.save_on_each_node else self.team.everyone(own)
@@ -342,6 +346,7 @@ class TrainerSaving(TrainerParts):
                 "optimizer": course["optimizer"][1],
                 "scheduler": _json_state(self.lr_scheduler),
                 "engine": self.engine.state(),
+                "strategy": self.strategy.state(),
                 # Of the last step, should the end of the epoch log it; it may be infinite, which JSON has no word for.
                 "grad_norm": None if (norm := self.engine.grad_norm()) is None else norm.hex(),
                 "learning_rate": self._rate_used,

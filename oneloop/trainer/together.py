@@ -103,6 +103,13 @@ class TrainerTogether(TrainerParts):
         if self.team.size == 1:
             return
         args = self.args
+        if self._step_divides and not again:
+            logger.warning(
+                "training_step divides by num_items_in_batch itself. Gradients are averaged over the %d processes, so "
+                "it is given the items of all processes divided by their number. One that asks for "
+                "self.accelerator.num_processes, or leaves the loss to self.compute_loss, is given all of them.",
+                self.team.size,
+            )
         self.model_wrapped = self.strategy.rewrap() if again else self.strategy.wrap(self.model)
         if args.torch_compile:
             self.model_wrapped = self.backend.models.compiled(

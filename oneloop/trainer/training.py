@@ -10,7 +10,17 @@ from ..data.order import BatchSampler
 from ..errors import ArgumentError, DataError, NonFiniteError
 from ..evaluation import batch_rows
 from ..loop import Plan
-from ..losses import NUM_ITEMS, accepts, find_loss, logits_of, reads, setting, split_labels
+from ..losses import (
+    NUM_ITEMS,
+    accepts,
+    find_loss,
+    logits_of,
+    mentions,
+    minds_processes,
+    reads,
+    setting,
+    split_labels,
+)
 from .parts import TrainerParts
 
 logger = logging.getLogger(__name__)
@@ -48,7 +58,21 @@ class TrainerSteps(TrainerParts):
         self._counts_items = self.args.gradient_accumulation_steps > 1 or self.args.auto_find_batch_size or asked
         if self.team.size > 1 and self.args.average_tokens_across_devices:
             self._counts_items = True
-        self._divides_itself = not own_loss and self._loss_is_share  # a compute_loss that knows nothing of processes
+        # A compute_loss that divides by the items of all processes, and knows nothing of their mean.
+        self._divides_itself = not own_loss and self._loss_is_share and not minds_processes(self.compute_loss)
+        self._step_divides = self.team.size > 1 and self._is_dividing_step()
+
+    def _is_dividing_step(self) -> bool:
+        """Whether a training_step of the user's divides by num_items_in_batch itself, as in one process."""
+        step = self.training_step
+        if type(self).training_step is TrainerSteps.training_step or not reads(step) or minds_processes(step):
+            return False
+        weighing = {"training_step"} if self._divides_itself else {"training_step", "compute_loss"}
+        return not mentions(step, weighing)
+
+    def _items_for_step(self, num_items: Any) -> Any:
+        """num_items_in_batch as training_step is given it."""
+        return num_items / self._sharing if num_items and self._step_divides and self._sharing > 1 else num_items
 
     # -- loss
 
@@ -62,7 +86,7 @@ class TrainerSteps(TrainerParts):
             outputs = self.backend.models.invoke(model, inputs)
             loss = find_loss(outputs, inputs)
             if num_items_in_batch is not None and self._share is not None:
-                loss = loss / self._share
+                loss, self._weighed = loss / self._share, True
         if self.args.past_index >= 0:
             self._past = self.backend.tensors.detach(_output_at(outputs, self.args.past_index))
         return (loss, outputs) if return_outputs else loss
@@ -95,7 +119,7 @@ class TrainerSteps(TrainerParts):
                 self._shifts_labels,
             )
         if num_items is not None and self._share is not None and not divided:
-            loss = loss / self._share
+            loss, self._weighed = loss / self._share, True
         elif num_items is not None and divided and self._sharing > 1 and not self._divides_itself:
             loss = loss * self._sharing  # losses of the processes are averaged, and this one is a part of a sum
         return loss, outputs if needs_labels else _with_loss(outputs, loss)
@@ -113,13 +137,15 @@ class TrainerSteps(TrainerParts):
         inputs = self._prepare_inputs(inputs)
 
         def compute() -> Any:
-            if self._loss_takes_items and num_items_in_batch is not None:
-                return self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
-            return self.compute_loss(model, inputs)
+            self._weighed = False
+            given = self._loss_takes_items and num_items_in_batch is not None
+            items: dict[str, Any] = {NUM_ITEMS: num_items_in_batch} if given else {}
+            loss = self.compute_loss(model, inputs, **items)
+            if self._divides_itself and self._sharing > 1 and not self._weighed:
+                loss = loss * self._sharing
+            return loss
 
         divisor = None if self._loss_is_share else self._share
-        if self._divides_itself and self._sharing > 1:
-            divisor = 1 / self._sharing
         return self.engine.loss_and_gradients(compute, divisor)
 
     # -- the loop's parts
@@ -183,7 +209,7 @@ class TrainerSteps(TrainerParts):
             # Without a label it has no part in the mean; its own mean would be 0/0.
             if items != 0:
                 with self.strategy.micro_batch(i == closing):
-                    given = (model, inputs, num_items) if self._step_takes_items else (model, inputs)
+                    given = (model, inputs, self._items_for_step(num_items))[: 3 if self._step_takes_items else 2]
                     if self._watches_step:
                         loss = self.engine.recorded(partial(self.training_step, *given))
                     else:
@@ -202,7 +228,8 @@ class TrainerSteps(TrainerParts):
         count, self._stand_ins, self._share = self._stand_ins, 0, None
         for i in range(count):
             with self.strategy.micro_batch(i == count - 1), self.strategy.muted(model):
-                self.training_step(model, self._spare, *((num_items,) if self._step_takes_items else ()))
+                given = (model, self._spare, self._items_for_step(num_items))[: 3 if self._step_takes_items else 2]
+                self.training_step(*given)
 
     def update(self, loss: Any) -> None:
         """Clip, step the optimizer and the schedule, and forget the gradients."""

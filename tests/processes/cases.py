@@ -306,14 +306,38 @@ def iterable_in_parts(folder):
     return course(trainer) | {"labels": found.label_ids.tolist(), "test_loss": found.metrics["test_loss"]}
 
 
+def in_two(folder, name, model, data, **given):
+    """Eight steps in one go, and in two."""
+    given = {"save_strategy": "steps", "save_steps": 4, "max_steps": 8, "optim": "adamw_torch"} | given
+    whole = train(folder, name, model(), data, **given)
+    checkpoint = Path(folder) / name / f"checkpoint-{given['save_steps']}"
+    again = train(folder, f"{name}_again", model(), data, resume=str(checkpoint), **given)
+    return {"whole": course(whole), "again": course(again), "files": sorted(p.name for p in checkpoint.iterdir())}
+
+
+class Freezing(TrainerCallback):
+    """One layer is trained for two steps, and after five again."""
+
+    def on_step_begin(self, args, state, control, model=None, **kwargs):
+        KIT.freeze(model.head, 2 <= state.global_step < 5)
+
+
+@case
+def frozen(folder):
+    """Saved while the layer is frozen; the resumed run begins with a fresh model."""
+    return in_two(folder, "frozen", KIT.classifier, rows(32), callbacks=[Freezing()], learning_rate=0.01)
+
+
+@case
+def own_means(folder):
+    """Every process keeps its own running means, also across a resume."""
+    model = lambda: KIT.classifier(dropout=0.3, norm=True)  # noqa: E731
+    return in_two(folder, "own_means", model, rows(32), ddp_broadcast_buffers=False)
+
+
 @case
 def resumed(folder):
-    """Eight steps in one go, and in two."""
-    given = {"save_strategy": "steps", "save_steps": 4, "max_steps": 8, "optim": "adamw_torch"}
-    whole = train(folder, "whole", KIT.classifier(dropout=0.3, norm=True), rows(32), **given)
-    checkpoint = Path(folder) / "whole" / "checkpoint-4"
-    again = train(folder, "again", KIT.classifier(dropout=0.3, norm=True), rows(32), resume=str(checkpoint), **given)
-    return {"whole": course(whole), "again": course(again), "files": sorted(p.name for p in checkpoint.iterdir())}
+    return in_two(folder, "whole", lambda: KIT.classifier(dropout=0.3, norm=True), rows(32))
 
 
 def main(folder, *names, cases=CASES):

@@ -3,13 +3,15 @@
 Here are the cases that only torch has; those of every framework are run with them.
 """
 
+import hashlib
 import random
 import sys
+from functools import partial
 
 import numpy as np
 import torch
 
-from oneloop import Trainer
+from oneloop import Trainer, TrainerCallback
 from oneloop.errors import ProcessLostError
 from oneloop.processes import world
 from tests.backends_support import FEATURES, rows, tagged
@@ -23,6 +25,7 @@ from tests.processes.cases import (
     arguments,
     case,
     course,
+    in_two,
     main,
     mean_of_predictions,
     train,
@@ -30,6 +33,33 @@ from tests.processes.cases import (
 
 torch.set_num_threads(1)
 __all__ = ["CASES", "GLOBAL_BATCH", "KIT", "arguments", "main", "mean_of_predictions", "train"]
+
+# -- gradients
+
+
+class Gradients(TrainerCallback):
+    """Every single gradient of every update, whole, after clipping."""
+
+    def __init__(self):
+        self.found = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        whole = [getattr(p.grad, "full_tensor", lambda p=p: p.grad)() for p in model.parameters()]
+        self.found.append(torch.cat([g.flatten() for g in whole]).tolist())
+
+
+@case
+def gradients(folder):
+    given = {"optim": "adamw_torch", "learning_rate": 0.01}
+    return gradients_of(folder, "gradients", **given)
+
+
+def gradients_of(folder, name, **given):
+    kept = Gradients()
+    given |= {"gradient_accumulation_steps": 2, "per_device_train_batch_size": GLOBAL_BATCH // world().size // 2}
+    train(folder, name, KIT.tagger(), tagged(LENGTHS, unlabelled=UNLABELLED), callbacks=[kept], **given)
+    return kept.found
+
 
 # -- losses of the user's, and the like
 
@@ -85,6 +115,93 @@ def own_step(folder):
             return loss.detach()
 
     return course(train(folder, "own_step", KIT.tagger(), tagged(LENGTHS, unlabelled=UNLABELLED), Stepping))
+
+
+class Divides:
+    """Overrides that divide by num_items_in_batch themselves; those that mind know of other processes."""
+
+    def share(self, model, inputs, num_items_in_batch):
+        outputs = model(**inputs)
+        items = num_items_in_batch if num_items_in_batch is not None else (inputs["labels"] != -100).sum()
+        return _logits_loss(outputs["logits"], inputs["labels"], "sum") / items, outputs
+
+    def stepped(self, loss):
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+class StepDivides(Divides, Trainer):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss, _ = self.share(model, self._prepare_inputs(inputs), num_items_in_batch)
+        return self.stepped(loss)
+
+
+class StepMinds(Divides, Trainer):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss, _ = self.share(model, self._prepare_inputs(inputs), num_items_in_batch)
+        return self.stepped(loss * self.accelerator.num_processes)
+
+
+class LossOfSuper(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+class LossMinds(Divides, Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = self.share(model, inputs, num_items_in_batch)
+        if self.args.average_tokens_across_devices and num_items_in_batch is not None:
+            loss *= self.accelerator.num_processes
+        return (loss, outputs) if return_outputs else loss
+
+
+class StepOfSuper(Trainer):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        return super().training_step(model, inputs, num_items_in_batch)
+
+
+class BothDivide(Divides, Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = self.share(model, inputs, num_items_in_batch)
+        return (loss, outputs) if return_outputs else loss
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        inputs = self._prepare_inputs(inputs)
+        return self.stepped(self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch))
+
+
+def _with_items(folder, name, trainer_class):
+    return course(train(folder, name, KIT.tagger(), tagged(LENGTHS, unlabelled=UNLABELLED), trainer_class))
+
+
+@case
+def step_divides(folder):
+    return _with_items(folder, "step_divides", StepDivides)
+
+
+@case
+def step_minds(folder):
+    return _with_items(folder, "step_minds", StepMinds)
+
+
+@case
+def loss_of_super(folder):
+    return _with_items(folder, "loss_of_super", LossOfSuper)
+
+
+@case
+def loss_minds(folder):
+    return _with_items(folder, "loss_minds", LossMinds)
+
+
+@case
+def step_of_super(folder):
+    return _with_items(folder, "step_of_super", StepOfSuper)
+
+
+@case
+def both_divide(folder):
+    return _with_items(folder, "both_divide", BothDivide)
 
 
 @case
@@ -262,13 +379,59 @@ def unused_parameters(folder):
     return course(trainer) | {"finds": getattr(trainer.model_wrapped, "find_unused_parameters", None)}
 
 
+class Wide(torch.nn.Module):
+    """Enough for three packs of gradients of a megabyte, in layers that are used in another order than defined."""
+
+    def __init__(self, unused=False):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
+            self.last = torch.nn.Linear(512, 3)
+            self.first = torch.nn.Linear(FEATURES, 512)
+            self.middle = torch.nn.ModuleList(torch.nn.Linear(512, 512) for _ in range(3))
+            self.unused = torch.nn.Linear(3, 3) if unused else None
+
+    def forward(self, x, labels=None):
+        x = torch.relu(self.first(x))
+        for layer in self.middle:
+            x = x + torch.tanh(layer(x))
+        logits = self.last(x)
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def _digested(found):
+    """Bytes of all weights as one number: there are many."""
+    for each in (found["whole"], found["again"]):
+        weights = np.concatenate([np.ravel(value).astype(np.float32) for value in each["weights"].values()])
+        each["weights"] = hashlib.sha256(weights.tobytes()).hexdigest()
+    return found
+
+
+@case
+def resumed_otherwise(folder):
+    """Where DDP packs gradients in other ways: in many packs, with a fixed graph, with unused parameters."""
+    runs = {
+        "small": {"ddp_bucket_cap_mb": 1},
+        "static": {"ddp_bucket_cap_mb": 1, "ddp_static_graph": True},
+        "unused": {"unused": True},
+        "accumulated": {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 1},
+        "stage1": {"sharding": "stage1"},
+    }
+    found = {}
+    for name, given in runs.items() if world().size == 4 else ():  # two numbers have but one order
+        model = partial(Wide, unused=given.pop("unused", False))
+        given |= {"save_steps": 2, "max_steps": 4, "learning_rate": 0.001}
+        found[name] = _digested(in_two(folder, f"packs-{name}", model, rows(32), **given))
+    return found
+
+
 @case
 def options_of_ddp(folder):
     given = {"ddp_bucket_cap_mb": 3, "ddp_broadcast_buffers": False, "ddp_find_unused_parameters": False}
     trainer = train(folder, "options", KIT.classifier(norm=True), rows(32), **given, ddp_static_graph=True)
     wrapped = trainer.model_wrapped
     return {
-        "kind": type(wrapped).__name__,
+        "is_ddp": isinstance(wrapped, torch.nn.parallel.DistributedDataParallel),
         "bucket": getattr(wrapped, "bucket_bytes_cap", None),
         "buffers": getattr(wrapped, "broadcast_buffers", None),
         "finds": getattr(wrapped, "find_unused_parameters", None),

@@ -16,7 +16,7 @@ from oneloop.backends.torch import shards
 from oneloop.errors import OneloopError, RefusedError
 from oneloop.processes import world
 from tests.backends_support import CLASSES, WORDS, rows, tagged
-from tests.processes.job import GLOBAL_BATCH, KIT, arguments, main, mean_of_predictions, train
+from tests.processes.job import GLOBAL_BATCH, KIT, arguments, gradients_of, main, mean_of_predictions, train
 
 CASES = {}
 STRATEGIES = {"ddp": "", "stage1": "stage1", "stage2": "stage2", "stage3": "stage3"}
@@ -116,6 +116,15 @@ def sgd(folder):
 @case
 def adamw(folder):
     return with_each(folder, "adamw", KIT.classifier, rows(29), optim="adamw_torch", learning_rate=0.01)
+
+
+@case
+def gradients(folder):
+    found = {}
+    for strategy, sharding in strategies().items():
+        given = {"optim": "adamw_torch", "learning_rate": 0.01, "sharding": sharding}
+        found[strategy] = gradients_of(folder, f"gradients-{strategy}", **given)
+    return found
 
 
 @case

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 EQUAL = ("sgd", "few_left", "accumulated", "tokens", "tokens_accumulated", "adamw", "with_workers")
-EQUAL += ("overridden", "loss_function", "summed", "own_step")
+EQUAL += ("overridden", "loss_function", "summed", "own_step", "step_divides", "step_minds", "step_of_super")
+EQUAL += ("loss_of_super", "loss_minds", "both_divide")
 
 
 def difference(left, right):
@@ -71,6 +72,13 @@ def test_an_evaluation_counts_every_sample_once_and_in_order(one, many):
         assert abs(found["metrics"]["eval_loss"] - alone["metrics"]["eval_loss"]) <= 1e-6
         assert abs(found["test_loss"] - alone["test_loss"]) <= 1e-6
         assert found["all_metrics"] == many[0]["evaluated"]["all_metrics"]
+
+
+def test_every_single_gradient_is_that_of_one_process(one, many):
+    """Under AdamW, in every update."""
+    assert np.abs(one["gradients"]).max() > 0.01
+    for each in many:
+        assert difference(each["gradients"], one["gradients"]) <= 1e-5
 
 
 def test_half_precision_and_recomputing(one, many):

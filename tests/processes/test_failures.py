@@ -1,13 +1,12 @@
 """A process that dies, hangs, is stopped or fails: the others leave with its name, and the run can go on."""
 
-import contextlib
 import os
-import random
 import signal
 import time
 
 import pytest
 
+from tests.processes.kills import killed_run, options, unbroken_run
 from tests.processes.watching import Watched
 from tests.state.children import damage_of_latest, differences, log_lines, result
 
@@ -90,25 +89,9 @@ def test_every_process_ends_well(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
-def test_killed_at_random_again_and_again(seed, tmp_path, unbroken):
-    """Any process at any moment, until the run gets through: the same bytes, and never a torn "latest"."""
-    moments = random.Random(seed)
-    output = tmp_path / "run"
-    for attempt in range(40):
-        with Watched(2, output, "--no-sync", "--pause", 0.05, "--resume") as run:
-            victim = run.pid(moments.randrange(2)) if attempt < 4 else None
-            if victim is not None:
-                if moments.random() < 0.8:  # else while it still starts
-                    run.wait_for(r"rank \d step \d+\n")
-                time.sleep(moments.random() * 1.5)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(victim, signal.SIGKILL)
-            status = run.end()
-            said = run.said
-        assert damage_of_latest(output) == []
-        if status == 0:
-            break
-    assert status == 0, said
-    assert differences(result(output), result(unbroken)) == []
-    assert log_lines(output) == log_lines(unbroken)
+@pytest.mark.parametrize(("seed", "sharding"), [(0, ""), (1, ""), (2, "stage1"), (3, "stage3")])
+def test_killed_at_random_again_and_again(seed, sharding, tmp_path):
+    """A part of what `python -m tests.processes.kills` does."""
+    argv = options(40, sharding)
+    unbroken = unbroken_run(tmp_path / "unbroken", 2, argv)
+    assert killed_run(seed, tmp_path / "run", unbroken, 4, 2, argv) >= 2

@@ -14,7 +14,17 @@ from tests.processes.test_equality import difference
 
 FRAMEWORKS = [name for name in backends_support.names() if name != "torch"]  # to which the rest of this folder belongs
 EQUAL = ("sgd", "few_left", "tokens_accumulated", "adamw", "iterable_in_parts")
-CASES = (*EQUAL, "evaluated", "elastic", "resumed", "one_bad_sample", "asked_by_one", "first_and_later")
+CASES = (
+    *EQUAL,
+    "evaluated",
+    "elastic",
+    "resumed",
+    "frozen",
+    "own_means",
+    "one_bad_sample",
+    "asked_by_one",
+    "first_and_later",
+)
 
 
 @pytest.fixture(scope="module", params=FRAMEWORKS)
@@ -98,10 +108,12 @@ def test_data_that_are_walked_through_are_predicted_in_order(runs):
 
 
 def test_two_processes_resume_to_the_same_bits(runs):
-    for each in (runs.one, *runs.two):
-        whole, again = each["resumed"]["whole"], each["resumed"]["again"]
-        assert again["weights"] == whole["weights"]
-        assert again["losses"] == whole["losses"][4:]
+    for case in ("resumed", "frozen", "own_means"):
+        for each in (runs.one, *runs.two):
+            whole, again = each[case]["whole"], each[case]["again"]
+            assert again["weights"] == whole["weights"], case
+            assert again["losses"] == whole["losses"][4:], case
+    assert difference(runs.two[0]["frozen"]["whole"]["losses"], runs.one["frozen"]["whole"]["losses"]) <= 1e-5
     assert runs.two[0]["resumed"]["files"] == runs.one["resumed"]["files"]
 
 

@@ -28,7 +28,7 @@ def test_without_unused_layers_none_are_looked_for(shared):
     """DDP is given what ddp_ arguments say."""
     for each in shared(2):
         found = each["options_of_ddp"]
-        assert found["kind"] == "DistributedDataParallel"
+        assert found["is_ddp"] is True
         assert (found["bucket"], found["buffers"], found["finds"]) == (3 * 2**20, False, False)
         assert found["static"] is True
         assert found["losses"] == shared(2)[0]["options_of_ddp"]["losses"]

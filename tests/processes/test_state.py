@@ -8,18 +8,27 @@ from safetensors import safe_open
 from tests.processes.launch import results, run
 
 
-def test_two_processes_resume_to_the_same_bits(shared):
-    for each in shared(2):
-        whole, again = each["resumed"]["whole"], each["resumed"]["again"]
-        assert again["weights"] == whole["weights"]
-        assert again["losses"] == whole["losses"][4:]
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_resume_to_the_same_bits(processes, shared):
+    for each in shared(processes):
+        for found in (each["resumed"], each["frozen"], each["own_means"], *each["resumed_otherwise"].values()):
+            assert found["again"]["weights"] == found["whole"]["weights"]
+            assert found["again"]["losses"] == found["whole"]["losses"][-len(found["again"]["losses"]) :]
+            assert len(found["again"]["losses"]) * 2 == len(found["whole"]["losses"])
 
 
-def test_four_processes_resume_within_rounding(shared):
-    """DDP packs gradients differently in its first step, and four numbers are then added in another order."""
-    for each in shared(4):
-        whole, again = each["resumed"]["whole"], each["resumed"]["again"]
-        assert again["losses"] == pytest.approx(whole["losses"][4:], rel=1e-6)
+def test_each_process_has_its_own_running_means(shared):
+    """With ddp_broadcast_buffers=False, before and after a resume."""
+    for when in ("whole", "again"):
+        weights = [each["own_means"][when]["weights"] for each in shared(2)]
+        apart = {name for name in weights[0] if weights[0][name] != weights[1][name]}
+        assert apart and all("running" in name for name in apart)
+
+
+def test_a_layer_that_is_frozen_for_a_while(shared):
+    alone = shared(1)[0]["frozen"]["whole"]
+    for each in (*shared(2), *shared(4)):
+        assert each["frozen"]["whole"]["losses"] == pytest.approx(alone["losses"], rel=1e-5)
 
 
 def test_a_checkpoint_of_several_processes_has_the_same_files(shared):

@@ -186,6 +186,13 @@ class DataParallel(Alone):
         value = np.zeros(1, np.float32) if loss is None else loss.asnumpy().astype(np.float32).reshape(1)
         return (self._sum(ms.Tensor(value)) / self.team.size).reshape(())
 
+    def own_buffers(self, model: Any) -> list[Any]:
+        apart = self.args.ddp_broadcast_buffers is False and not self.team.is_main
+        return _buffers(unwrap(model)) if apart else []
+
+    def put_buffer(self, target: Any, array: Any) -> None:
+        weights.put(target, array)
+
     def settle(self, model: Any) -> None:
         if self.args.ddp_broadcast_buffers is not False:
             self._from_main(_buffers(unwrap(model)))

@@ -186,12 +186,14 @@ class DataParallel(Alone):
         self.unused: bool | None = None
         self._direct = False
         self._trained: list[bool] = []
+        self._changed = False
 
     def agree(self, model: nn.Layer) -> None:
         _from_main([*model.parameters(), *model.buffers()])
 
     def wrap(self, model: nn.Layer) -> nn.Layer:
-        self.model, self.ddp, self.unused = model, None, self.args.ddp_find_unused_parameters
+        self.model, self.ddp = model, None
+        self.unused = self.known_unused(self.args.ddp_find_unused_parameters)
         if self.unused is None and self.args.torch_compile:
             self.unused = False  # the compiler looks at the wrapped model once, and for good
         self.agree(model)
@@ -199,7 +201,7 @@ class DataParallel(Alone):
 
     def _wrapped(self) -> nn.Layer:
         assert self.model is not None
-        self._trained = [not p.stop_gradient for p in self.model.parameters()]
+        self._trained = self._now_trained()
         self.ddp = paddle.DataParallel(
             self.model,
             comm_buffer_size=self.args.ddp_bucket_cap_mb or 25,
@@ -214,7 +216,14 @@ class DataParallel(Alone):
 
     def called(self, wrapped: nn.Layer) -> nn.Layer:
         assert self.model is not None
+        # A callback may freeze or unfreeze layers in the middle of a run: what is wrapped would wait for the others.
+        self._changed = self.ddp is not None and self._trained != self._now_trained()
+        self._direct = self._direct or self._changed
         return self.model if self._direct else wrapped
+
+    def _now_trained(self) -> list[bool]:
+        assert self.model is not None
+        return [not p.stop_gradient for p in self.model.parameters()]
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
         if last or self._direct:
@@ -233,8 +242,7 @@ class DataParallel(Alone):
         if self.ddp is None:
             self.unused = any(not p.stop_gradient and p.grad is None for p in own)
             return True
-        # A callback may freeze or unfreeze layers in the middle of a run.
-        return self._trained != [not p.stop_gradient for p in own]
+        return self._changed
 
     def rewrap(self) -> nn.Layer:
         return self._wrapped()
@@ -243,6 +251,13 @@ class DataParallel(Alone):
         value = paddle.zeros([1]) if loss is None else loss.detach().astype("float32").reshape([1]).clone()
         dist.all_reduce(value)
         return (value / self.team.size).reshape([])
+
+    def own_buffers(self, model: nn.Layer) -> list[paddle.Tensor]:
+        apart = self.args.ddp_broadcast_buffers is False and not self.team.is_main
+        return _buffers(model) if apart else []
+
+    def put_buffer(self, target: paddle.Tensor, array: Any) -> None:
+        target.set_value(array)
 
     def settle(self, model: nn.Layer) -> None:
         if self.args.ddp_broadcast_buffers is not False:

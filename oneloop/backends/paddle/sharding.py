@@ -20,7 +20,7 @@ from ...arguments.sharding import degree_of
 from ...errors import RefusedError
 from ..common import check_optimizer_fit
 from . import weights
-from .models import named_parameters
+from .models import unwrap
 from .parallel import DataParallel
 
 
@@ -78,7 +78,7 @@ class SharedOptimizer(DataParallel):
 
     def load_optimizer(self, optimizer: Any, model: nn.Layer, tensors: dict[str, Any], data: Any, source: str) -> None:
         """Whole state, of which each process takes its part."""
-        inner, names = optimizer._inner_opt, {id(p): name for name, p in named_parameters(model)}
+        inner, names = optimizer._inner_opt, {id(p): name for name, p in unwrap(model).named_parameters()}
         of = {name: group for group in data["groups"] for name in group["names"]}
         check_optimizer_fit(set(of), {names[id(p)] for p in optimizer._origin_parameter_list}, source)
         own = {names[id(p)] for p in inner._parameter_list}

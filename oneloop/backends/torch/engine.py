@@ -1,6 +1,7 @@
 """Gradients of one micro-batch at a time, and the update that follows."""
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +11,11 @@ from torch import nn
 
 from ...errors import ModelError
 from ...processes import ALONE
+from ..common import some
 from . import parallel
 from .optimizers import groups
+
+logger = logging.getLogger(__name__)
 
 SMALLEST_LOSS_SCALE = 1.0
 WATCHES_OVERRIDES = False  # a loss knows how it was computed: backward may be called anywhere
@@ -50,6 +54,7 @@ class Engine:
         self._bad: torch.Tensor | bool = False
         self._loss: torch.Tensor | None = None
         self._pending: tuple[int, torch.Tensor, Any] | None = None
+        self._gradients: int | None = None  # how many the last update had
         self._scaled = False  # whether the gradients held came through the scaler: an override may call loss.backward()
 
     # -- gradients
@@ -112,6 +117,8 @@ class Engine:
                 "there are no gradients to update the model with: no trainable parameter took part in the loss. Look "
                 "for detached tensors, a frozen model, or a training_step that does not call backward."
             )
+        if len(gradients) != self._gradients:
+            self._look_for_thawed(optimizer, len(gradients))
         if self.max_grad_norm <= 0 and self.nonfinite == "ignore":
             return
         if gradients[0].is_sparse or any(g.is_sparse for g in gradients):
@@ -129,6 +136,22 @@ class Engine:
         elif not clipped and value + 1e-6 > self.max_grad_norm:
             # The arithmetic of torch.nn.utils.clip_grad_norm_; below the limit it would multiply by exactly one.
             torch._foreach_mul_(gradients, torch.clamp(self.max_grad_norm / (norm + 1e-6), max=1.0))
+
+    def _look_for_thawed(self, optimizer: Any, count: int) -> None:
+        """Layers that were frozen when the optimizer was built, and no longer are, would quietly stay as they are."""
+        before, self._gradients = self._gradients, count
+        if before is None or count < before:
+            return
+        known = {id(p) for group in groups(optimizer) for p in group["params"]}
+        names = {id(p): name for name, p in self.model.named_parameters()}
+        left_out = [names[id(p)] for p in self.parameters if p.grad is not None and id(p) not in known]
+        if left_out:
+            logger.warning(
+                "%s: they have gradients since this update, and the optimizer does not know them, so they are not "
+                "trained. Freeze layers after the optimizer is built (in on_train_begin), or add them: "
+                "optimizer.add_param_group.",
+                some(left_out),
+            )
 
     def _flag_on_device(self, norm: torch.Tensor, loss: Any, gradients: list[torch.Tensor], clipped: bool) -> None:
         self.norm = norm

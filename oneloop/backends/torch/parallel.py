@@ -8,6 +8,7 @@ state too are in sharding.py.
 import atexit
 import contextlib
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -179,6 +180,28 @@ class Alone(Strategy):
         return torch.linalg.vector_norm(norms[0] if len(norms) == 1 else torch.stack(norms))
 
 
+class SteadyDDP(DistributedDataParallel):
+    """DDP that packs gradients in the same way from its first step on: the last parameters first.
+
+    DDP repacks them once, after a first step, in the order in which they became ready. From three processes on, the
+    order of a sum follows from the place in a pack, so a resumed run, whose first step comes later, would differ in the
+    last bits.
+    """
+
+    def __init__(self, model: nn.Module, *, steady: bool, **options: Any) -> None:
+        self.steady = steady  # without it DDP never repacks
+        with warnings.catch_warnings():
+            # The new name of broadcast_buffers=False would also take over the main process's buffers here.
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+            super().__init__(model, **options)
+        if steady:
+            self.reducer._push_all_rebuilt_params()  # these are the ready ones, says the first forward pass
+
+    def _build_params_for_reducer(self) -> tuple[list[nn.Parameter], list[bool]]:
+        parameters, sparse = super()._build_params_for_reducer()
+        return (parameters[::-1], sparse[::-1]) if self.steady else (parameters, sparse)
+
+
 class DataParallel(Alone):
     """Every process has the whole model; gradients are averaged by DDP while the backward pass goes on.
 
@@ -194,13 +217,21 @@ class DataParallel(Alone):
         self.unused: bool | None = None
         self._direct = False
         self._trained: list[bool] = []
+        self._changed = False
+
+    def own_buffers(self, model: nn.Module) -> list[torch.Tensor]:
+        apart = self.args.ddp_broadcast_buffers is False and not self.team.is_main
+        return list(model.buffers()) if apart else []
+
+    def put_buffer(self, target: torch.Tensor, array: Any) -> None:
+        target.detach().copy_(torch.tensor(array))
 
     def agree(self, model: nn.Module) -> None:
         _from_main([*model.parameters(), *model.buffers()])
 
     def wrap(self, model: nn.Module) -> nn.Module:
         args = self.args
-        self.model, self.ddp, self.unused = model, None, args.ddp_find_unused_parameters
+        self.model, self.ddp, self.unused = model, None, self.known_unused(args.ddp_find_unused_parameters)
         if self.unused is None and (args.torch_compile or args.ddp_static_graph):
             self.unused = False  # these look at the wrapped model once, and for good
         self.agree(model)
@@ -215,9 +246,10 @@ class DataParallel(Alone):
             "static_graph": args.ddp_static_graph,
         }
         one_device = len({p.device for p in model.parameters()}) == 1 and args.device.type != "cpu"
-        self._trained = [p.requires_grad for p in model.parameters()]
-        self.ddp = DistributedDataParallel(
+        self._trained = self._now_trained()
+        self.ddp = SteadyDDP(
             model,
+            steady=bool(args.ddp_static_graph) or not self.unused,
             device_ids=[args.device] if one_device else None,
             find_unused_parameters=bool(self.unused),
             **{name: value for name, value in options.items() if value is not None},
@@ -229,7 +261,14 @@ class DataParallel(Alone):
 
     def called(self, wrapped: nn.Module) -> nn.Module:
         assert self.model is not None
+        # A callback may freeze or unfreeze layers in the middle of a run: what is wrapped would wait for the others.
+        self._changed = self.ddp is not None and self._trained != self._now_trained()
+        self._direct = self._direct or self._changed
         return self.model if self._direct else wrapped
+
+    def _now_trained(self) -> list[bool]:
+        assert self.model is not None
+        return [p.requires_grad for p in self.model.parameters()]
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
         if last or self._direct:
@@ -248,8 +287,7 @@ class DataParallel(Alone):
         if self.ddp is None:
             self.unused = any(p.requires_grad and p.grad is None for p in own)
             return True
-        # A callback may freeze or unfreeze layers in the middle of a run.
-        return self._trained != [p.requires_grad for p in own]
+        return self._changed
 
     def rewrap(self) -> nn.Module:
         return self._wrapped()

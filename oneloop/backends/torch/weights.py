@@ -13,7 +13,7 @@ from torch import nn
 from ...checkpoint.tensors import Raw
 from ...errors import CheckpointError, MissingPackageError
 from ..common import check_fit, check_optimizer_fit, some
-from .models import named_parameters, unwrap
+from .models import unwrap
 
 logger = logging.getLogger(__name__)
 
@@ -192,8 +192,8 @@ def _unpack(value: Any, taken: dict[str, torch.Tensor]) -> Any:
 
 
 def optimizer_names(optimizer: Any, model: nn.Module) -> dict[int, str]:
-    """id of a parameter -> the name its state is stored under."""
-    names = {id(p): name for name, p in named_parameters(model)}
+    """id of a parameter -> the name its state is stored under, also of one that was frozen in the middle of a run."""
+    names = {id(p): name for name, p in unwrap(model).named_parameters()}
     for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"]):
         names.setdefault(id(p), f"parameter.{i}")
     return names
