@@ -28,6 +28,7 @@ REFUSED_NAMES = {
     "amp_custom_black_list": _AMP,
     "amp_custom_white_list": _AMP,
     "amp_master_grad": "gradients have the type of their weights; fp16_opt_level='O1' keeps both in float32",
+    "data_parallel_config": "the exchange of gradients has no options of Paddle's here; leave it out",
     "data_parallel_degree": "it follows from the number of processes that were launched",
     "distributed_dataloader": "every process makes the batches of its own",
     "enable_auto_parallel": _ONE_COPY,
@@ -50,7 +51,9 @@ REFUSED_NAMES = {
     "tensor_parallel_degree": _ONE_COPY,
     "unified_checkpoint": _PARTS,
     "unified_checkpoint_config": _PARTS,
+    "use_expert_parallel": _ONE_COPY,
     "use_hybrid_parallel": _ONE_COPY,
+    "wandb_api_key": "a key does not belong among arguments, which are written to files; set WANDB_API_KEY instead",
 }
 
 

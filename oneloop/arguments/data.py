@@ -22,12 +22,20 @@ class Data(Group):
     average_tokens_across_devices: bool = arg(
         True, "With several processes: weigh each one's loss by its number of labelled tokens."
     )
-    dataloader_drop_last: bool = arg(False, "Leave out the last batch of an epoch when it is not full.")
-    dataloader_num_workers: int = arg(0, "Processes that load data; 0 loads in the main process.", low=0)
+    dataloader_drop_last: bool = arg(
+        False, "Leave out the last batch of an epoch when it is not full.", aliases=("dataset_drop_last",)
+    )
+    dataloader_num_workers: int = arg(
+        0, "Processes that load data; 0 loads in the main process.", aliases=("dataset_num_workers",), low=0
+    )
     dataloader_pin_memory: bool = arg(True, "Page-locked host memory, for faster copies to an accelerator.")
     dataloader_persistent_workers: bool = arg(False, "Keep the loading processes alive between epochs.")
     dataloader_prefetch_factor: int | None = arg(
-        None, "Batches that each loading process prepares in advance.", low=1, shown="the framework's"
+        None,
+        "Batches that each loading process prepares in advance.",
+        aliases=("dataset_prefetch_factor",),
+        low=1,
+        shown="the framework's",
     )
     dataloader_multiprocessing_context: str | None = arg(
         None,

@@ -34,10 +34,12 @@ class Precision(Group):
         False, "Compute activations again in the backward pass: same losses, less memory.", aliases=("recompute",)
     )
     gradient_checkpointing_kwargs: dict[str, Any] | None = arg(
-        None, "Further options of gradient_checkpointing, as a dict or as JSON."
+        None, "Further options of gradient_checkpointing, as a dict or as JSON.", aliases=("recompute_kwargs",)
     )
     torch_compile: bool = arg(
-        False, "Compile the model with the framework's own graph compiler. On when a backend or a mode is named."
+        False,
+        "Compile the model with the framework's own graph compiler. On when a backend or a mode is named.",
+        aliases=("to_static",),
     )
     torch_compile_backend: str | None = arg(
         None,

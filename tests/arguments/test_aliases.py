@@ -13,6 +13,10 @@ PAIRS = [
     ("per_gpu_train_batch_size", 3, "per_device_train_batch_size", 3),
     ("per_gpu_eval_batch_size", 3, "per_device_eval_batch_size", 3),
     ("recompute", True, "gradient_checkpointing", True),
+    ("recompute_kwargs", {"use_reentrant": False}, "gradient_checkpointing_kwargs", {"use_reentrant": False}),
+    ("dataset_drop_last", True, "dataloader_drop_last", True),
+    ("dataset_num_workers", 2, "dataloader_num_workers", 2),
+    ("to_static", True, "torch_compile", True),
     ("torchdynamo", "inductor", "torch_compile_backend", "inductor"),
     ("xpu_backend", "ccl", "ddp_backend", "ccl"),
     ("fp16_backend", "cpu_amp", "half_precision_backend", "cpu_amp"),
@@ -43,7 +47,16 @@ PAIRS = [
 
 
 def test_every_other_spelling_is_tried_here():
-    assert {pair[0] for pair in PAIRS} | {"device"} == set(TrainingArguments.__aliases__)
+    assert {pair[0] for pair in PAIRS} | {"device", "dataset_prefetch_factor"} == set(TrainingArguments.__aliases__)
+
+
+def test_one_that_means_nothing_without_another():
+    args = TrainingArguments("out", dataset_prefetch_factor=3, dataset_num_workers=1)
+    assert (args.dataloader_prefetch_factor, args.dataset_prefetch_factor) == (3, 3)
+    args.dataset_prefetch_factor = 5
+    assert args.dataloader_prefetch_factor == 5
+    with pytest.raises(ArgumentError, match="dataloader_prefetch_factor"):
+        TrainingArguments("out", dataset_prefetch_factor=3)
 
 
 @pytest.mark.parametrize(("name", "value", "target", "stored"), PAIRS)

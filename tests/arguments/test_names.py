@@ -1,7 +1,8 @@
-"""Every name of the seeds, of ARGUMENTS.md and of three transformers versions is taken, or refused in words."""
+"""Every name of the seeds, of ARGUMENTS.md and of other trainers is taken, or refused in words."""
 
 import json
 import typing
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments
 from oneloop.arguments.answers import REFUSED_NAMES
 from oneloop.arguments.fields import declared
 from oneloop.errors import OneloopError, RefusedError, UnknownArgumentError
+from tests.arguments import fields_of
 
 LISTS = json.loads((Path(__file__).parent / "fields.json").read_text())
 NAMES = sorted(set().union(*LISTS.values()) - set(REFUSED_NAMES))
@@ -39,6 +41,7 @@ SAMPLES = {
 # What must be there too for the value to make sense.
 WITH = {
     "dataloader_prefetch_factor": {"dataloader_num_workers": 1},
+    "dataset_prefetch_factor": {"dataset_num_workers": 1},
     "dataloader_persistent_workers": {"dataloader_num_workers": 1},
     "dataloader_multiprocessing_context": {"dataloader_num_workers": 1},
     "optim_target_modules": {"optim": "galore_adamw"},
@@ -80,6 +83,35 @@ def test_the_lists_are_whole():
         "transformers 4.57.6": 133 + 5,
         "transformers 5.22.2": 112 + 5,
     }
+    assert len(LISTS["PaddleNLP 2.8.1"]) == 93 + 4
+    assert len(LISTS["mindnlp 0.4.1"]) == 78 + 5
+
+
+def wheel(folder, *more):
+    """A stand-in for mindnlp's wheel, with the fields of our list and some more."""
+    base, seq2seq = fields_of.KNOWN["mindnlp-0.4.1"][1].items()
+    names = [*LISTS["mindnlp 0.4.1"], *more]
+    path = folder / "mindnlp-0.4.1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for (file, name), part in zip((base, seq2seq), (names[5:], names[:5])):
+            body = "\n".join(f"    {field}: int = 0" for field in part)
+            archive.writestr(file, f"class {name}:\n{body}\n    plain = 1\n    def method(self): other: int = 2\n")
+    return str(path)
+
+
+def test_the_lists_are_compared_with_wheels(tmp_path, capsys):
+    assert fields_of.main([wheel(tmp_path)]) == 0
+    assert fields_of.main([wheel(tmp_path, "brand_new")]) == 1
+    assert "missing in fields.json: brand_new" in capsys.readouterr().out
+
+
+def test_the_lists_are_brought_up_to_date(tmp_path, monkeypatch):
+    copy = tmp_path / "fields.json"
+    assert fields_of.written(LISTS) == fields_of.LISTS.read_text()
+    copy.write_text(fields_of.LISTS.read_text())
+    monkeypatch.setattr(fields_of, "LISTS", copy)
+    assert fields_of.main(["--write", wheel(tmp_path, "brand_new")]) == 0
+    assert json.loads(copy.read_text())["mindnlp 0.4.1"] == sorted([*LISTS["mindnlp 0.4.1"], "brand_new"])
 
 
 @pytest.mark.parametrize("name", NAMES)
