@@ -15,7 +15,8 @@ from mindspore import nn, ops
 from mindspore.graph.api import _pynative_executor
 
 from ...errors import ModelError
-from ..scaling import SMALLEST_LOSS_SCALE, Scaler
+from ..engines import FunctionEngine
+from ..scaling import Scaler
 from . import dropout
 from .compiling import Again
 from .devices import Device
@@ -25,7 +26,7 @@ from .optimizers import parameters_of
 WATCHES_OVERRIDES = True  # a training_step of the user's is differentiated as a whole: see recorded
 
 
-class Engine:
+class Engine(FunctionEngine):
     """Knows the gradients between micro-batches, the loss scale, and whether they are finite."""
 
     def __init__(
@@ -187,30 +188,11 @@ class Engine:
         elif self.max_grad_norm > 0:
             self._factor *= min(1.0, self.max_grad_norm / (norm + 1e-6))
 
-    def apply_update(self, optimizer: Any, step: int) -> int | None:
-        """Step the optimizer unless something is not finite; the number of a step that was not, once it is known."""
-        if self.scaler is not None:
-            return self._apply_scaled(optimizer, step)
-        if self._bad and self.nonfinite != "ignore":
-            self.skipped += 1
-            return step
-        self._step(optimizer)
-        return None
+    def loss_is_lost(self) -> bool:
+        return self._loss is not None and not math.isfinite(float(self._loss.asnumpy()))
 
-    def _apply_scaled(self, optimizer: Any, step: int) -> int | None:
-        assert self.scaler is not None
-        before = self.scaler.scale
-        self.scaler.update(self._bad)
-        if not self._bad:
-            self._step(optimizer)
-            return None
-        # An overflow is how the scaler finds its scale; it means trouble only when no smaller scale is left, or when
-        # the loss, which is not scaled, is not finite itself.
-        self.skipped += 1
-        lost = self._loss is not None and not math.isfinite(float(self._loss.asnumpy()))
-        return step if before <= SMALLEST_LOSS_SCALE or lost else None
-
-    def _step(self, optimizer: Any) -> None:
+    def step(self, optimizer: Any) -> None:
+        """Hand the gradients held to the optimizer, scaled and clipped."""
         members = parameters_of(optimizer)
         found = [_held(p) for p in members]
         if not getattr(optimizer, "leaves_out_frozen", False):
@@ -225,28 +207,6 @@ class Engine:
             return gradient * self._factor
         array = gradient.asnumpy()
         return _tensor(array * array.dtype.type(self._factor))
-
-    def read_pending(self) -> int | None:
-        """Nothing is ever left unread here."""
-        return None
-
-    # -- what logs and checkpoints ask for
-
-    def grad_norm(self) -> float | None:
-        """Norm of the last update's gradients before clipping."""
-        return self.norm
-
-    def loss_scale(self) -> float | None:
-        return None if self.scaler is None else self.scaler.scale
-
-    def state(self) -> dict[str, Any]:
-        """Plain data: what a resumed run needs besides weights and optimizer."""
-        return {"skipped": self.skipped, "scaler": None if self.scaler is None else self.scaler.state()}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.skipped = int(state.get("skipped", 0))
-        if self.scaler is not None and state.get("scaler"):
-            self.scaler.load_state(state["scaler"])
 
 
 _NO_GRADIENTS = (

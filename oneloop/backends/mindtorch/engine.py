@@ -17,7 +17,8 @@ from mindtorch.autograd import value_and_grad
 from torch import nn
 
 from ...errors import ModelError
-from ..scaling import SMALLEST_LOSS_SCALE, Scaler
+from ..engines import FunctionEngine
+from ..scaling import Scaler
 from . import standins
 from .models import with_master_weights
 from .tensors import from_numpy, to_numpy
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 WATCHES_OVERRIDES = False  # a training_step of one's own calls loss_and_gradients; backward is refused
 
 
-class Engine:
+class Engine(FunctionEngine):
     """Knows the gradients between micro-batches, the loss scale, and whether they are finite."""
 
     def __init__(
@@ -137,50 +138,11 @@ class Engine:
                 "look for .detach(), .item() or torch.no_grad() on the way to it."
             )
 
-    def apply_update(self, optimizer: Any, step: int) -> int | None:
-        """Step the optimizer unless something is not finite; the number of a step that was not, once it is known."""
-        if self.scaler is not None:
-            return self._apply_scaled(optimizer, step)
-        if self._bad and self.nonfinite != "ignore":
-            self.skipped += 1
-            return step
+    def loss_is_lost(self) -> bool:
+        return self._loss is not None and not math.isfinite(self._loss)
+
+    def step(self, optimizer: Any) -> None:
         optimizer.step()
-        return None
-
-    def _apply_scaled(self, optimizer: Any, step: int) -> int | None:
-        assert self.scaler is not None
-        before = self.scaler.scale
-        self.scaler.update(self._bad)
-        if not self._bad:
-            optimizer.step()
-            return None
-        # An overflow is how the scaler finds its scale; it means trouble only when no smaller scale is left, or when
-        # the loss, which is not scaled, is not finite itself.
-        self.skipped += 1
-        lost = self._loss is not None and not math.isfinite(self._loss)
-        return step if before <= SMALLEST_LOSS_SCALE or lost else None
-
-    def read_pending(self) -> int | None:
-        """Nothing is ever left unread here."""
-        return None
-
-    # -- what logs and checkpoints ask for
-
-    def grad_norm(self) -> float | None:
-        """Norm of the last update's gradients before clipping."""
-        return self.norm
-
-    def loss_scale(self) -> float | None:
-        return None if self.scaler is None else self.scaler.scale
-
-    def state(self) -> dict[str, Any]:
-        """Plain data: what a resumed run needs besides weights and optimizer."""
-        return {"skipped": self.skipped, "scaler": None if self.scaler is None else self.scaler.state()}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.skipped = int(state.get("skipped", 0))
-        if self.scaler is not None and state.get("scaler"):
-            self.scaler.load_state(state["scaler"])
 
 
 _NO_GRADIENTS = (

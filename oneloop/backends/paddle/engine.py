@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,20 +9,22 @@ import paddle
 from paddle import _C_ops
 
 from ...errors import ModelError, RefusedError
+from ..engines import TapeEngine
 from .devices import Device
 from .optimizers import groups
 
-SMALLEST_LOSS_SCALE = 1.0
 WATCHES_OVERRIDES = False  # a loss knows how it was computed: backward may be called anywhere
 _HALVES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
-class Engine:
+class Engine(TapeEngine):
     """Holds the gradients between micro-batches, the loss scaler and the flag that says whether they are finite.
 
     Paddle's optimizers ask for such a flag on the host. On a CPU it costs nothing to read; on an accelerator it is the
     one synchronisation of a step, which nonfinite="ignore" turns off.
     """
+
+    groups_of = staticmethod(groups)
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class Engine:
         self.skipped = 0  # updates that a loss-scale overflow or nonfinite="skip" left out
         self._bad = False
         self._loss: paddle.Tensor | None = None
-        self._scaled = False  # whether the gradients held came through the scaler: an override may call loss.backward()
+        self._scaled = False
 
     # -- gradients
 
@@ -71,28 +72,6 @@ class Engine:
         if self.scaler is not None:
             loss, self._scaled = self.scaler.scale(loss), True
         loss.backward(**kwargs)
-
-    def loss_and_gradients(self, compute: Callable[[], paddle.Tensor], divisor: Any = None) -> paddle.Tensor:
-        """The primitive of the loop: run compute, add the gradients of its loss, divided by divisor, to those held."""
-        if self.dtype is None:
-            loss = compute()
-        else:
-            with self.autocast():
-                loss = compute()
-        if divisor is not None:
-            loss = loss / divisor
-        self.backward(loss)
-        return loss.detach()
-
-    def stand_by(self) -> None:
-        """This process had nothing to compute in an update whose gradients come from the others."""
-        self._scaled = self.scaler is not None
-
-    def include(self, optimizer: Any) -> None:
-        """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
-        known = {id(p) for p in self.parameters}
-        for group in groups(optimizer):
-            self.parameters.extend(p for p in group["params"] if id(p) not in known)
 
     def clear(self) -> None:
         """Forget the gradients held."""
@@ -144,20 +123,6 @@ class Engine:
         optimizer.step()
         return None
 
-    def _apply_scaled(self, optimizer: Any, step: int) -> int | None:
-        assert self.scaler is not None
-        self._scaled = False
-        scale = self.loss_scale() or 0.0
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        if (self.loss_scale() or 0.0) < scale:
-            # An overflow is how the scaler finds its scale; it means trouble only when no smaller scale is left, or
-            # when the loss, which is not scaled, is not finite itself.
-            self.skipped += 1
-            if scale <= SMALLEST_LOSS_SCALE or (self._loss is not None and not math.isfinite(self._loss.item())):
-                return step
-        return None
-
     def read_pending(self) -> int | None:
         """Nothing is left to be read late: see the class."""
         return None
@@ -178,11 +143,6 @@ class Engine:
         if state:
             state = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in state.items()}
         return {"skipped": self.skipped, "scaler": state or None}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.skipped = int(state.get("skipped", 0))
-        if self.scaler is not None and state.get("scaler"):
-            self.scaler.load_state_dict(state["scaler"])
 
 
 def _square(gradients: list[paddle.Tensor]) -> paddle.Tensor:

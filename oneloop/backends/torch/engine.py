@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,21 +11,23 @@ from torch import nn
 from ...errors import ModelError
 from ...processes import ALONE
 from ..common import some
+from ..engines import TapeEngine
 from . import parallel
 from .optimizers import groups
 
 logger = logging.getLogger(__name__)
 
-SMALLEST_LOSS_SCALE = 1.0
 WATCHES_OVERRIDES = False  # a loss knows how it was computed: backward may be called anywhere
 
 
-class Engine:
+class Engine(TapeEngine):
     """Holds the gradients between micro-batches, the loss scaler and the flag that says whether they are finite.
 
     On a CPU the flag is read at once, which costs nothing. On an accelerator it masks the update on the device and is
     read one step later, so the host never waits for it.
     """
+
+    groups_of = staticmethod(groups)
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Engine:
         self._loss: torch.Tensor | None = None
         self._pending: tuple[int, torch.Tensor, Any] | None = None
         self._gradients: int | None = None  # how many the last update had
-        self._scaled = False  # whether the gradients held came through the scaler: an override may call loss.backward()
+        self._scaled = False
 
     # -- gradients
 
@@ -75,28 +76,6 @@ class Engine:
         if self.scaler is not None:
             loss, self._scaled = self.scaler.scale(loss), True
         loss.backward(**kwargs)
-
-    def loss_and_gradients(self, compute: Callable[[], torch.Tensor], divisor: Any = None) -> torch.Tensor:
-        """The primitive of the loop: run compute, add the gradients of its loss, divided by divisor, to those held."""
-        if self.dtype is None:
-            loss = compute()
-        else:
-            with self.autocast():
-                loss = compute()
-        if divisor is not None:
-            loss = loss / divisor
-        self.backward(loss)
-        return loss.detach()
-
-    def stand_by(self) -> None:
-        """This process had nothing to compute in an update whose gradients come from the others."""
-        self._scaled = self.scaler is not None
-
-    def include(self, optimizer: Any) -> None:
-        """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
-        known = {id(p) for p in self.parameters}
-        for group in groups(optimizer):
-            self.parameters.extend(p for p in group["params"] if id(p) not in known)
 
     def clear(self) -> None:
         """Forget the gradients held."""
@@ -172,20 +151,6 @@ class Engine:
             return step
         return self._apply_masked(optimizer, step)
 
-    def _apply_scaled(self, optimizer: Any, step: int) -> int | None:
-        assert self.scaler is not None
-        self._scaled = False
-        scale = self.scaler.get_scale()
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        if self.scaler.get_scale() < scale:
-            # An overflow is how the scaler finds its scale; it means trouble only when no smaller scale is left, or
-            # when the loss, which is not scaled, is not finite itself.
-            self.skipped += 1
-            if scale <= SMALLEST_LOSS_SCALE or (self._loss is not None and not math.isfinite(self._loss)):
-                return step
-        return None
-
     def _apply_masked(self, optimizer: Any, step: int) -> int | None:
         """Fused kernels change nothing where found_inf is set; other optimizers need the flag on the host."""
         known = self.read_pending()
@@ -233,11 +198,6 @@ class Engine:
     def state(self) -> dict[str, Any]:
         """Plain data: what a resumed run needs besides weights and optimizer."""
         return {"skipped": self.skipped, "scaler": None if self.scaler is None else self.scaler.state_dict()}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.skipped = int(state.get("skipped", 0))
-        if self.scaler is not None and state.get("scaler"):
-            self.scaler.load_state_dict(state["scaler"])
 
 
 def no_gradients() -> contextlib.AbstractContextManager:
