@@ -216,8 +216,8 @@ class DataParallel(Alone):
 
     def called(self, wrapped: nn.Layer) -> nn.Layer:
         assert self.model is not None
-        # A callback may freeze or unfreeze layers in the middle of a run: DataParallel would wait for them. It cannot be
-        # made anew, as the hooks of the old one would stay behind and find nothing.
+        # A callback may freeze or unfreeze layers in the middle of a run: DataParallel would wait for them. It cannot
+        # be made anew, as the hooks of the old one would stay behind and find nothing.
         self._direct = self._direct or self._trained != self._now_trained()
         return self.model if self._direct else wrapped
 
