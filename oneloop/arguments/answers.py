@@ -160,6 +160,18 @@ def _divided(with_what: str, when: Callable[[Any], bool], why: str, instead: str
     )
 
 
+def _grouped(with_what: str, when: Callable[[Any], bool], why: str, instead: str) -> Refusal:
+    """What stages 2 and 3 of Paddle cannot be together with, where they run at all."""
+    return Refusal(
+        "sharding",
+        f"stage2, stage3 with {with_what}",
+        lambda args: world().size > 1 and divides(args) and when(args),
+        why,
+        instead,
+        backends=("paddle",),
+    )
+
+
 def _with_deepspeed(with_what: str, when: Callable[[Any], bool], why: str, instead: str) -> Refusal:
     return Refusal(
         "deepspeed",
@@ -285,9 +297,24 @@ ON_PADDLE: tuple[Refusal, ...] = (
         "paddle.jit.to_static has no modes", "leave it out", backends=("paddle",),
     ),
     Refusal(
-        "sharding", "stage2, stage3", divides,
-        "Paddle's group_sharded_parallel runs on accelerators alone, where this release does not drive it yet",
-        'sharding="stage1"', backends=("paddle",),
+        "sharding", "stage2, stage3", divides, "Paddle's group_sharded_parallel runs on accelerators alone",
+        'sharding="stage1"', backends=("paddle",), devices=("cpu",),
+    ),
+    _grouped(
+        "whole checkpoints", lambda args: args.save_strategy != "no" and not args.save_only_model,
+        "the optimizer state that Paddle divides is not written into checkpoints",
+        "save_only_model=True, save_strategy='no', or sharding=\"stage1\"",
+    ),
+    _grouped(
+        "gradient_accumulation_steps", lambda args: args.gradient_accumulation_steps > 1,
+        "Paddle reduces gradients in every backward pass", "a larger per_device_train_batch_size, or stage1",
+    ),
+    _grouped("fp16", lambda args: args.fp16, "its loss scale is not driven", "bf16=True"),
+    _grouped("torch_compile", lambda args: args.torch_compile, "it is not driven", 'sharding="stage1"'),
+    _grouped("nonfinite", lambda args: args.nonfinite == "skip", "an update cannot be left out", "nonfinite='stop'"),
+    _grouped(
+        "auto_find_batch_size", lambda args: args.auto_find_batch_size,
+        "all processes run the same forward passes", "a smaller per_device_train_batch_size",
     ),
     Refusal(
         "sharding", "offload, auto_wrap with stage1",

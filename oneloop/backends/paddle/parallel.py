@@ -16,6 +16,7 @@ import paddle
 import paddle.distributed as dist
 from paddle import nn
 
+from ...arguments.sharding import divides
 from ...errors import ArgumentError, ProcessLostError, RefusedError
 from ...lifesigns import LOST, LifeSigns
 from ...processes import ALONE, Team, world
@@ -186,7 +187,6 @@ class DataParallel(Alone):
         self.unused: bool | None = None
         self._direct = False
         self._trained: list[bool] = []
-        self._changed = False
 
     def agree(self, model: nn.Layer) -> None:
         _from_main([*model.parameters(), *model.buffers()])
@@ -216,9 +216,9 @@ class DataParallel(Alone):
 
     def called(self, wrapped: nn.Layer) -> nn.Layer:
         assert self.model is not None
-        # A callback may freeze or unfreeze layers in the middle of a run: what is wrapped would wait for the others.
-        self._changed = self.ddp is not None and self._trained != self._now_trained()
-        self._direct = self._direct or self._changed
+        # A callback may freeze or unfreeze layers in the middle of a run: DataParallel would wait for them. It cannot
+        # be made anew, as the hooks of the old one would stay behind and find nothing.
+        self._direct = self._direct or self._trained != self._now_trained()
         return self.model if self._direct else wrapped
 
     def _now_trained(self) -> list[bool]:
@@ -242,7 +242,7 @@ class DataParallel(Alone):
         if self.ddp is None:
             self.unused = any(not p.stop_gradient and p.grad is None for p in own)
             return True
-        return self._changed
+        return False
 
     def rewrap(self) -> nn.Layer:
         return self._wrapped()
@@ -272,6 +272,10 @@ def strategy(args: Any, team: Team) -> Alone:
         from .sharding import SharedOptimizer
 
         return SharedOptimizer(args, team)
+    if divides(args):
+        from .group_sharding import GroupSharded
+
+        return GroupSharded(args, team)
     return DataParallel(args, team)
 
 

@@ -1,0 +1,152 @@
+"""Processes that divide gradients (stage 2) and parameters (stage 3) too, through Paddle's group_sharded_parallel.
+
+It runs on accelerators alone; on a CPU `answers.py` refuses it. Paddle keeps gradients, their norm and the update to
+itself, so it has an engine of its own here, and its optimizer state is not brought into checkpoints.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import paddle
+from paddle import nn
+from paddle.distributed import sharding as paddle_sharding
+
+from ...arguments.sharding import degree_of
+from ...errors import ModelError, RefusedError
+from ...processes import Team
+from ..strategy import AS_IT_IS
+from .engine import Engine
+from .parallel import DataParallel
+
+LEVELS = {"stage2": "os_g", "stage3": "p_g_os"}
+
+_NO_STATE = (
+    "the optimizer state that Paddle's group_sharded_parallel divides is not written into checkpoints, so a run cannot "
+    "go on from one. Use save_only_model=True, or sharding='stage1', whose checkpoints hold everything."
+)
+
+
+class GroupSharded(DataParallel):
+    """Every pass is a meeting of all processes, which run the same number of them."""
+
+    lockstep = True
+
+    def __init__(self, args: Any, team: Team) -> None:
+        super().__init__(args, team)
+        words = args.sharding.split()
+        self.level = next(level for stage, level in LEVELS.items() if stage in words)
+        self.offload = "offload" in words
+        self.sharded: Any = None
+        self.optimizer: Any = None
+        self.is_muted = False
+
+    def engine_class(self, default: Any) -> Any:
+        return GroupShardedEngine
+
+    def wrap(self, model: nn.Layer) -> nn.Layer:
+        if self.sharded is not None:
+            raise RefusedError(
+                "group_sharded_parallel: a model is trained once; make a new Trainer for a second train()."
+            )
+        self.model = model
+        self.agree(model)
+        return model
+
+    def take_optimizer(self, optimizer: Any) -> Any:
+        if self.args.max_grad_norm:  # Paddle puts its own in its place, by the norm over all processes
+            optimizer._grad_clip = nn.ClipGradByGlobalNorm(self.args.max_grad_norm)
+        within, across = self._groups()
+        self.sharded, self.optimizer, _ = paddle_sharding.group_sharded_parallel(
+            self.model,
+            optimizer,
+            self.level,
+            group=within,
+            dp_group=across,
+            offload=self.offload,
+            sync_buffers=self.args.ddp_broadcast_buffers is not False,
+        )
+        return self.optimizer
+
+    def _groups(self) -> tuple[Any, Any]:
+        """Those that share one copy, and those with the same part of another; None: all, and no other copy."""
+        degree = degree_of(self.args, self.team.size)
+        if degree == self.team.size:
+            return None, None
+        from .sharding import groups_of
+
+        made = groups_of(self.team.size, degree)
+        return made.get_sharding_parallel_group(), made.get_data_parallel_group()
+
+    # -- an update
+
+    def begin(self, all_take_part: bool) -> None:
+        pass
+
+    def called(self, wrapped: nn.Layer) -> nn.Layer:
+        return self.sharded
+
+    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
+        return AS_IT_IS
+
+    @contextlib.contextmanager
+    def muted(self, wrapped: nn.Layer) -> Iterator[None]:
+        self.is_muted = True
+        try:
+            yield
+        finally:
+            self.is_muted = False
+
+    def finish(self, parameters: list[paddle.Tensor]) -> bool:
+        return False
+
+    # -- evaluations and checkpoints
+
+    def settle(self, model: nn.Layer) -> None:
+        super().settle(model)
+        self._gather()
+
+    def _gather(self) -> None:
+        """Stage 3 has slices; the next forward pass slices again."""
+        if self.sharded is not None and self.level == "p_g_os":
+            self.sharded.get_all_parameters()
+
+    def model_tensors(self, model: nn.Layer) -> tuple[dict[str, Any], dict[str, str]]:
+        self._gather()
+        return super().model_tensors(model)
+
+    def optimizer_state(self, optimizer: Any, model: nn.Layer) -> Any:
+        raise RefusedError(_NO_STATE)
+
+    def load_optimizer(self, *args: Any, **kwargs: Any) -> None:
+        raise RefusedError(_NO_STATE)
+
+
+class GroupShardedEngine(Engine):
+    """The same questions, asked of Paddle. A loss that is not finite stops the run before the update; gradients are
+    Paddle's own, and are not looked at."""
+
+    strategy: GroupSharded
+
+    def backward(self, loss: paddle.Tensor, **kwargs: Any) -> None:
+        if not isinstance(loss, paddle.Tensor) or loss.stop_gradient:
+            raise ModelError(f"the loss cannot be differentiated: it is a {type(loss).__name__} without a gradient.")
+        (loss * 0.0 if self.strategy.is_muted else loss).backward(**kwargs)
+
+    def include(self, optimizer: Any) -> None:
+        pass
+
+    def clear(self) -> None:
+        if self.strategy.optimizer is not None:
+            self.strategy.optimizer.clear_grad()
+
+    def prepare_update(self, optimizer: Any, loss: paddle.Tensor | None) -> None:
+        self.norm = None
+        self._bad = loss is not None and self.nonfinite != "ignore" and not math.isfinite(loss.item())
+
+    def apply_update(self, optimizer: Any, step: int) -> int | None:
+        if self._bad:
+            return step
+        optimizer.step()
+        return None
