@@ -52,5 +52,9 @@ class ProcessLostError(OneloopError, RuntimeError):
     """Another process of the run has died, hangs, or has failed: this one cannot go on without it."""
 
 
+class SearchError(OneloopError, RuntimeError):
+    """A trial of a search has failed, or none has ended well."""
+
+
 class EvaluationInterrupted(OneloopError):
     """An evaluation in the middle of training was left because a signal asked the run to leave."""

@@ -12,6 +12,7 @@ import numpy as np
 from . import backends
 from .checkpoint import store
 from .data.columns import ColumnFilter
+from .errors import ArgumentError
 from .optimization import Scheduler
 from .outputs import plain_metrics
 from .processes import world
@@ -35,6 +36,17 @@ def number_of_arguments(function: Callable) -> int:
         fixed = len(function.args) + len(function.keywords)
         return len(inspect.signature(function.func).parameters) - fixed
     return len(inspect.signature(function).parameters)
+
+
+def takes_trial(model_init: Callable) -> bool:
+    """Whether model_init is called with the trial of a search; an error when it needs more than that."""
+    parameters = list(inspect.signature(model_init).parameters.values())
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(needed) > 1:
+        raise ArgumentError(
+            f"model_init needs {', '.join(needed)}; it should need nothing, or only the trial of a search"
+        )
+    return bool(needed) or (len(parameters) == 1 and parameters[0].name == "trial")
 
 
 def seed_worker(worker_id: int, num_workers: int = 1, rank: int = 0) -> None:

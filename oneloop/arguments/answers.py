@@ -432,7 +432,6 @@ NOT_YET: tuple[Refusal, ...] = (
         'report_to="tensorboard", or the service\'s own callback in callbacks=',
     ),
     Refusal("parallelism_config", "any", lambda args: args.parallelism_config is not None, _LATER, "one process"),
-    Refusal("ray_scope", "other than last", lambda args: args.ray_scope != "last", _LATER, 'ray_scope="last"'),
     Refusal(
         "trackio_static_space_id", "any", lambda args: args.trackio_static_space_id not in (None, False), _LATER,
         "trackio_space_id",

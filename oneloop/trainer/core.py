@@ -10,7 +10,6 @@ from .data import TrainerData
 from .evaluating import TrainerEvaluating
 from .exporting import TrainerExporting
 from .hub import TrainerHub
-from .later import TrainerLater
 from .optimizing import TrainerOptimizing
 from .preparing import TrainerPreparing
 from .reporting import TrainerReporting
@@ -18,6 +17,7 @@ from .resuming import TrainerResuming
 from .running import TrainerRunning
 from .saving import TrainerSaving
 from .saving_parts import TrainerSavingParts
+from .searching import TrainerSearching
 from .surface import TrainerSurface, warn_unused_overrides
 from .together import TrainerTogether
 from .training import TrainerSteps
@@ -38,7 +38,7 @@ class Trainer(
     TrainerSurface,
     TrainerExporting,
     TrainerHub,
-    TrainerLater,
+    TrainerSearching,
 ):
     """Trains, evaluates and predicts with a torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell.
 

@@ -1,16 +1,16 @@
 """What a Trainer does once before it runs: its model, its data and its engine made ready."""
 
-import inspect
 import logging
 from typing import Any
 
 from .. import backends
 from ..callbacks import CallbackHandler
-from ..errors import ArgumentError, DataError, ModelError
+from ..errors import DataError, ModelError
 from ..evaluation import check_batch_metrics
 from ..measuring import MemoryTracker
 from ..randomness import enable_full_determinism, set_seed
 from ..state import TrainerControl, TrainerState
+from ..utilities import takes_trial
 from . import checks, setup
 from .data import TrainerData
 from .parts import TrainerParts
@@ -71,16 +71,7 @@ class TrainerPreparing(TrainerParts):
 
     def call_model_init(self, trial: Any = None) -> Any:
         """A new model from model_init, which takes nothing or a trial."""
-        parameters = list(inspect.signature(self.model_init).parameters.values())
-        needed = [
-            p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-        ]
-        if len(needed) > 1:
-            raise ArgumentError(
-                f"model_init needs {', '.join(needed)}; it should need nothing, or only the trial of a search"
-            )
-        takes_trial = bool(needed) or (len(parameters) == 1 and parameters[0].name == "trial")
-        model = self.model_init(trial) if takes_trial else self.model_init()
+        model = self.model_init(trial) if takes_trial(self.model_init) else self.model_init()
         if model is None:
             raise ModelError("model_init returned None; it should return the model")
         return model
@@ -166,7 +157,7 @@ class TrainerPreparing(TrainerParts):
 
     def _renew_model(self, trial: Any) -> None:
         set_seed(self.args.seed)
-        self.model = self.call_model_init(trial)
+        self.model = self.call_model_init(trial) if self._trial is None else self._trial.model(self)
         self._signature_columns = None
         self._prepare_model()
         self.callback_handler.model = self.model

@@ -111,6 +111,8 @@ class TrainerReporting(TrainerParts):
         self._log_clock = (self._log_clock[0] + time.perf_counter() - started, self._log_clock[1])
         if self._steps_by_metric:
             self.lr_scheduler.step(self._metric_of(metrics))
+        if self._trial is not None:
+            self._report_to_hp_search(self._trial.given, self.state.global_step, metrics)
         return metrics
 
     def _metric_name(self) -> str:

@@ -200,6 +200,8 @@ class TrainerRunning(TrainerParts):
         state.train_batch_size = self._train_batch_size
         state.compute_steps(self.args, plan.max_steps)
         state.is_hyper_param_search = trial is not None
+        if self._trial is not None:
+            state.trial_name, state.trial_params = self._trial.name, self._trial.params
         if state.epoch is None:
             state.epoch = 0.0
 

@@ -305,7 +305,9 @@ SAVING = {
 
 PROCESSES = {
     "accelerator_config": refuses({"split_batches": False}, {"split_batches": True}),
-    "ray_scope": refuses("last", "avg"),
+    "ray_scope": shows(
+        sights.compared_figure, ("last", 3.0), ("all", 1.0), ("avg", 2.5), ("last-5-avg", 2.0), ("last-10-avg", 2.25)
+    ),
 }
 
 GENERATION = {

@@ -19,6 +19,7 @@ from oneloop import EarlyStoppingCallback, TrainerCallback, backends
 from oneloop.checkpoint import store
 from oneloop.errors import OneloopError
 from oneloop.preemption import Preempted
+from oneloop.search.trials import compared
 from tests.arguments.scenes import SAMPLES, Located, Notes, Plain, Words, samples, sentences, weights_of
 
 
@@ -33,6 +34,12 @@ def outcome(scene):
     except (OneloopError, MemoryError) as error:
         return type(error).__name__
     return "trained"
+
+
+def compared_figure(scene):
+    """What a search on Ray Tune takes of a trial with these results; tests/search has a real one."""
+    results = {"min": 1.0, "max": 5.0, "last": 3.0, "avg": 2.5, "last-5-avg": 2.0, "last-10-avg": 2.25}
+    return compared(results, "min", scene.trainer().args.ray_scope)
 
 
 # -- from the model's notes

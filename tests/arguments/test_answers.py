@@ -39,7 +39,6 @@ REFUSED = [
     ({"save_safetensors": False}, ["save_safetensors=False", "pickle"]),
     ({"mp_parameters": "x"}, ["SageMaker"]),
     ({"use_legacy_prediction_loop": True}, ["use_legacy_prediction_loop"]),
-    ({"ray_scope": "avg"}, ["ray_scope='avg'"]),
     ({"trackio_static_space_id": "me/space"}, ["trackio_static_space_id", "not in this release yet"]),
     ({"accelerator_config": {"split_batches": True}}, ["split_batches", "per_device_train_batch_size"]),
     ({"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 2}}}, ["gradient_accumulation_steps"]),

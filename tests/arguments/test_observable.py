@@ -44,7 +44,6 @@ FOREIGN = {
 # What later releases bring.
 LATER = {
     "parallelism_config",
-    "ray_scope",
     "report_to",
     "trackio_static_space_id",
     "train_sampling_strategy",
@@ -115,7 +114,7 @@ def test_every_choice_trains_or_is_refused(name, choice, scene):
         trainer = small.trainer()
     except RefusedError as error:
         listed = [refusal.shown for refusal in answers.refused_by(name, "torch")]
-        assert choice in listed or (name == "ray_scope" and choice != "last")
+        assert choice in listed
         assert f"{name}={choice!r}" in str(error)
         return
     trainer.train()
@@ -248,5 +247,5 @@ def test_the_lasting_refusals_are_a_closed_list():
 
 def test_what_later_releases_bring_is_a_closed_list():
     assert {refusal.argument for refusal in NOT_YET} == LATER
-    partly = {"ray_scope", "report_to", "train_sampling_strategy"}  # these three refuse some of their values
+    partly = {"report_to", "train_sampling_strategy"}  # these two refuse some of their values
     assert set(answered("later")) == LATER - partly

@@ -284,6 +284,31 @@ def first_and_later(folder):
 
 
 @case
+def searched(folder):
+    """Two trials, the second of which is pruned; model_init draws a value that the others cannot draw themselves."""
+    import optuna
+
+    class Second(optuna.pruners.BasePruner):
+        def prune(self, study, trial):
+            return trial.number == 1
+
+    def model_init(trial):
+        return KIT.classifier(seed=0 if trial is None else trial.suggest_int("weights", 1, 9))
+
+    def space(trial):
+        return {"learning_rate": trial.suggest_float("learning_rate", 0.01, 0.2), "num_train_epochs": 1}
+
+    seen = Seen()
+    args = arguments(folder, "searched", eval_strategy="steps", eval_steps=1)
+    trainer = Trainer(None, args, None, rows(29), rows(9, 1), model_init=model_init, callbacks=[seen])
+    sampler = optuna.samplers.RandomSampler(seed=3)
+    best = trainer.hyperparameter_search(space, n_trials=2, backend="optuna", sampler=sampler, pruner=Second())
+    weights = {name: value.tolist() for name, value in KIT.weights(trainer.model).items()}
+    kept = {"best": [*best[:2], dict(best.hyperparameters)], "trial": trainer.state.trial_name, "weights": weights}
+    return kept | {"losses": seen.losses, "steps": trainer.state.global_step}
+
+
+@case
 def counted(folder):
     """Tokens and operations are those of all processes."""
     trainer = train(folder, "counted", KIT.tagger(), tagged([4] * 29), include_num_input_tokens_seen=True)

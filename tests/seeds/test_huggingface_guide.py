@@ -97,6 +97,7 @@ WORKS = {
     "full_determinism": True,
     "torchdynamo": "eager",
     "ddp_timeout": 60,
+    "ray_scope": "all",
     "sharded_ddp": "zero_dp_3",
     "fsdp": "full_shard",
     "fsdp_min_num_params": 100,
@@ -126,10 +127,6 @@ REFUSED = {
     "debug": "tpu_metrics_debug",
     "deepspeed": {"zero_optimization": {"stage": 2}},
     "report_to": "neptune",
-}
-# Refused until a later release.
-LATER = {
-    "ray_scope": "all",
 }
 
 
@@ -248,7 +245,7 @@ def test_an_argument_that_works(name, tmp_path, unchanged, a_hub):
     assert math.isfinite(trainer.evaluate()["eval_loss"])
 
 
-@pytest.mark.parametrize(("name", "value"), (REFUSED | LATER).items())
+@pytest.mark.parametrize(("name", "value"), REFUSED.items())
 def test_an_argument_that_is_refused_in_words(name, value, tmp_path):
     with pytest.raises(RefusedError) as refused:
         make(tmp_path, **{name: value})

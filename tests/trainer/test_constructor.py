@@ -97,12 +97,6 @@ def test_what_a_machine_cannot_do_is_refused_before_training(backend, tmp_path):
         Trainer(backend.classifier(), args)
 
 
-@pytest.mark.parametrize("method", ["hyperparameter_search"])
-def test_what_comes_later_says_so(backend, arguments, method):
-    with pytest.raises(RefusedError, match=method):
-        getattr(Trainer(backend.classifier(), arguments()), method)()
-
-
 def test_train_takes_nothing_it_does_not_know(backend, arguments):
     with pytest.raises(ArgumentError, match="resume"):
         Trainer(backend.classifier(), arguments(), train_dataset=rows(4)).train(resume=True)
