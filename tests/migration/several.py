@@ -1,0 +1,35 @@
+"""Runs several scripts, one after the other, as `oneloop run` does: what they import is imported once.
+
+several.py FOLDER PLAN: makes the data and models in FOLDER, then runs PLAN, a JSON list of command lines, and writes
+what came of each to FOLDER/outcomes.json.
+"""
+
+import contextlib
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def main(folder: str, plan: str) -> None:
+    os.environ["HF_DATASETS_CACHE"] = f"{folder}/cache"
+    from oneloop import cli
+
+    os.chdir(folder)
+    commands, outcomes = json.loads(plan), []
+    for words in commands:
+        shown, told = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(told):
+            try:
+                code = cli.main(["run", *words])
+            except SystemExit as left:
+                code = left.code or 0
+        outcomes.append({"code": code, "stdout": shown.getvalue(), "stderr": told.getvalue()})
+        Path("outcomes.json").write_text(json.dumps(outcomes))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
