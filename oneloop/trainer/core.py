@@ -26,6 +26,7 @@ from .exporting import TrainerExporting
 from .hub import TrainerHub
 from .later import TrainerLater
 from .optimizing import TrainerOptimizing
+from .paddlenlp import TrainerPaddleNLP
 from .reporting import TrainerReporting
 from .resuming import TrainerResuming
 from .saving import TrainerSaving, check_writable
@@ -49,6 +50,7 @@ class Trainer(
     TrainerTogether,
     TrainerSurface,
     TrainerExporting,
+    TrainerPaddleNLP,
     TrainerHub,
     TrainerLater,
 ):
