@@ -8,7 +8,9 @@ from dataclasses import dataclass
 LIBRARIES = ("transformers", "paddlenlp", "mindnlp")
 TITLES = {"transformers": "transformers", "paddlenlp": "PaddleNLP", "mindnlp": "MindNLP"}
 
-_CALLBACKS = "TrainerCallback CallbackHandler DefaultFlowCallback EarlyStoppingCallback PrinterCallback ProgressCallback"
+_CALLBACKS = (
+    "TrainerCallback CallbackHandler DefaultFlowCallback EarlyStoppingCallback PrinterCallback ProgressCallback"
+)
 _STATE = "TrainerState TrainerControl ExportableState"
 _WRITERS = (
     "TensorBoardCallback WandbCallback MLflowCallback CometCallback ClearMLCallback NeptuneCallback AzureMLCallback "

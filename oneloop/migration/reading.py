@@ -26,7 +26,7 @@ def parse(path: Path, text: str | bytes | None = None) -> ast.Module:
 
 def sources(path: Path, text: str | bytes | None = None) -> Iterator[Source]:
     """The script, then every module that it or another of them imports from the script's own directory."""
-    folder, waiting, seen = path.resolve().parent, [path], {path.resolve()}
+    folder, seen = path.parent, {path.resolve()}
     yield (first := Source(path, parse(path, text)))
     waiting = [first]
     while waiting:

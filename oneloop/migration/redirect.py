@@ -188,9 +188,6 @@ class PatchLoader(importlib.abc.Loader):
 @contextmanager
 def _unchanged() -> Iterator[None]:
     """oneloop's Trainer as it was: MindNLP sets a training_step of its own on what it takes for transformers'."""
-    if "oneloop.trainer" not in sys.modules:
-        yield
-        return
     classes = [_own("Trainer"), _own("Seq2SeqTrainer")]
     before = [dict(vars(cls)) for cls in classes]
     try:

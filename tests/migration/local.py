@@ -12,7 +12,15 @@ GOOD, BAD = "lovely superb charming moving".split(), "dull awful boring clumsy".
 THINGS = "film story cast music camera".split()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 NAMES, PLACES = "anna boris chloe david".split(), "paris oslo rome kyoto".split()
-WORDS = [*SPECIAL, *GOOD, *BAD, *THINGS, *NAMES, *PLACES, *"the is a in who lives ? . eins zwei drei one two three".split()]
+WORDS = [
+    *SPECIAL,
+    *GOOD,
+    *BAD,
+    *THINGS,
+    *NAMES,
+    *PLACES,
+    *"the is a in who lives ? . eins zwei drei one two three".split(),
+]
 NUMBERS = {"one": "eins", "two": "zwei", "three": "drei"}
 
 

@@ -41,6 +41,7 @@ COMMANDS = {
     "--load_best_model_at_end --metric_for_best_model accuracy --num_train_epochs 6 --learning_rate 5e-2 "
     "--per_device_train_batch_size 8 --device cpu --disable_tqdm True --recompute False --report_to visualdl",
     "mindspore": "mindnlp_engine.py out/mindspore",
+    "mindnlp": "mindnlp_today.py out/mindnlp",
 }
 
 SETTINGS = {

@@ -3,11 +3,16 @@
 import math
 import sys
 from dataclasses import dataclass, field
-from typing import Optional
 
 import transformers
 from datasets import load_dataset
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLanguageModeling, HfArgumentParser
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    HfArgumentParser,
+)
 from transformers.integrations import TensorBoardCallback
 from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import TrainingArguments
@@ -26,7 +31,7 @@ class DataArguments:
     train_file: str = field(metadata={"help": "A text file."})
     model_dir: str = field(metadata={"help": "Path of a model."})
     line_by_line: bool = field(default=True, metadata={"help": "Each line is a sample."})
-    max_train_samples: Optional[int] = field(default=None, metadata={"help": "Use so many of them."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use so many of them."})
 
 
 class Counting(TrainerCallback):

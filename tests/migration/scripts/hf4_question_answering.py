@@ -4,7 +4,6 @@ import logging
 import os
 import sys
 from dataclasses import dataclass, field
-from typing import Optional
 
 from datasets import load_dataset
 from qa_trainer import QuestionAnsweringTrainer
@@ -32,8 +31,8 @@ class ModelArguments:
 
 @dataclass
 class DataTrainingArguments:
-    train_file: Optional[str] = field(default=None, metadata={"help": "A json file."})
-    validation_file: Optional[str] = field(default=None, metadata={"help": "A json file."})
+    train_file: str | None = field(default=None, metadata={"help": "A json file."})
+    validation_file: str | None = field(default=None, metadata={"help": "A json file."})
     max_seq_length: int = field(default=32, metadata={"help": "Longer contexts are cut."})
     pad_to_max_length: bool = field(default=True, metadata={"help": "Pad all to max_seq_length."})
 

@@ -4,7 +4,6 @@ import logging
 import os
 import sys
 from dataclasses import dataclass, field
-from typing import Optional
 
 import numpy as np
 import transformers
@@ -33,10 +32,10 @@ class ModelArguments:
 
 @dataclass
 class DataTrainingArguments:
-    task_name: Optional[str] = field(default="ner", metadata={"help": "The name of the task."})
-    train_file: Optional[str] = field(default=None, metadata={"help": "A json file."})
-    validation_file: Optional[str] = field(default=None, metadata={"help": "A json file."})
-    test_file: Optional[str] = field(default=None, metadata={"help": "A json file."})
+    task_name: str | None = field(default="ner", metadata={"help": "The name of the task."})
+    train_file: str | None = field(default=None, metadata={"help": "A json file."})
+    validation_file: str | None = field(default=None, metadata={"help": "A json file."})
+    test_file: str | None = field(default=None, metadata={"help": "A json file."})
     label_all_tokens: bool = field(default=False, metadata={"help": "Label every piece of a word."})
     return_entity_level_metrics: bool = field(default=False, metadata={"help": "A figure for each label."})
 
@@ -117,9 +116,7 @@ def main():
     if training_args.do_predict:
         predictions, labels, metrics = trainer.predict(prepared["test"], metric_key_prefix="predict")
         predictions = np.argmax(predictions, axis=2)
-        true = [
-            [label_list[p] for p, l in zip(row, wanted) if l != -100] for row, wanted in zip(predictions, labels)
-        ]
+        true = [[label_list[p] for p, l in zip(row, wanted) if l != -100] for row, wanted in zip(predictions, labels)]
         trainer.log_metrics("predict", metrics)
         trainer.save_metrics("predict", metrics)
         if trainer.is_world_process_zero():

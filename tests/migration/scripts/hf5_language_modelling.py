@@ -110,7 +110,9 @@ def main():
         return result
 
     with training_args.main_process_first(desc="grouping texts together"):
-        lm_datasets = tokenized_datasets.map(group_texts, batched=True, desc=f"Grouping texts in chunks of {block_size}")
+        lm_datasets = tokenized_datasets.map(
+            group_texts, batched=True, desc=f"Grouping texts in chunks of {block_size}"
+        )
     train_dataset, eval_dataset = lm_datasets["train"], lm_datasets["validation"]
     if data_args.max_train_samples is not None:
         train_dataset = train_dataset.select(range(min(len(train_dataset), data_args.max_train_samples)))
