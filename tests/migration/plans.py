@@ -8,10 +8,12 @@ _HF4 = "--do_train --do_eval --do_predict --overwrite_output_dir --evaluation_st
 _FEW = "--per_device_train_batch_size 8 --num_train_epochs 2 --logging_steps 2 --seed 7 --report_to none --no_cuda "
 
 COMMANDS = {
-    "classification": "hf4_classification.py --model_name_or_path bert --train_file train.csv --validation_file dev.csv "
-    "--test_file dev.csv --max_seq_length 12 --max_train_samples 40 --output_dir out/classification "
-    "--learning_rate 2e-2 --save_steps 4 --save_total_limit 2 --load_best_model_at_end --metric_for_best_model accuracy "
-    "--greater_is_better True --warmup_ratio 0.1 --logging_dir out/logs --pad_to_max_length False " + _HF4 + _FEW,
+    "classification": "hf4_classification.py --model_name_or_path bert --train_file train.csv "
+    "--validation_file dev.csv --test_file dev.csv --max_seq_length 12 --max_train_samples 40 --output_dir out/classification "
+    "--learning_rate 2e-2 --save_steps 4 --save_total_limit 2 --load_best_model_at_end "
+    "--metric_for_best_model accuracy --greater_is_better True --warmup_ratio 0.1 --logging_dir out/logs --pad_to_max_length False "
+    + _HF4
+    + _FEW,
     "resumed": "hf4_classification.py --model_name_or_path bert --train_file train.csv --validation_file dev.csv "
     "--max_seq_length 12 --max_train_samples 40 --output_dir out/classification --do_train --do_eval --save_steps 4 "
     "--learning_rate 2e-2 --num_train_epochs 3 --per_device_train_batch_size 8 --seed 7 --report_to none --use_cpu "
@@ -36,8 +38,8 @@ COMMANDS = {
     "dev_qa.json --output_dir out/answers --learning_rate 1e-2 --save_strategy no " + _HF4 + _FEW,
     "masked": "hf4_masked_language_modelling.py --model_dir bert --train_file train.txt --output_dir out/masked "
     "--mlm_probability 0.3 --per_device_train_batch_size 8 --report_to none --no_cuda --unknown word",
-    "paddle": "paddlenlp_classification.py --train_path train.tsv --dev_path dev.tsv --output_dir out/paddle --do_train "
-    "--do_eval --do_predict --overwrite_output_dir --evaluation_strategy epoch --save_strategy epoch "
+    "paddle": "paddlenlp_classification.py --train_path train.tsv --dev_path dev.tsv --output_dir out/paddle "
+    "--do_train --do_eval --do_predict --overwrite_output_dir --evaluation_strategy epoch --save_strategy epoch "
     "--load_best_model_at_end --metric_for_best_model accuracy --num_train_epochs 6 --learning_rate 5e-2 "
     "--per_device_train_batch_size 8 --device cpu --disable_tqdm True --recompute False --report_to visualdl",
     "mindspore": "mindnlp_engine.py out/mindspore",

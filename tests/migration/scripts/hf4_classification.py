@@ -1,3 +1,4 @@
+# ruff: noqa: UP045
 """Text classification as transformers 4.x taught it: three dataclasses, csv files, full command line."""
 
 import json
@@ -6,6 +7,7 @@ import os
 import random
 import sys
 from dataclasses import dataclass, field
+from typing import Optional
 
 import datasets
 import numpy as np
@@ -38,14 +40,14 @@ logger = logging.getLogger(__name__)
 class DataTrainingArguments:
     """The data and how much of it."""
 
-    train_file: str | None = field(default=None, metadata={"help": "A csv file to train on."})
-    validation_file: str | None = field(default=None, metadata={"help": "A csv file to evaluate on."})
-    test_file: str | None = field(default=None, metadata={"help": "A csv file to predict."})
+    train_file: Optional[str] = field(default=None, metadata={"help": "A csv file to train on."})
+    validation_file: Optional[str] = field(default=None, metadata={"help": "A csv file to evaluate on."})
+    test_file: Optional[str] = field(default=None, metadata={"help": "A csv file to predict."})
     max_seq_length: int = field(default=128, metadata={"help": "Longer texts are cut."})
     overwrite_cache: bool = field(default=False, metadata={"help": "Tokenize anew."})
     pad_to_max_length: bool = field(default=True, metadata={"help": "Pad all to max_seq_length."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use so many of them."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Use so many of them."})
+    max_train_samples: Optional[int] = field(default=None, metadata={"help": "Use so many of them."})
+    max_eval_samples: Optional[int] = field(default=None, metadata={"help": "Use so many of them."})
 
     def __post_init__(self):
         if self.train_file is None:
@@ -57,9 +59,9 @@ class ModelArguments:
     """The model and its tokenizer."""
 
     model_name_or_path: str = field(metadata={"help": "Path of a model."})
-    config_name: str | None = field(default=None, metadata={"help": "Path of a configuration."})
-    tokenizer_name: str | None = field(default=None, metadata={"help": "Path of a tokenizer."})
-    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads go."})
+    config_name: Optional[str] = field(default=None, metadata={"help": "Path of a configuration."})
+    tokenizer_name: Optional[str] = field(default=None, metadata={"help": "Path of a tokenizer."})
+    cache_dir: Optional[str] = field(default=None, metadata={"help": "Where downloads go."})
     use_fast_tokenizer: bool = field(default=True, metadata={"help": "A fast tokenizer."})
 
 

@@ -116,7 +116,10 @@ def main():
     if training_args.do_predict:
         predictions, labels, metrics = trainer.predict(prepared["test"], metric_key_prefix="predict")
         predictions = np.argmax(predictions, axis=2)
-        true = [[label_list[p] for p, l in zip(row, wanted) if l != -100] for row, wanted in zip(predictions, labels)]
+        true = [
+            [label_list[p] for p, label in zip(row, wanted) if label != -100]
+            for row, wanted in zip(predictions, labels)
+        ]
         trainer.log_metrics("predict", metrics)
         trainer.save_metrics("predict", metrics)
         if trainer.is_world_process_zero():

@@ -1,4 +1,4 @@
-"""Fine-tuning as MindNLP's guide of today teaches it: mindnlp first, then transformers, with a small model of its own."""
+"""Fine-tuning as MindNLP's guide of today teaches it: mindnlp first, then transformers, a small model."""
 
 import sys
 
