@@ -27,11 +27,12 @@ def run(script: str, arguments: Sequence[str], library: str | None = None) -> in
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(path.resolve().parent)
     # It stays __main__ until the interpreter ends, as the script's own: threads and exit handlers still need it.
-    main = _main_module(script)
+    place = os.path.abspath(script)
+    main = _main_module(place)
     _KEPT.append(sys.modules["__main__"])
     sys.modules["__main__"] = main
     try:
-        exec(compile(source, script, "exec"), main.__dict__)
+        exec(compile(source, place, "exec"), main.__dict__)
     except Exception as error:
         _show(error)
         return 1
@@ -43,10 +44,10 @@ def run(script: str, arguments: Sequence[str], library: str | None = None) -> in
 _KEPT: list[ModuleType] = []
 
 
-def _main_module(script: str) -> ModuleType:
+def _main_module(path: str) -> ModuleType:
     main = ModuleType("__main__")
-    main.__file__ = script
-    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
+    main.__file__ = path
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
     main.__spec__ = None
     main.__dict__.update(__builtins__=builtins, __cached__=None)
     return main

@@ -9,11 +9,10 @@ _FEW = "--per_device_train_batch_size 8 --num_train_epochs 2 --logging_steps 2 -
 
 COMMANDS = {
     "classification": "hf4_classification.py --model_name_or_path bert --train_file train.csv "
-    "--validation_file dev.csv --test_file dev.csv --max_seq_length 12 --max_train_samples 40 --output_dir out/classification "
-    "--learning_rate 2e-2 --save_steps 4 --save_total_limit 2 --load_best_model_at_end "
-    "--metric_for_best_model accuracy --greater_is_better True --warmup_ratio 0.1 --logging_dir out/logs --pad_to_max_length False "
-    + _HF4
-    + _FEW,
+    "--validation_file dev.csv --test_file dev.csv --max_seq_length 12 --max_train_samples 40 "
+    "--output_dir out/classification --learning_rate 2e-2 --save_steps 4 --save_total_limit 2 "
+    "--load_best_model_at_end --metric_for_best_model accuracy --greater_is_better True --warmup_ratio 0.1 "
+    "--logging_dir out/logs --pad_to_max_length False " + _HF4 + _FEW,
     "resumed": "hf4_classification.py --model_name_or_path bert --train_file train.csv --validation_file dev.csv "
     "--max_seq_length 12 --max_train_samples 40 --output_dir out/classification --do_train --do_eval --save_steps 4 "
     "--learning_rate 2e-2 --num_train_epochs 3 --per_device_train_batch_size 8 --seed 7 --report_to none --use_cpu "
@@ -59,6 +58,9 @@ SETTINGS = {
     "report_to": "none",
     "no_cuda": True,
 }
+
+
+TRANSFORMERS = ("classification", "resumed", "json", "language", "tokens", "translation", "answers", "masked")
 
 
 def command(name: str) -> list[str]:

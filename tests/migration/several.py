@@ -1,7 +1,7 @@
 """Runs several scripts, one after the other, as `oneloop run` does: what they import is imported once.
 
-several.py FOLDER PLAN: makes the data and models in FOLDER, then runs PLAN, a JSON list of command lines, and writes
-what came of each to FOLDER/outcomes.json.
+several.py FOLDER PLAN [models]: makes the models in FOLDER if asked, runs PLAN, a JSON list of command lines, and
+writes what came of each to FOLDER/outcomes.json.
 """
 
 import contextlib
@@ -11,14 +11,16 @@ import os
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
 
-
-def main(folder: str, plan: str) -> None:
+def main(folder: str, plan: str, models: str = "") -> None:
     os.environ["HF_DATASETS_CACHE"] = f"{folder}/cache"
     from oneloop import cli
 
     os.chdir(folder)
+    if models:
+        import local
+
+        local.models(Path())
     commands, outcomes = json.loads(plan), []
     for words in commands:
         shown, told = io.StringIO(), io.StringIO()
