@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .errors import ArgumentError, OneloopError
+from .migration import commands as migration
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     doctor = commands.add_parser("doctor", help="which frameworks are installed, and what each can do here")
     doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
     doctor.set_defaults(run=_doctor, failure=1)
+    migration.add(commands)
     options = parser.parse_args(argv)
     try:
         return options.run(options)

@@ -13,12 +13,13 @@ from ..errors import ArgumentError, RefusedError
 from ..processes import ALONE, Team, world
 from . import answers
 from .groups import Groups
+from .paddlenlp import PaddleFacts
 from .run import to_device
 
 LOGGER = logging.getLogger("oneloop")
 
 
-class Facts(Groups):
+class Facts(PaddleFacts, Groups):
     """The part of TrainingArguments that is asked, not given."""
 
     # -- the framework and its device ---------------------------------------------------------------------------------

@@ -107,6 +107,21 @@ class ArgumentParser(argparse.ArgumentParser):
         """One instance per dataclass from a JSON file that holds one object; see parse_dict."""
         return self._parse_file(json_file, files.read_json(json_file), allow_extra_keys)
 
+    def parse_json_file_and_cmd_lines(self, return_remaining_strings: bool = False) -> tuple[Any, ...]:
+        """From `script.py settings.json --option value ...`: what the command line says beats the file."""
+        if len(sys.argv) < 2 or not sys.argv[1].endswith(".json"):
+            self.error("the first word has to be a JSON file with arguments: script.py settings.json --option value")
+        try:
+            stored = self._from_data(files.read_json(sys.argv[1]), False)
+            namespace, rest = self.parse_known_args(sys.argv[2:])
+            if rest and not return_remaining_strings:
+                self.error(self._unknown_words(rest, []))
+            namespace._args_sources = [stored]
+            made = self._build(self._take(namespace), "option", "--")
+        except OneloopError as error:
+            self.error(str(error))
+        return (*made, rest) if return_remaining_strings else tuple(made)
+
     def parse_yaml_file(self, yaml_file: str | os.PathLike, allow_extra_keys: bool = False) -> tuple[Any, ...]:
         """One instance per dataclass from a YAML file that holds one mapping; see parse_dict. Needs PyYAML."""
         return self._parse_file(yaml_file, files.read_yaml(yaml_file), allow_extra_keys)

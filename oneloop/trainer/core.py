@@ -11,6 +11,7 @@ from .evaluating import TrainerEvaluating
 from .exporting import TrainerExporting
 from .hub import TrainerHub
 from .optimizing import TrainerOptimizing
+from .paddlenlp import TrainerPaddleNLP
 from .preparing import TrainerPreparing
 from .reporting import TrainerReporting
 from .resuming import TrainerResuming
@@ -37,6 +38,7 @@ class Trainer(
     TrainerTogether,
     TrainerSurface,
     TrainerExporting,
+    TrainerPaddleNLP,
     TrainerHub,
     TrainerSearching,
 ):

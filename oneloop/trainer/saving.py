@@ -89,10 +89,13 @@ class TrainerSaving(TrainerParts):
 
     # -- the model alone
 
-    def save_model(self, output_dir: Any = None, _internal_call: bool = False) -> None:
+    def save_model(
+        self, output_dir: Any = None, _internal_call: bool = False, merge_tensor_parallel: bool = False
+    ) -> None:
         """Write the model, its configuration and its tokenizer so that the model's own library can open them.
 
-        All processes call it: they may hold a part of the model each. One of them writes.
+        All processes call it: they may hold a part of the model each. One of them writes. What it writes is whole,
+        whether PaddleNLP's merge_tensor_parallel asks for it or not.
         """
         with self._whole_model():
             if self.args.should_save:

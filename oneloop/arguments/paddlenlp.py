@@ -1,0 +1,65 @@
+"""What scripts of PaddleNLP ask their arguments: which part of a divided model this process has. Here, all of it."""
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from ..processes import world
+
+
+class PaddleFacts:
+    """Read, never set: data parallelism alone, with whole data and whole models in every process."""
+
+    use_hybrid_parallel = False
+    enable_auto_parallel = False
+    tensor_parallel_degree = pipeline_parallel_degree = sep_parallel_degree = sharding_parallel_degree = 1
+    context_parallel_degree = expert_parallel_degree = 1
+    tensor_parallel_rank = pipeline_parallel_rank = sharding_parallel_rank = 0
+    optimizer_name_suffix = weight_name_suffix = None
+    should_load_dataset = True
+    autotuner_benchmark = False
+
+    @property
+    def data_parallel_degree(self) -> int:
+        return world().size
+
+    @property
+    def data_parallel_rank(self) -> int:
+        return world().rank
+
+    @property
+    def dataset_world_size(self) -> int:
+        return world().size
+
+    @property
+    def dataset_rank(self) -> int:
+        return world().rank
+
+    @property
+    def logical_process_index(self) -> int:
+        return world().rank
+
+    @property
+    def current_device(self) -> str:
+        return str(self.device)  # type: ignore[attr-defined]
+
+    @property
+    def should_save_model_state(self) -> bool:
+        return self.should_save  # type: ignore[attr-defined]
+
+    def print_config(self, args: Any = None, key: str = "") -> None:
+        """Print arguments as a table: these, or another dataclass or object under the heading `key`."""
+        if not self.should_log:  # type: ignore[attr-defined]
+            return
+        shown = self.to_dict() if args is None else _values(args)  # type: ignore[attr-defined]
+        width = max(map(len, shown), default=0)
+        print(f"***** {key or 'Training'} arguments *****")
+        for name in sorted(shown):
+            print(f"  {name:<{width}} = {shown[name]}")
+
+
+def _values(args: Any) -> dict[str, Any]:
+    if hasattr(args, "to_dict"):
+        return args.to_dict()
+    if is_dataclass(args):
+        return {item.name: getattr(args, item.name) for item in fields(args)}
+    return {name: value for name, value in vars(args).items() if not name.startswith("_")}

@@ -1,0 +1,209 @@
+"""The part of `check` that knows arguments: keywords, command lines and JSON files, against the tables of answers."""
+
+import ast
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..arguments import Seq2SeqTrainingArguments, TrainingArguments
+from ..arguments.answers import REFUSED_NAMES, Refusal, refusals_of
+from ..arguments.fields import declared
+from ..errors import ArgumentError, OneloopError
+from ..parser import ArgumentParser
+from .classes import Classes
+from .findings import Finding
+
+# Arguments that work, and whose outcome differs from what the script's library would do.
+CHANGES = {
+    "gradient_accumulation_steps": "the update is that of the undivided batch: micro-batches weigh by their labels",
+    "load_best_model_at_end": "an evaluation that improves is saved at once: eval_steps and save_steps need not agree",
+    "overwrite_output_dir": "nothing is ever deleted; old checkpoints are left beside the new ones",
+    "fp16_opt_level": "O2 is O1 on torch: the weights stay in float32",
+    "ignore_data_skip": "a resume computes its place in the data and skips nothing, so there is no time to save",
+    "save_only_model": "a run cannot be resumed from such a checkpoint, as there",
+}
+_NOT_READ = object()
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ArgumentError(message)
+
+
+class Arguments:
+    """Answers for arguments of a script that runs on this framework."""
+
+    def __init__(self, framework: str, classes: Classes) -> None:
+        self.framework, self.classes = framework, classes
+        self.cls: Any = Seq2SeqTrainingArguments
+        self.known = {rules["public"] or name: name for name, (_, rules) in declared(self.cls).items()}
+
+    # -- in a call
+
+    def of_call(self, file: str, call: ast.Call, plain: bool = False) -> list[Finding]:
+        """The keywords of TrainingArguments(...) or of a subclass; plain: of TrainingArguments itself."""
+        found, values, read_all = [], {}, True
+        lines = {}
+        for keyword in call.keywords:
+            line = keyword.value.lineno
+            if keyword.arg is None:
+                found.append(
+                    Finding(file, line, "argument", f"**{ast.unparse(keyword.value)}", "unseen", "a dict: not seen")
+                )
+                read_all = False
+                continue
+            lines[keyword.arg] = line
+            value = _literal(keyword.value)
+            if value is _NOT_READ:
+                read_all = False
+            else:
+                values[keyword.arg] = value
+        if call.args and "output_dir" not in values:
+            values["output_dir"] = "output"
+        refused = self._refused(values, read_all)
+        for name, line in lines.items():
+            if plain and name in TrainingArguments.__elsewhere__:
+                text = f"it belongs to {TrainingArguments.__elsewhere__[name]}"
+                found.append(Finding(file, line, "argument", name, "refused", text))
+            else:
+                found.append(self._finding(file, line, name, values.get(name, _NOT_READ), refused))
+        found += [
+            Finding(file, call.lineno, "argument", "together", answer, text) for answer, text in refused.get("", [])
+        ]
+        return found
+
+    def _finding(self, file: str, line: int, name: str, value: Any, refused: dict[str, list]) -> Finding:
+        answer, text = self._answer(name, value)
+        target = self._stored(name)
+        for verdict, why in refused.get(self._public(target), []) if answer != "refused" else []:
+            answer, text = verdict, why
+            if verdict == "refused":
+                break
+        return Finding(file, line, "argument", name, answer, text)
+
+    def _stored(self, name: str) -> str:
+        alias = self.cls.__aliases__.get(name)
+        return name if alias is None else alias.target
+
+    def _public(self, stored: str) -> str:
+        known = declared(self.cls)
+        return (known[stored][1]["public"] or stored) if stored in known else stored
+
+    def _answer(self, name: str, value: Any) -> tuple[str, str]:
+        """The answer to a name, before its value is looked at together with the others."""
+        if name in REFUSED_NAMES:
+            return "refused", REFUSED_NAMES[name]
+        if name in self.known or name in self.known.values():
+            change = CHANGES.get(name)
+            idle = value is None or value is False or (type(value) is int and value == 1)
+            return ("changes", change) if change and not idle else ("works", "")
+        if name in self.cls.__aliases__:
+            alias = self.cls.__aliases__[name]
+            more = "" if alias.help.startswith("The same as") else f": {alias.help}"
+            return "maps", self._public(alias.target) + more
+        if name in self.classes.fields():
+            return "works", "a field of the script's own"
+        try:
+            self.cls(output_dir="output", **{name: None})
+        except OneloopError as error:
+            return "refused", str(error).replace(self.cls.__name__, "TrainingArguments")
+        return "works", ""
+
+    def _refused(self, values: dict[str, Any], read_all: bool) -> dict[str, list[tuple[str, str]]]:
+        """By public name of the argument, and "" for all together: what these values meet."""
+        given = {name: value for name, value in values.items() if name in self.known or name in self.cls.__aliases__}
+        given.setdefault("output_dir", "output")
+        try:
+            args = self.cls(**given)
+        except OneloopError as error:
+            if read_all:
+                return {"": [("refused", str(error))]}
+            return {"": [("unseen", f"depends on values that are not written out: {error}")]}
+        found: dict[str, list[tuple[str, str]]] = {}
+        for refusal in refusals_of(self.framework):
+            verdict = _verdict(refusal)
+            if verdict is not None and self.framework in refusal.backends and refusal.when(args):
+                found.setdefault(refusal.argument, []).append(verdict)
+        return found
+
+    # -- after the script's name
+
+    def of_command_line(self, words: list[str]) -> list[Finding]:
+        """Words as they would follow the script; a single JSON file is read as the script would."""
+        place = "command line"
+        if not words:
+            return []
+        if words[0].endswith(".json") and len(words) == 1:
+            return self._of_json(words[0])
+        parser = _Parser(self.cls, add_help=False)
+        try:
+            _, rest = self._parse(parser, words)
+        except ArgumentError as error:
+            return [Finding(place, 0, "argument", "together", "refused", str(error))]
+        names = [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
+        values = self._values(words, rest)
+        refused = self._refused(values, True)
+        found = []
+        for name in names:
+            if f"--{name}" in {word.partition("=")[0].replace("-", "_").replace("__", "--", 1) for word in rest}:
+                found.append(self._foreign(place, name))
+            else:
+                plain = name if name in self.known or name in self.cls.__aliases__ else name.removeprefix("no_")
+                found.append(self._finding(place, 0, plain, values.get(plain, _NOT_READ), refused))
+        return found + [Finding(place, 0, "argument", "together", answer, text) for answer, text in refused.get("", [])]
+
+    def _parse(self, parser: _Parser, words: list[str]) -> tuple[Any, list[str]]:
+        given = words if "--output_dir" in words else ["--output_dir", "output", *words]
+        *made, rest = parser.parse_args_into_dataclasses(given, True, look_for_args_file=False)
+        return made[0], rest
+
+    def _values(self, words: list[str], rest: list[str]) -> dict[str, Any]:
+        """What the options say, by the name that was written, with the words of other options left out."""
+        values: dict[str, Any] = {}
+        name = None
+        for word in (word for word in words if word not in rest):
+            if word.startswith("--"):
+                name, equals, text = word[2:].partition("=")
+                name = name.replace("-", "_")
+                values[name] = text if equals else True
+            elif name is not None:
+                values[name] = word if values[name] is True else f"{values[name]},{word}"
+        return values
+
+    def _foreign(self, place: str, name: str) -> Finding:
+        if name in REFUSED_NAMES:
+            return Finding(place, 0, "argument", name, "refused", REFUSED_NAMES[name])
+        if name in self.classes.fields() or name.removeprefix("no_") in self.classes.fields():
+            return Finding(place, 0, "argument", name, "works", "a field of the script's own")
+        text = "no argument of oneloop and no field of a class in the files that were read"
+        return Finding(place, 0, "argument", name, "unseen", text)
+
+    def _of_json(self, name: str) -> list[Finding]:
+        path = Path(name)
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ArgumentError(f"{name} cannot be read as JSON: {error}") from error
+        values = {key: value for key, value in data.items() if key in self.known or key in self.cls.__aliases__}
+        refused = self._refused(values, True)
+        found = [
+            self._finding(name, 0, key, value, refused) if key in values else self._foreign(name, key)
+            for key, value in data.items()
+        ]
+        return found + [Finding(name, 0, "argument", "together", *each) for each in refused.get("", [])]
+
+
+def _verdict(refusal: Refusal) -> tuple[str, str] | None:
+    text = f"{refusal.why}. Instead: {refusal.instead}"
+    if refusal.devices:
+        return "depends", f"on {', '.join(refusal.devices)}: {text}"
+    if refusal.driven and refusal.module:
+        return ("depends", f"{text} (not installed here)") if refusal.missing else None
+    return "refused", text
+
+
+def _literal(node: ast.AST) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError):
+        return _NOT_READ

@@ -1,0 +1,175 @@
+"""Which names of which library are oneloop's under `oneloop run`: data, read by `redirect` and by `check`.
+
+Models, tokenizers, configurations, collators and everything else that is not named here stay the library's own.
+"""
+
+from dataclasses import dataclass
+
+LIBRARIES = ("transformers", "paddlenlp", "mindnlp")
+TITLES = {"transformers": "transformers", "paddlenlp": "PaddleNLP", "mindnlp": "MindNLP"}
+
+_CALLBACKS = (
+    "TrainerCallback CallbackHandler DefaultFlowCallback EarlyStoppingCallback PrinterCallback ProgressCallback"
+)
+_STATE = "TrainerState TrainerControl ExportableState"
+_WRITERS = (
+    "TensorBoardCallback WandbCallback MLflowCallback CometCallback ClearMLCallback NeptuneCallback AzureMLCallback "
+    "SwanLabCallback TrackioCallback CodeCarbonCallback DVCLiveCallback"
+)
+_ARGUMENTS = "TrainingArguments Seq2SeqTrainingArguments OptimizerNames ParallelMode"
+_UTILITIES = (
+    "BestRun EvalLoopOutput EvalPrediction PredictionOutput TrainOutput FSDPOption HubStrategy "
+    "IntervalStrategy SaveStrategy SchedulerType set_seed enable_full_determinism get_last_checkpoint speed_metrics "
+    "has_length default_compute_objective denumpify_detensorize find_executable_batch_size is_main_process "
+    "number_of_arguments rotate_checkpoints seed_worker sort_checkpoints total_processes_number RemoveColumnsCollator "
+    "align_special_tokens check_target_module_exists compare_trainer_and_checkpoint_args default_hp_space_optuna "
+    "default_hp_space_ray default_hp_space_wandb load_sharded_checkpoint suppress_progress_bars unwrap_peft_model "
+    "validate_quantization_for_training TrainerMemoryTracker"
+)
+# Everything that a Trainer consists of; a module made of nothing else serves all of it.
+MACHINERY = f"Trainer Seq2SeqTrainer {_ARGUMENTS} {_CALLBACKS} {_STATE} {_UTILITIES}"
+
+# Other names of the same thing.
+RENAMED = {"EvaluationStrategy": "IntervalStrategy", "ShardingOption": "FSDPOption"}
+
+# What the package `transformers` itself exports of it.
+_TOP = (
+    "Trainer Seq2SeqTrainer TrainingArguments Seq2SeqTrainingArguments HfArgumentParser TrainerCallback TrainerState "
+    "TrainerControl DefaultFlowCallback EarlyStoppingCallback PrinterCallback ProgressCallback EvalPrediction "
+    "IntervalStrategy SchedulerType set_seed enable_full_determinism"
+)
+# Collators that transformers 5 has left out, and that scripts for 4.x import.
+_GONE = "DataCollatorForWholeWordMask DataCollatorForSOP"
+
+_TPU = "TPUs, TensorFlow and SageMaker have no backend here; use Trainer with a torch model"
+_COMPRESSION = (
+    "compression (pruning, quantisation, distillation with PaddleSlim) is not part of oneloop: train here, then "
+    "compress with PaddleNLP itself"
+)
+_OWN_LOOP = "it has a loop of its own, which is not redirected; use Trainer"
+
+# Names that would train past oneloop, or ask for what it has not: usable for nothing but an error that says so.
+REFUSED = {
+    "TFTrainer": _TPU,
+    "TFTrainingArguments": _TPU,
+    "SageMakerTrainer": _TPU,
+    "SageMakerTrainingArguments": _TPU,
+    "CompressionArguments": _COMPRESSION,
+    "AutoTrainer": "PaddleNLP's automatic parallelism cuts the model up, which oneloop does not; use Trainer",
+    "Evaluator": _OWN_LOOP + ".evaluate()",
+    "FitTrainer": _OWN_LOOP,
+}
+
+
+@dataclass(frozen=True)
+class Module:
+    """What is changed about one module.
+
+    shell: an own module stands before the library's, which is executed when a name is asked for that oneloop has not;
+    otherwise the names are set on the library's module. missing: names set only where the library has none (any more).
+    opened: a package, so that modules below it can be imported.
+    """
+
+    names: str
+    shell: bool = True
+    missing: str = ""
+    refused: str = ""
+    opened: bool = False
+
+
+_TRANSFORMERS = {
+    "transformers": Module(
+        _TOP, shell=False, missing=f"{_GONE} is_torch_tpu_available",
+        refused="TFTrainer TFTrainingArguments", opened=True,
+    ),
+    "transformers.trainer": Module(MACHINERY),
+    "transformers.trainer_seq2seq": Module(MACHINERY),
+    "transformers.trainer_callback": Module(f"{_CALLBACKS} {_STATE}"),
+    "transformers.trainer_utils": Module(_UTILITIES),
+    "transformers.training_args": Module(f"{_ARGUMENTS} IntervalStrategy SaveStrategy SchedulerType HubStrategy"),
+    "transformers.training_args_seq2seq": Module("Seq2SeqTrainingArguments TrainingArguments"),
+    "transformers.hf_argparser": Module("HfArgumentParser"),
+    "transformers.integrations": Module(_WRITERS, shell=False, opened=True),
+    "transformers.integrations.integration_utils": Module(_WRITERS, shell=False),
+    "transformers.utils": Module(
+        "", shell=False, missing="send_example_telemetry is_torch_tpu_available is_offline_mode", opened=True
+    ),
+    "transformers.utils.notebook": Module("NotebookProgressCallback"),
+    "transformers.trainer_tf": Module("", refused="TFTrainer"),
+    "transformers.training_args_tf": Module("", refused="TFTrainingArguments"),
+    "transformers.sagemaker": Module("", refused="SageMakerTrainer SageMakerTrainingArguments", opened=True),
+}  # fmt: skip
+
+_PADDLENLP = {
+    "paddlenlp.trainer": Module(
+        f"{MACHINERY} PdArgumentParser VisualDLCallback", refused="CompressionArguments", opened=True
+    ),
+    "paddlenlp.trainer.trainer": Module(MACHINERY),
+    "paddlenlp.trainer.trainer_seq2seq": Module(MACHINERY),
+    "paddlenlp.trainer.trainer_callback": Module(f"{_CALLBACKS} {_STATE}"),
+    "paddlenlp.trainer.trainer_utils": Module(f"{_UTILITIES} OptimizerNames"),
+    "paddlenlp.trainer.training_args": Module(_ARGUMENTS),
+    "paddlenlp.trainer.training_args_seq2seq": Module(_ARGUMENTS),
+    "paddlenlp.trainer.argparser": Module("PdArgumentParser"),
+    "paddlenlp.trainer.integrations": Module("VisualDLCallback TensorBoardCallback WandbCallback"),
+    "paddlenlp.trainer.compression_args": Module("", refused="CompressionArguments"),
+    "paddlenlp.trainer.auto_trainer": Module("", refused="AutoTrainer"),
+}
+
+_MINDNLP = {
+    "mindnlp.engine": Module(f"{MACHINERY} {_WRITERS} HfArgumentParser", refused="Evaluator", opened=True),
+    **{
+        f"mindnlp.engine.{name}": Module(names, opened=opened)
+        for name, names, opened in (
+            ("trainer", MACHINERY, True),
+            ("trainer.base", MACHINERY, False),
+            ("trainer.default_trainer", MACHINERY, False),
+            ("trainer_seq2seq", MACHINERY, False),
+            ("train_args", _ARGUMENTS, True),
+            ("train_args.base", _ARGUMENTS, False),
+            ("train_args.seq2seq", _ARGUMENTS, False),
+            ("training_args", _ARGUMENTS, False),
+            ("training_args_seq2seq", _ARGUMENTS, False),
+            ("callbacks", f"{_CALLBACKS} {_STATE}", True),
+            ("callbacks.callbacks", f"{_CALLBACKS} {_STATE}", False),
+            ("utils", _UTILITIES, True),
+            ("integrations", _WRITERS, True),
+        )
+    },
+    "mindnlp.trainer": Module(f"{MACHINERY} HfArgumentParser", opened=True),
+    "mindnlp.transformers": Module(_TOP, shell=False, missing=_GONE, opened=True),
+    "mindnlp.transformers.trainer": Module("", shell=False),
+}
+
+MODULES: dict[str, dict[str, Module]] = {
+    "transformers": _TRANSFORMERS,
+    "paddlenlp": _PADDLENLP,
+    "mindnlp": {**_MINDNLP, **_TRANSFORMERS},  # MindNLP 0.5 runs transformers' own modules
+}
+
+_COLLATORS = (
+    "DataCollatorWithPadding DataCollatorForTokenClassification DataCollatorForSeq2Seq DefaultDataCollator "
+    "default_data_collator"
+)
+# Where a library is not installed, these are served too: what its scripts import beside the Trainer and cannot miss.
+WITHOUT_LIBRARY: dict[str, dict[str, Module]] = {
+    "transformers": {},
+    "paddlenlp": {
+        "paddlenlp.data": Module(_COLLATORS, opened=True),
+        "paddlenlp.data.data_collator": Module(_COLLATORS),
+        "paddlenlp.utils": Module("", opened=True),
+        "paddlenlp.utils.log": Module("", missing="logger"),
+    },
+    "mindnlp": {},
+}
+
+
+def source_of(name: str, module: str) -> str | None:
+    """The name that oneloop has for this one of that module under redirection, or None."""
+    for library in MODULES.values():
+        known = library.get(module)
+        if known is not None and name in known.names.split():
+            return name
+        if known is not None and name in RENAMED and RENAMED[name] in known.names.split():
+            return RENAMED[name]
+    return None

@@ -1,0 +1,124 @@
+"""`oneloop run` is `python`: arguments, paths, exit codes and tracebacks."""
+
+import subprocess
+import sys
+
+import pytest
+from conftest import environment
+
+STORE = """
+import atexit, os, sys
+import beside
+print(__name__, __file__, sys.argv, sys.path[0], __spec__, __package__, beside.NAME, __doc__)
+print(sorted(name for name in globals() if name != "__annotations__"))
+atexit.register(lambda: print("left", len(sys.argv)))
+"""
+SCRIPTS = {
+    "plain": STORE,
+    "exits": "import sys\nsys.exit(3)\n",
+    "says": "import sys\nsys.exit('it went wrong')\n",
+    "fails": "def inner():\n    raise ValueError('no')\n\n\ntry:\n    {}['x']\nexcept KeyError:\n    inner()\n",
+    "refuses": "from oneloop.errors import RefusedError\nraise RefusedError('not here')\n",
+    "no_file": "open('/no/such/file')\n",
+    "syntax": "x = (1,\n",
+    "interrupted": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(9)\n",
+}
+
+
+def run(folder, *words):
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment(), capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_as_plain_python(name, tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / f"{name}.py").write_text(SCRIPTS[name])
+    (tmp_path / "own" / "beside.py").write_text("NAME = __name__\n")
+    words = [f"own/{name}.py", "a", "--as", "transformers", "--", "-x", "--help"]
+    plain = run(tmp_path, *words)
+    ours = run(tmp_path, "-m", "oneloop", "run", *words)
+    assert ours.returncode == plain.returncode
+    assert ours.stdout == plain.stdout
+    if name == "interrupted":  # Python itself adds frames of its own
+        assert ours.stderr.rstrip().endswith("KeyboardInterrupt")
+    else:
+        assert ours.stderr == plain.stderr
+
+
+def test_a_script_that_is_not_there(tmp_path):
+    done = run(tmp_path, "-m", "oneloop", "run", "nothing.py")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "oneloop run: there is no script nothing.py; the script's path comes before its arguments.\n"
+    )
+
+
+STAND_IN = """
+from paddlenlp.trainer import (CompressionArguments, PdArgumentParser, Trainer, TrainingArguments, get_last_checkpoint)
+from paddlenlp.trainer.trainer_callback import TrainerState
+from paddlenlp.trainer.trainer_utils import IntervalStrategy
+from paddlenlp.data import DataCollatorForSeq2Seq
+from paddlenlp.utils.log import logger
+from mindnlp.engine import Trainer as Other, Evaluator
+from mindnlp.engine.utils import EvalPrediction
+from mindnlp.engine.callbacks import TrainerCallback
+import oneloop
+from oneloop.errors import RefusedError
+
+assert Trainer is Other is oneloop.Trainer and PdArgumentParser is oneloop.PdArgumentParser
+assert TrainerState is oneloop.TrainerState and EvalPrediction is oneloop.EvalPrediction
+logger.info("nothing")
+for refused in (CompressionArguments, Evaluator):
+    try:
+        refused(output_dir="x")
+    except RefusedError as error:
+        print(error)
+try:
+    PdArgumentParser((CompressionArguments,))
+except RefusedError as error:
+    print("parser:", error)
+for missing in ("paddlenlp.transformers", "mindnlp.transformers.models"):
+    try:
+        __import__(missing)
+    except ModuleNotFoundError as error:
+        print(error)
+try:
+    from paddlenlp.trainer import get_wsd_schedule
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_a_library_that_is_not_installed(tmp_path):
+    (tmp_path / "script.py").write_text(STAND_IN)
+    hide = (
+        "import sys, importlib.machinery as m\n"
+        "find = m.PathFinder.find_spec\n"
+        "hidden = lambda name, *rest: None if name in ('paddlenlp', 'mindnlp') else find(name, *rest)\n"
+        "m.PathFinder.find_spec = staticmethod(hidden)\n"
+        "from oneloop.cli import main\n"
+        "sys.exit(main(['run', 'script.py']))\n"
+    )
+    done = run(tmp_path, "-c", hide)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("CompressionArguments is refused under oneloop: compression (pruning, quantisation")
+    assert lines[1].startswith("Evaluator is refused under oneloop: it has a loop of its own")
+    assert lines[2].startswith("parser: CompressionArguments is refused")
+    assert "oneloop stands in for its Trainer alone: pip install paddlenlp" in lines[3]
+    assert "oneloop stands in for its Trainer alone: pip install mindnlp" in lines[4]
+    assert "cannot import name 'get_wsd_schedule'" in lines[5]
+
+
+def test_only_the_chosen_library_is_redirected(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import sys\nfrom oneloop.migration.redirect import Finder\n"
+        "(finder,) = [each for each in sys.meta_path if isinstance(each, Finder)]\n"
+        "print(sorted({name.partition('.')[0] for name in finder.plans}))\n"
+    )
+    assert run(tmp_path, "-m", "oneloop", "run", "--as", "paddlenlp", "script.py").stdout == "['paddlenlp']\n"
+    (tmp_path / "script.py").write_text((tmp_path / "script.py").read_text() + "if 0:\n    import helper\n")
+    (tmp_path / "helper.py").write_text("import transformers.trainer\n")
+    assert run(tmp_path, "-m", "oneloop", "run", "script.py").stdout == "['transformers']\n"
