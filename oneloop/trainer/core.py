@@ -17,6 +17,7 @@ from ..measuring import LossMeter, MemoryTracker, speed_metrics
 from ..outputs import TrainOutput
 from ..preemption import Watch
 from ..randomness import enable_full_determinism, set_seed
+from ..record import Record
 from ..state import TrainerControl, TrainerState
 from . import checks, setup
 from .checks import has_length
@@ -26,6 +27,7 @@ from .exporting import TrainerExporting
 from .hub import TrainerHub
 from .later import TrainerLater
 from .optimizing import TrainerOptimizing
+from .recording import TrainerRecording
 from .reporting import TrainerReporting
 from .resuming import TrainerResuming
 from .saving import TrainerSaving, check_writable
@@ -46,6 +48,7 @@ class Trainer(
     TrainerSavingParts,
     TrainerResuming,
     TrainerReporting,
+    TrainerRecording,
     TrainerTogether,
     TrainerSurface,
     TrainerExporting,
@@ -132,13 +135,14 @@ class Trainer(
         self.data_collator = setup.collator(data_collator, self.processing_class, self.backend.NAME)
 
         self._run_id = store.new_run_id()
+        self._recorder, self._passed_over = Record(), []
         self._reset_counters()
         self.state = TrainerState(
             is_local_process_zero=self.is_local_process_zero(), is_world_process_zero=self.is_world_process_zero()
         )
         self.control = TrainerControl()
         self.callback_handler = CallbackHandler(
-            setup.callbacks(self.args, callbacks, lambda: self._run_id),
+            setup.callbacks(self.args, callbacks, lambda: self._run_id, lambda: self._figures),
             self.model,
             self.processing_class,
             self.optimizer,
@@ -290,7 +294,10 @@ class Trainer(
         self._best_before: tuple[Any, Any] = (None, None)
         self._stored_data_state: Any = None
         self._tokenizer_files = None
-        self._saver = Saver()
+        self._saver = Saver(self.record_event)
+        self._figures: dict[str, float] = {}
+        self._figures_clock, self._is_recorded = 0, False
+        self._parent_id: str | None = None
         self._leaving, self._said_no_common_disk = threading.Event(), False
         self._buffers = Buffers()
         self._plan = None
@@ -332,8 +339,9 @@ class Trainer(
         try:
             with Watch(args.preemption_signals) as self._watch, lost_processes(self.team):
                 return self._train(checkpoint, trial)
-        except BaseException:
+        except BaseException as error:
             self._leaving.set()
+            self._record_end(error)
             raise
         finally:
             self.is_in_train = False
@@ -389,6 +397,7 @@ class Trainer(
         self.engine.clear()
         self._train_started, first_step = time.time(), self.state.global_step
         self._log_clock = (time.perf_counter(), first_step)
+        self._record_start(checkpoint)
         self.callback_handler.refresh()
         self.control = TrainerControl()
         self.call("on_train_begin")
@@ -425,6 +434,7 @@ class Trainer(
         self.memory.stop("train", self.backend, args.device, metrics)
         metrics.update(self._init_memory)
         self.log(metrics)
+        self._record_end()
         self.call("on_train_end")
         self._finish_pushes()
         return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
