@@ -7,16 +7,14 @@ from typing import Any
 
 from .errors import ArgumentError, OneloopError
 from .migration import commands as migration
+from .report import command as pages
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one sub-command and returns the exit code; an error that oneloop raises on purpose becomes one line."""
     parser = argparse.ArgumentParser(prog="oneloop", description="Tools around training runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    report = commands.add_parser("report", help="draw a run as report.png and report.html")
-    report.add_argument("directory", metavar="DIR", help="the output_dir of a run, or one of its checkpoints")
-    report.add_argument("--title", help="heading of the report; the directory's name without it")
-    report.set_defaults(run=_report, failure=1)
+    pages.add(commands)
     _add_checkpoints(commands)
     doctor = commands.add_parser("doctor", help="which frameworks are installed, and what each can do here")
     doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
@@ -28,14 +26,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (OneloopError, OSError) as error:
         print(f"oneloop {options.command}: {error}", file=sys.stderr)
         return options.failure
-
-
-def _report(options: argparse.Namespace) -> int:
-    from .report import write_report
-
-    for path in write_report(options.directory, title=options.title):
-        print(path)
-    return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:

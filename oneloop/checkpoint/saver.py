@@ -59,7 +59,8 @@ def _touch(arrays: list[np.ndarray]) -> None:
 class Saver:
     """Runs a job in a thread. A second job waits for the first, aloud; an error of a job is raised at the next use."""
 
-    def __init__(self) -> None:
+    def __init__(self, record: Callable[..., None] = lambda event, **facts: None) -> None:
+        self._record = record  # takes what the run's page should tell
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._finished: list[Callable[[], None]] = []
@@ -108,6 +109,7 @@ class Saver:
             self._error = error
             return
         self.failures += 1
+        self._record("save_failed", what=os.path.basename(what), error=error.strerror or type(error).__name__)
         logger.error(
             "%s was NOT saved: %s. The run goes on, and the checkpoint before it is untouched. Free some space or mend "
             "the disk; the next save tries again.",
@@ -124,6 +126,7 @@ class Saver:
             seconds = time.perf_counter() - started
             if what is not None and seconds >= 0.05:  # less is not felt
                 self.waits += 1
+                self._record("save_waited", what=os.path.basename(what), seconds=round(seconds, 3))
                 logger.log(
                     logging.WARNING if self.waits == 1 else logging.INFO,  # once is enough to be heard
                     "%s waited %.1f s for the save before it. Saves come faster than the disk takes them: raise "

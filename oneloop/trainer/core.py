@@ -5,6 +5,7 @@ from typing import Any
 from ..accelerator import Accelerator
 from ..checkpoint import store
 from ..errors import ArgumentError
+from ..record import Record
 from . import checks, setup
 from .data import TrainerData
 from .evaluating import TrainerEvaluating
@@ -13,6 +14,7 @@ from .hub import TrainerHub
 from .optimizing import TrainerOptimizing
 from .paddlenlp import TrainerPaddleNLP
 from .preparing import TrainerPreparing
+from .recording import TrainerRecording
 from .reporting import TrainerReporting
 from .resuming import TrainerResuming
 from .running import TrainerRunning
@@ -35,6 +37,7 @@ class Trainer(
     TrainerSavingParts,
     TrainerResuming,
     TrainerReporting,
+    TrainerRecording,
     TrainerTogether,
     TrainerSurface,
     TrainerExporting,
@@ -98,6 +101,7 @@ class Trainer(
         self._prepare_model()
         self.data_collator = setup.collator(data_collator, self.processing_class, self.backend.NAME)
         self._run_id = store.new_run_id()
+        self._recorder, self._passed_over = Record(), []
         self._reset_counters()
         self._set_up_callbacks(callbacks)
         self.engine = self._make_engine()

@@ -8,6 +8,7 @@ from ..callbacks import CallbackHandler
 from ..measuring import LossMeter
 from ..preemption import Watch
 from ..processes import Team
+from ..record import Record
 from ..state import TrainerControl, TrainerState
 
 
@@ -93,6 +94,14 @@ class TrainerParts:
     _unpadded: list[Any]
     _unpadded_total: int
     _log_clock: tuple[float, int]
+
+    # For the run's page; see recording.py.
+    _recorder: Record
+    _is_recorded: bool  # the start of this train() has been noted, and its end not yet
+    _parent_id: str | None  # the run that this one branched off from
+    _passed_over: list[str]  # checkpoints that were not whole when the run was resumed
+    _figures: dict[str, float]  # speed and memory of the log that is being written
+    _figures_clock: int  # tokens up to the last log
 
     if TYPE_CHECKING:
 

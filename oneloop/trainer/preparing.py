@@ -50,7 +50,7 @@ class TrainerPreparing(TrainerParts):
         )
         self.control = TrainerControl()
         self.callback_handler = CallbackHandler(
-            setup.callbacks(self.args, callbacks, lambda: self._run_id),
+            setup.callbacks(self.args, callbacks, lambda: self._run_id, lambda: self._figures),
             self.model,
             self.processing_class,
             self.optimizer,

@@ -101,8 +101,10 @@ class TrainerReporting(TrainerParts):
             logs["steps_per_second"] = round(steps / seconds, 3)
             logs["samples_per_second"] = round(steps * self._plan.samples_per_step / seconds, 3)
         self._log_clock = (now, step)
+        self._figures = self._figures_of_step(seconds)
         # Overrides written for 4.x take the logs alone.
         self.log(logs, *([self._train_started] if accepts(self.log, "start_time") else []))
+        self._figures = {}
 
     def _evaluate(self, ignore_keys: list[str] | None) -> dict[str, float]:
         started = time.perf_counter()

@@ -33,6 +33,7 @@ class TrainerResuming(TrainerParts):
 
     def _find_checkpoint(self, wanted: Any) -> Path | None:
         """The checkpoint that resume_from_checkpoint means; None for a fresh start."""
+        self._passed_over = []
         if wanted is None or wanted is False:
             return None
         if wanted is True or wanted == "latest":
@@ -59,6 +60,7 @@ class TrainerResuming(TrainerParts):
             wrong = store.problems(candidate.path)
             if not wrong:
                 return candidate.path
+            self._passed_over.append(f"{candidate.path.name}: {'; '.join(wrong)}")
             logger.warning("Passing over %s, which is not whole: %s.", candidate.path, "; ".join(wrong))
         if every:
             raise CheckpointError(
@@ -206,6 +208,7 @@ class TrainerResuming(TrainerParts):
         later = [path.name for path in beyond if not store.problems(path)]
         if not later:
             return run_id
+        self._parent_id = run_id
         logger.warning(
             "The run was further than this checkpoint: %s. From here on it is a run of its own, which leaves these "
             "alone until it reaches their steps.",

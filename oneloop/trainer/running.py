@@ -57,8 +57,9 @@ class TrainerRunning(TrainerParts):
         try:
             with Watch(args.preemption_signals) as self._watch, lost_processes(self.team):
                 return self._train(checkpoint, trial)
-        except BaseException:
+        except BaseException as error:
             self._leaving.set()
+            self._record_end(error)
             raise
         finally:
             self.is_in_train = False
@@ -106,6 +107,7 @@ class TrainerRunning(TrainerParts):
         self.engine.clear()
         self._train_started, first_step = time.time(), self.state.global_step
         self._log_clock = (time.perf_counter(), first_step)
+        self._record_start(checkpoint)
         self.callback_handler.refresh()
         self.control = TrainerControl()
         self.call("on_train_begin")
@@ -142,6 +144,7 @@ class TrainerRunning(TrainerParts):
         self.memory.stop("train", self.backend, args.device, metrics)
         metrics.update(self._init_memory)
         self.log(metrics)
+        self._record_end()
         self.call("on_train_end")
         self._finish_pushes()
         return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
@@ -255,7 +258,10 @@ class TrainerRunning(TrainerParts):
         self._best_before: tuple[Any, Any] = (None, None)
         self._stored_data_state: Any = None
         self._tokenizer_files = None
-        self._saver = Saver()
+        self._saver = Saver(self.record_event)
+        self._figures: dict[str, float] = {}
+        self._figures_clock, self._is_recorded = 0, False
+        self._parent_id: str | None = None
         self._leaving, self._said_no_common_disk = threading.Event(), False
         self._buffers, self._has_room = Buffers(), False
         self._plan = None

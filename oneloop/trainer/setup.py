@@ -101,13 +101,13 @@ def collator(given: Any, processing_class: Any, framework: str) -> Callable:
     return given
 
 
-def callbacks(args: Any, given: Any, run_id: Callable[[], str]) -> list[Any]:
+def callbacks(args: Any, given: Any, run_id: Callable[[], str], figures: Callable[[], dict[str, float]]) -> list[Any]:
     """The default ones, the writers of report_to, then the user's, then the progress display."""
     if given is not None and not isinstance(given, (list, tuple)):
         given = [given]
     found: list[Any] = [DefaultFlowCallback(), *make_writers(args.report_to)]
     if args.should_save:
-        found.append(JsonLinesCallback(run_id))
+        found.append(JsonLinesCallback(run_id, figures))
     found.extend(given or ())
     shown = [cb if isinstance(cb, type) else type(cb) for cb in given or ()]
     if not any(issubclass(cls, (ProgressCallback, PrinterCallback)) for cls in shown):

@@ -170,6 +170,7 @@ class TrainerSteps(TrainerParts):
             self.backend.devices.empty_cache(self.args.device)
             self._split *= 2
             micro_batches = self._split_batches(micro_batches, 2)
+            self.record_event("out_of_memory", step=self.state.global_step + 1, split=self._split)
             logger.warning(
                 "Out of memory at step %d (%s). The step is computed again with micro-batches of at most %d samples "
                 "and %d times the accumulation; the global batch stays the same.",
@@ -255,6 +256,7 @@ class TrainerSteps(TrainerParts):
         if self.args.nonfinite == "ignore":  # a loss scaler leaves the update out by itself
             return
         samples = self._samples_of_step(step)
+        self.record_event("nonfinite", step=step, action=self.args.nonfinite, samples=samples)
         text = (
             f"step {step}: the loss or a gradient is not finite (NaN or infinite, as it also is when no label counts). "
             f"The update was left out, so the weights are still good. Samples of this step: {samples}."

@@ -20,8 +20,9 @@ class JsonLinesCallback(TrainerCallback):
     """Each line has the run's id, the step and a time. After a resume, lines that the dead run had written beyond the
     checkpoint are taken out, so that no step is there twice."""
 
-    def __init__(self, run_id: Any) -> None:
+    def __init__(self, run_id: Any, figures: Any = dict) -> None:
         self._run_id = run_id  # a function: a resumed run takes the id of its checkpoint
+        self._figures = figures  # what is measured for the run's page and is in no history
         self._failed = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -42,7 +43,7 @@ class JsonLinesCallback(TrainerCallback):
         if not state.is_world_process_zero or not logs:
             return
         entry = {"run": self._run_id(), "step": state.global_step, "time": round(time.time(), 3)}
-        for key, value in logs.items():
+        for key, value in {**self._figures(), **logs}.items():
             finite = not isinstance(value, float) or math.isfinite(value)
             entry[key] = value if finite and isinstance(value, (int, float, str, bool, type(None))) else str(value)
         path = Path(args.output_dir) / NAME

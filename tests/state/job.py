@@ -29,7 +29,7 @@ from tests.backends_support import JOB_CLASSES as CLASSES
 from tests.backends_support import JOB_WORDS as WORDS
 from tests.backends_support import kit_module, names
 
-TIMES = re.compile(r"(_runtime|_per_second|^time)$")
+TIMES = re.compile(r"(_runtime|_per_second|_bytes|^time)$")
 TENSOR_FILES = "*.safetensors"
 
 

@@ -51,6 +51,11 @@ def kind(device: Device) -> str:
     return device.type
 
 
+def title(device: Device) -> str | None:
+    """The product's name of an accelerator; MindSpore does not tell it."""
+    return None
+
+
 def place(model: ms.nn.Cell, device: Device) -> ms.nn.Cell:
     """Let the process compute on that device; a model has no place of its own."""
     current = ms.get_context("device_target")

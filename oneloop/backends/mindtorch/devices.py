@@ -6,9 +6,9 @@ from typing import Any
 import mindspore
 import torch
 
-from ..torch.devices import available, empty_cache, kind, move, resolve
+from ..torch.devices import available, empty_cache, kind, move, resolve, title
 
-__all__ = ["allow_tf32", "available", "empty_cache", "is_out_of_memory", "kind", "move", "place", "resolve"]
+__all__ = ["allow_tf32", "available", "empty_cache", "is_out_of_memory", "kind", "move", "place", "resolve", "title"]
 
 
 @functools.cache

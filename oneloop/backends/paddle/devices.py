@@ -48,6 +48,11 @@ def kind(device: Device) -> str:
     return "cuda" if device.type == "gpu" else device.type
 
 
+def title(device: Device) -> str | None:
+    """The product's name of an accelerator; None for a CPU, and where Paddle does not tell it."""
+    return paddle.device.cuda.get_device_name(device) if device.type == "gpu" else None
+
+
 def _is_on(tensor: paddle.Tensor, device: Device) -> bool:
     return tensor.place.is_cpu_place() if device == "cpu" else str(tensor.place) == f"Place({device})"
 

@@ -30,6 +30,12 @@ def kind(device: torch.device) -> str:
     return device.type
 
 
+def title(device: torch.device) -> str | None:
+    """The product's name of an accelerator; None for a CPU."""
+    module = getattr(torch, device.type, None)
+    return module.get_device_name(device) if hasattr(module, "get_device_name") else None
+
+
 def place(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
     """The model on that device. A model that spreads itself over devices, or is quantised, stays where it is."""
     if getattr(model, "hf_device_map", None) or getattr(model, "is_quantized", False):

@@ -1,0 +1,149 @@
+"""What a page is made of, as plain data: the curves of one run or of several, and the facts about them."""
+
+import base64
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import facts
+from .history import TIMES
+from .reading import Directory
+
+Curves = dict[str, tuple[np.ndarray, np.ndarray]]
+
+# (title, figures and their labels, whether the axis begins at zero); evaluation metrics are added as they come.
+CHARTS: tuple[tuple[str, dict[str, str], bool], ...] = (
+    ("learning rate", {"learning_rate": "learning rate"}, True),
+    ("gradient norm", {"grad_norm": "gradient norm"}, True),
+    ("samples per second", {"samples_per_second": "samples per second"}, True),
+    ("tokens per second", {"tokens_per_second": "tokens per second"}, True),
+    (
+        "memory",
+        {"memory_bytes": "process", "device_memory_bytes": "device", "device_peak_bytes": "device, most so far"},
+        True,
+    ),
+    ("loss scale", {"loss_scale": "loss scale"}, True),
+)
+KNOWN = {"loss", "steps_per_second", "skipped_steps", "total_flos", "num_input_tokens_seen"}
+KNOWN |= {key for _, keys, _ in CHARTS for key in keys}
+
+
+def run_page(directory: Directory, title: str | None = None, limit: int = 4000, verify: bool = False) -> dict[str, Any]:
+    """The page of one run."""
+    curves = directory.curves(limit)
+    return {
+        "kind": "run",
+        "title": title or directory.folder.resolve().name,
+        "runs": [packed(directory, curves, directory.folder.resolve().name)],
+        **run_facts(directory, curves, facts.checkpoints(directory.folder, verify)),
+    }
+
+
+def run_facts(directory: Directory, curves: Curves, checkpoints: list[dict[str, Any]]) -> dict[str, Any]:
+    """What changes while a run goes on, apart from its points."""
+    now = facts.now()
+    return {
+        "charts": charts(curves),
+        "summary": facts.summary(directory, now),
+        "figures": facts.figures(directory),
+        "arguments": facts.changed(facts.arguments_of(directory.folder, directory)),
+        "environment": facts.environment(directory),
+        "checkpoints": checkpoints,
+        "events": facts.events(directory),
+        "written": facts.moment(now),
+    }
+
+
+def packed(directory: Directory, curves: Curves, name: str) -> dict[str, Any]:
+    """A run's points as the page unpacks them, and where a watcher goes on from."""
+    steps, seconds = directory.clock()
+    return {
+        "name": name,
+        "points": {key: pack(*points) for key, points in curves.items() if is_curve(key)},
+        "clock": pack(steps, seconds),
+        "generation": directory.generation,
+        "entries": directory.points.entries,
+    }
+
+
+def is_curve(key: str) -> bool:
+    """Figures of the whole run are logged once, at its end."""
+    return not key.startswith(("train_", "test_")) and not key.endswith(("_runtime", "_flos"))
+
+
+def pack(steps: np.ndarray, values: np.ndarray) -> list[str]:
+    """Two arrays as text: four bytes a number, a third of what digits would take. Steps above 2**32 stay exact."""
+    whole = not len(steps) or (steps.min() >= 0 and steps.max() < 2**32 and bool((steps == np.round(steps)).all()))
+    kind = "u4" if whole else "f8"
+    return [
+        ("u" if whole else "d") + base64.b64encode(steps.astype(f"<{kind}").tobytes()).decode(),
+        base64.b64encode(_single(values).tobytes()).decode(),
+    ]
+
+
+def _single(values: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return values.astype("<f4")
+
+
+def charts(curves: Curves) -> list[dict[str, Any]]:
+    """The charts that there are figures for: what everybody looks at comes first."""
+    metrics = [key for key in curves if key.startswith("eval_") and not key.endswith(TIMES)]
+    losses = [key for key in metrics if key.endswith("_loss")]
+    others = [key for key in metrics if key not in losses]
+    rates = [key for key in others if _is_rate(curves[key][1])]
+    found = [_chart("loss", {"loss": "training"} | {key: _loss_name(key) for key in losses}, curves)]
+    found.append(_chart("evaluation", {key: _short(key) for key in rates}, curves))
+    found += [_chart(_short(key), {key: _short(key)}, curves) for key in others if key not in rates]
+    found += [_chart(title, keys, curves, zero) for title, keys, zero in CHARTS]
+    own = [key for key in curves if is_own(key)]
+    found += [_chart(key.replace("_", " "), {key: key}, curves) for key in own]
+    return [chart for chart in found if chart["keys"]]
+
+
+def is_own(key: str) -> bool:
+    """A figure that the user's code logged."""
+    return key not in KNOWN and not key.startswith(("eval_", "test_", "train_")) and not key.endswith(TIMES)
+
+
+def _chart(title: str, keys: dict[str, str], curves: Curves, zero: bool = False) -> dict[str, Any]:
+    unit = "bytes" if title == "memory" else ""
+    there = [[key, label] for key, label in keys.items() if key in curves]
+    return {"title": title, "keys": there, "zero": zero, "unit": unit}
+
+
+def _is_rate(values: np.ndarray) -> bool:
+    finite = values[np.isfinite(values)]
+    return len(finite) > 0 and bool((finite >= 0).all() and (finite <= 1).all())
+
+
+def _loss_name(key: str) -> str:
+    return f"evaluation {key.removeprefix('eval_').removesuffix('loss').strip('_')}".strip()
+
+
+def _short(key: str) -> str:
+    return key.removeprefix("eval_").replace("_", " ")
+
+
+def keys_of(runs: Iterable[Curves]) -> Curves:
+    """Every figure that any of the runs has, with values enough to choose charts by."""
+    found: Curves = {}
+    for curves in runs:
+        for key, (steps, values) in curves.items():
+            known = found.get(key)
+            ends = np.array([np.nanmin(values), np.nanmax(values)]) if np.isfinite(values).any() else values[:0]
+            found[key] = (steps[:0], ends if known is None else np.concatenate((known[1], ends)))
+    return found
+
+
+def names_of(folders: Sequence[Path]) -> list[str]:
+    """For each path the shortest end of it that no other one has."""
+    parts = [folder.resolve().parts for folder in folders]
+    lengths = [1] * len(parts)
+    for _ in range(max(map(len, parts), default=0)):
+        ends = Counter(own[-length:] for own, length in zip(parts, lengths))
+        lengths = [length + (ends[own[-length:]] > 1) for own, length in zip(parts, lengths)]
+    return ["/".join(own[-length:]) for own, length in zip(parts, lengths)]
