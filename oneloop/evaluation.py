@@ -3,7 +3,7 @@
 import inspect
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .data.order import NoBatch
@@ -59,40 +59,16 @@ def evaluation_loop(
     trainer.callback_handler.eval_dataloader = loader
     expected = loader_rows(loader)
     logger.info("%s: %s samples in batches of %s", description, expected or "unknown", args.eval_batch_size)
-
-    keep_inputs = "inputs" in args.include_for_metrics and not loss_only
-    gather = Gathered(trainer, expected, loss_only)
-    if trainer.team.size > 1:
-        from .gathering_processes import GatheredFromAll
-
-        gather = GatheredFromAll(trainer, expected, loss_only, description != "Evaluation")
-    step = -1
+    gather = _gatherer(trainer, expected, loss_only, description)
     past, trainer._past = trainer._past, None  # past_index: training's past is not this data's
-    batches = trainer.own_batches(loader)
-    if trainer.strategy.lockstep:
-        from .lockstep import in_step
-
-        def join_in(batch: Any) -> None:
-            trainer.prediction_step(model, batch, True, ignore_keys=ignore_keys)
-
-        batches = in_step(trainer.team, batches, join_in)
-    for step, inputs in enumerate(batches):
+    step = -1
+    for step, inputs in enumerate(_batches(trainer, model, loader, ignore_keys)):
         if trainer.team.size == 1 and trainer.interrupted:
             raise EvaluationInterrupted("a signal asked the run to leave")
-        if isinstance(inputs, NoBatch):
-            gather.end_of_turn(step)
-            continue
-        rows = batch_rows(inputs) or args.eval_batch_size
-        loss, logits, labels = trainer.prediction_step(model, inputs, loss_only, ignore_keys=ignore_keys)
-        if logits is not None and trainer.preprocess_logits_for_metrics is not None:
-            logits = trainer.preprocess_logits_for_metrics(logits, labels)
-        kept = backend.devices.move(_main_input(trainer, inputs), args.device) if keep_inputs else None
-        if args.batch_eval_metrics:
-            gather.batch_metrics(last=False)  # the batch before this one: only now is it known not to be the last
-        gather.hold(rows, loss, logits, labels, kept)
-        trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
+        if not isinstance(inputs, NoBatch):
+            _predict(trainer, model, inputs, gather, ignore_keys)
         gather.end_of_turn(step)
-        del loss, logits, labels, kept, inputs  # the next batch can have their memory
+        del inputs  # the next batch can have its memory
     backend.loaders.close(loader)
     if step < 0 and trainer.team.size == 1:
         raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
@@ -110,6 +86,43 @@ def evaluation_loop(
             trainer.label_names,
         )
     return EvalLoopOutput(gather.predictions, gather.label_ids, metrics, gather.seen)
+
+
+def _gatherer(trainer: "Trainer", expected: int | None, loss_only: bool, description: str) -> "Gathered":
+    if trainer.team.size == 1:
+        return Gathered(trainer, expected, loss_only)
+    from .gathering_processes import GatheredFromAll
+
+    return GatheredFromAll(trainer, expected, loss_only, description != "Evaluation")
+
+
+def _batches(trainer: "Trainer", model: Any, loader: Any, ignore_keys: list[str] | None) -> Iterable[Any]:
+    """What this process computes; where a forward pass needs all of them, one that has no more joins in."""
+    batches = trainer.own_batches(loader)
+    if not trainer.strategy.lockstep:
+        return batches
+    from .lockstep import in_step
+
+    def join_in(batch: Any) -> None:
+        trainer.prediction_step(model, batch, True, ignore_keys=ignore_keys)
+
+    return in_step(trainer.team, batches, join_in)
+
+
+def _predict(trainer: "Trainer", model: Any, inputs: Any, gather: "Gathered", ignore_keys: list[str] | None) -> None:
+    """One batch, into what is gathered."""
+    args = trainer.args
+    rows = batch_rows(inputs) or args.eval_batch_size
+    loss, logits, labels = trainer.prediction_step(model, inputs, gather.loss_only, ignore_keys=ignore_keys)
+    if logits is not None and trainer.preprocess_logits_for_metrics is not None:
+        logits = trainer.preprocess_logits_for_metrics(logits, labels)
+    kept = None
+    if "inputs" in args.include_for_metrics and not gather.loss_only:
+        kept = trainer.backend.devices.move(_main_input(trainer, inputs), args.device)
+    if args.batch_eval_metrics:
+        gather.batch_metrics(last=False)  # the batch before this one: only now is it known not to be the last
+    gather.hold(rows, loss, logits, labels, kept)
+    trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
 
 
 def _main_input(trainer: "Trainer", inputs: Any) -> Any:

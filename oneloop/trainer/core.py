@@ -7,10 +7,12 @@ from ..checkpoint import store
 from ..errors import ArgumentError
 from ..record import Record
 from . import checks, setup
+from .course import TrainerCourse
 from .data import TrainerData
 from .evaluating import TrainerEvaluating
 from .exporting import TrainerExporting
 from .hub import TrainerHub
+from .model_files import TrainerModelFiles
 from .optimizing import TrainerOptimizing
 from .paddlenlp import TrainerPaddleNLP
 from .preparing import TrainerPreparing
@@ -33,6 +35,8 @@ class Trainer(
     TrainerData,
     TrainerEvaluating,
     TrainerOptimizing,
+    TrainerModelFiles,
+    TrainerCourse,
     TrainerSaving,
     TrainerSavingParts,
     TrainerResuming,

@@ -10,8 +10,9 @@ from ..arguments.values import is_secret
 from ..checkpoint import store
 from ..errors import HubError
 from ..hub import card, uploads
+from .course import OPTIMIZER, RANDOM, RUN, STATE
+from .model_files import writing
 from .parts import TrainerParts
-from .saving import OPTIMIZER, RANDOM, RUN, STATE, writing
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from ..arguments.evaluation import higher_is_better
 from ..checkpoint import store
 from ..errors import ArgumentError, EvaluationInterrupted
 from ..losses import accepts
+from .model_files import write_json, writing
 from .parts import TrainerParts
-from .saving import write_json, writing
 
 logger = logging.getLogger(__name__)
 

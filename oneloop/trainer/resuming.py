@@ -17,8 +17,8 @@ from ..data.order import BatchSampler
 from ..errors import CheckpointError
 from ..state import TrainerState
 from . import crossing, foreign
+from .course import BUFFER, DATA_STATES, RANDOM, RUN, STATE
 from .parts import TrainerParts
-from .saving import BUFFER, DATA_STATES, RANDOM, RUN, STATE
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from ..preemption import Watch
 from ..state import TrainerControl, TrainerState
 from . import setup
 from .checks import has_length
+from .model_files import check_writable
 from .parts import TrainerParts
-from .saving import check_writable
 from .together import lost_processes
 
 logger = logging.getLogger(__name__)
