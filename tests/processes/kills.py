@@ -21,6 +21,15 @@ from tests.processes.forking import Forked
 from tests.state.children import damage_of_latest, differences, log_lines, result
 
 
+def load():
+    """Import once what all processes that are forked from here use, also what torch imports on its way."""
+    import torch._dynamo
+    import torch._inductor.config  # noqa: F401
+
+    import oneloop.backends.torch.sharding  # noqa: F401
+    import tests.processes.running  # noqa: F401
+
+
 def options(steps, sharding=""):
     return ["--no-sync", "--steps", str(steps), *(["--set", f'sharding="{sharding}"'] if sharding else [])]
 
@@ -71,9 +80,7 @@ def main():
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--sharding", default="")
     asked = parser.parse_args()
-    import oneloop.backends.torch.parallel  # noqa: F401  imported once, for all that are forked from here
-    import tests.processes.running  # noqa: F401
-
+    load()
     argv, total = options(asked.steps, asked.sharding), 0
     with tempfile.TemporaryDirectory() as folder:
         unbroken = unbroken_run(Path(folder) / "unbroken", asked.processes, argv)
