@@ -9,6 +9,7 @@ each backend with several processes derives its own in `backends/*/parallel.py`.
 """
 
 import contextlib
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +23,8 @@ class Strategy:
     lockstep = False
     # Whether each process holds a part of the weights or of the optimizer's state, and writes it.
     in_parts = False
+    # Whether each process reads its part of the weights alone, and so after wrap().
+    loads_parts = False
     # Whether the model leaves parameters unused; None before the first update has shown it, or where it plays no part.
     unused: bool | None = None
 
@@ -121,6 +124,10 @@ class Strategy:
     def model_tensors(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
         """Whole weights by name, and which names are tied; needed only in processes that write."""
         return self.backend.weights.model_tensors(model)
+
+    def load_tensors(self, path: Path) -> dict[str, Any]:
+        """The tensors of a safetensors file, for load_model and load_optimizer."""
+        return self.backend.weights.load_tensors(path)
 
     def load_model(self, model: Any, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
         """The other way round, before or after wrap()."""

@@ -94,8 +94,17 @@ class TrainerResuming(TrainerParts):
             return
         tensors: dict[str, Any] = {}
         for file in files:
-            tensors |= weights.load_tensors(file)
+            tensors |= self.strategy.load_tensors(file)
         self.strategy.load_model(self.model, tensors, tied, str(path))
+
+    def _reads_parts_of(self, path: Path) -> bool:
+        """Whether each process reads what it needs of the weights, once the model is divided. What other writers and
+        other frameworks wrote is read whole, before."""
+        return (
+            self.strategy.loads_parts
+            and not store.is_foreign(path)
+            and not crossing.is_needed(self, crossing.run_of(path))
+        )
 
     def _load_best_model(self) -> None:
         best = self.state.best_model_checkpoint
@@ -146,7 +155,6 @@ class TrainerResuming(TrainerParts):
         self._crosses_from = run["framework"] if crossing.is_needed(self, run) else None
         self._run_id = self._own_or_new_id(run["run_id"])
         self._last_saved = str(path)
-        weights = self.backend.weights
         if self._crosses_from:
             logger.warning(
                 "The checkpoint was written on %s: weights, moments, schedule, position and logs go on here; random "
@@ -157,7 +165,7 @@ class TrainerResuming(TrainerParts):
         else:
             tensors: dict[str, Any] = {}
             for file in files_of(path, "optimizer"):
-                tensors |= weights.load_tensors(file)
+                tensors |= self.strategy.load_tensors(file)
             self.strategy.load_optimizer(self.optimizer, self.model, tensors, run["optimizer"], str(path))
         load = getattr(self.lr_scheduler, "load_state_dict", getattr(self.lr_scheduler, "set_state_dict", None))
         if run["scheduler"] is not None and load is not None:  # Paddle's have the second name

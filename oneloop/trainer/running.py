@@ -87,13 +87,16 @@ class TrainerRunning(TrainerParts):
     def _train(self, checkpoint: Path | None, trial: Any) -> TrainOutput:
         args = self.args
         if checkpoint is not None:
-            self._load_weights(checkpoint)
+            if not (later := self._reads_parts_of(checkpoint)):
+                self._load_weights(checkpoint)
             self._load_state(checkpoint)
             self._keep_global_batch(checkpoint)
         else:
             self._fresh_state()
         plan = self._plan = self.make_plan()
         self._share_model()
+        if checkpoint is not None and later:
+            self._load_weights(checkpoint)
         self.engine = self._make_engine()
         self._prepare_optimizer(plan.max_steps)
         start = loop.Position()

@@ -1,9 +1,10 @@
 """Processes that are killed at random, again and again, until the run gets through. As a program:
 
-    python -m tests.processes.kills [--seeds 12] [--kills 18] [--processes 2] [--sharding stage2]
+    OMP_NUM_THREADS=1 python -m tests.processes.kills [--seeds 12] [--kills 18] [--processes 2] [--sharding stage2]
 
-After every kill the newest checkpoint has to be whole; at its end a run has to have the bytes and the log of one that
-was never killed. It prints how many kills there were, and ends with status 1 at the first difference.
+After every kill the others have to leave by themselves and the newest checkpoint has to be whole; at its end a run has
+to have the bytes and the log of one that was never killed. It prints how many kills there were, and ends with status 1
+at the first difference.
 """
 
 import argparse
@@ -16,8 +17,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.processes.watching import Watched
+from tests.processes.forking import Forked
 from tests.state.children import damage_of_latest, differences, log_lines, result
+
+
+def load():
+    """Import once what all processes that are forked from here use, also what torch imports on its way."""
+    import torch._dynamo
+    import torch._inductor.config  # noqa: F401
+
+    import oneloop.backends.torch.sharding  # noqa: F401
+    import tests.processes.running  # noqa: F401
 
 
 def options(steps, sharding=""):
@@ -25,32 +35,30 @@ def options(steps, sharding=""):
 
 
 def unbroken_run(output, processes, argv):
-    with Watched(processes, output, *argv) as run:
+    with Forked(processes, output, *argv) as run:
         assert run.end() == 0, run.said
     return output
 
 
-def kill_one(run, processes, moments):
-    """SIGKILL to any process: mostly while it trains, else while it still starts. Whether it came in time."""
-    victim = run.pid(moments.randrange(processes))
+def kill_one(run, moments):
+    """SIGKILL to any process: mostly while it trains or saves, else while it still starts. Whether it came in time."""
+    victim = run.pids[moments.randrange(len(run.pids))]
     if moments.random() < 0.8:
         with contextlib.suppress(AssertionError):  # a run that was nearly through may end before
             run.wait_for(r"rank \d step \d+\n")
-    time.sleep(moments.random() * 1.5)
-    if run.child.poll() is not None or "rank 0 done" in run.said:
+    time.sleep(moments.random() * 0.8)
+    if run.poll() or victim in run.statuses:
         return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(victim, signal.SIGKILL)
-        return True
-    return False
+    os.kill(victim, signal.SIGKILL)
+    return True
 
 
 def killed_run(seed, output, unbroken, kills, processes, argv):
     """How often it was killed before it got through; an AssertionError says what is wrong."""
     moments, done = random.Random(seed), 0
     for _ in range(kills + 20):
-        with Watched(processes, output, "--pause", 0.03, "--resume", *argv) as run:
-            done += done < kills and kill_one(run, processes, moments)
+        with Forked(processes, output, "--pause", 0.03, "--resume", *argv) as run:
+            done += done < kills and kill_one(run, moments)
             status, said = run.end(), run.said
         damage = damage_of_latest(output)
         assert damage == [], f"seed {seed}, kill {done}: {damage}"
@@ -72,6 +80,7 @@ def main():
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--sharding", default="")
     asked = parser.parse_args()
+    load()
     argv, total = options(asked.steps, asked.sharding), 0
     with tempfile.TemporaryDirectory() as folder:
         unbroken = unbroken_run(Path(folder) / "unbroken", asked.processes, argv)

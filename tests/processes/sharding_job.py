@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.backends.torch import shards
+from oneloop.checkpoint.tensors import read as read_file
 from oneloop.errors import OneloopError, RefusedError
 from oneloop.processes import world
 from tests.backends_support import CLASSES, WORDS, rows, tagged
@@ -230,6 +231,43 @@ def saved(folder):
         again = course(train(folder, f"again-{strategy}", Odd(), data, resume=str(checkpoint), **given))
         files = sorted(path.name for path in checkpoint.iterdir())
         found[strategy] = {"whole": whole, "again": again, "files": files}
+    return found
+
+
+class Counted:
+    """Bytes of tensors that this process reads from files while it is in use."""
+
+    def __enter__(self):
+        self.bytes, self._kept = 0, (shards.Stored.rows, shards.Stored.whole)
+        shards.Stored.rows, shards.Stored.whole = map(self._counting, self._kept)
+        return self
+
+    def _counting(self, function):
+        def read(*given):
+            found = function(*given)
+            self.bytes += found.numel() * found.element_size()
+            return found
+
+        return read
+
+    def __exit__(self, *_):
+        shards.Stored.rows, shards.Stored.whole = self._kept
+
+
+@case
+def read_in_parts(folder):
+    """What a resume reads, against what the files hold; eight layers that halve evenly."""
+    found = {}
+    for strategy in ("stage2", "stage3"):
+        given = SAVING | {"sharding": strategy, "max_steps": 3}
+        train(folder, f"read-{strategy}", Even(), rows(32), **given)
+        checkpoint = Path(folder) / f"read-{strategy}" / "checkpoint-3"
+        with Counted() as counted:
+            resume = str(checkpoint)
+            train(folder, f"read-again-{strategy}", Even(), rows(32), resume=resume, **given | {"max_steps": 4})
+        files = [path for path in checkpoint.iterdir() if path.name.startswith(("model-", "optimizer-"))]
+        stored = [raw.size for path in files for raw in read_file(path).values()]
+        found[strategy] = {"read": counted.bytes, "stored": sum(stored)}
     return found
 
 

@@ -9,7 +9,7 @@ from tests.processes.launch import results, run
 
 JOB = Path(__file__).with_name("sharding_job.py")
 EQUAL = ("sgd", "few_left", "tokens_accumulated", "odd", "adamw")
-OTHERS = ("gradients", "best", "options", "units", "given_optimizer", "refused")
+OTHERS = ("gradients", "read_in_parts", "best", "options", "units", "given_optimizer", "refused")
 STRATEGIES = ("ddp", "stage1", "stage2", "stage3")
 
 
@@ -99,6 +99,14 @@ def test_each_process_writes_its_part(strategy, two):
     expected = {part.format("model") for part in model} | {part.format("optimizer") for part in optimizer}
     found = {name for name in two[0]["saved"][strategy]["files"] if name.startswith(("model", "optimizer"))}
     assert found == expected
+
+
+@pytest.mark.parametrize("strategy", ["stage2", "stage3"])
+def test_each_process_reads_its_part(strategy, two):
+    for each in two:
+        found = each["read_in_parts"][strategy]
+        assert found["stored"] > 3 * 8 * 64 * 64 * 4  # weights and two moments
+        assert abs(found["read"] * 2 / found["stored"] - 1) <= 0.01
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -13,6 +13,7 @@ processes form groups of that size, each of which has a whole copy, and gradient
 import contextlib
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -139,6 +140,7 @@ class FullyShared(DataParallel):
 
     lockstep = True
     in_parts = True
+    loads_parts = True
 
     def __init__(self, args: Any, team: Team) -> None:
         super().__init__(args, team)
@@ -312,6 +314,9 @@ class FullyShared(DataParallel):
     def model_part(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
         tensors, tied = shards.model_tensors(model)
         return shards.assembled(tensors, shards.owners(model, self._writers())), tied
+
+    def load_tensors(self, path: Path) -> dict[str, Any]:
+        return shards.stored(path) if self.root is not None and is_divided(self.root) else super().load_tensors(path)
 
     def load_model(self, model: nn.Module, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
         if is_divided(model):

@@ -4,13 +4,16 @@ FSDP2 divides by rows: with n processes each has ceil(rows / n) of them, the las
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
+from ...errors import CheckpointError
 from ...processes import Team
 from ..common import check_fit
 from .models import unwrap
@@ -140,16 +143,49 @@ def told_to_all(team: Team, tensors: dict[str, torch.Tensor], device: Any, keep:
     return found
 
 
-# -- from files: the tensors are mapped, so that rows which nobody asks for are not read
+# -- from files: of each tensor the rows that this process has, and no others
 
 
-def part_like(owner: Any, value: torch.Tensor) -> torch.Tensor:
+class Stored:
+    """A tensor in a safetensors file. Nothing of it is read before it is asked for."""
+
+    def __init__(self, file: Any, name: str) -> None:
+        self._file, self._name = file, name
+        self.shape = torch.Size(file.get_slice(name).get_shape())
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def rows(self, rows: slice) -> torch.Tensor:
+        return self._file.get_slice(self._name)[rows]
+
+    def whole(self) -> torch.Tensor:
+        return self._file.get_tensor(self._name)
+
+
+def stored(path: Path) -> dict[str, Stored]:
+    """All tensors of a file, none of them read."""
+    try:
+        file = safe_open(str(path), framework="pt")
+        return {name: Stored(file, name) for name in file.keys()}  # noqa: SIM118
+    except Exception as error:
+        raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error
+
+
+def _read(value: Any, rows: slice | None = None) -> torch.Tensor:
+    """The rows, or all of a tensor, in a file or in memory."""
+    if isinstance(value, Stored):
+        return value.whole() if rows is None else value.rows(rows)
+    return value if rows is None else value[rows]
+
+
+def part_like(owner: Any, value: Any) -> torch.Tensor:
     """Of a whole tensor, what this process has of its parameter; what is not divided like it stays whole."""
     if not isinstance(owner, DTensor) or value.shape != owner.shape or value.dim() == 0:
-        return value
+        return _read(value)
     rows = _own_rows(owner)
     return DTensor.from_local(
-        value[rows].to(owner.device, copy=True),
+        _read(value, rows).to(owner.device, copy=True),
         owner.device_mesh,
         owner.placements,
         run_check=False,
@@ -164,7 +200,7 @@ def _own_rows(tensor: DTensor) -> slice:
     return _rows(tensor.shape[0], len(copy))[copy.index(dist.get_rank())]
 
 
-def load_model(model: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[str, str], source: str) -> None:
+def load_model(model: nn.Module, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
     """Copy what this process has of each weight; names and shapes that do not fit are listed in one error."""
     own, own_tied = model_tensors(model)
     values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
@@ -173,4 +209,4 @@ def load_model(model: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[st
     with torch.no_grad():
         for name, target in own.items():
             value = values[name]
-            local(target).copy_(value[_own_rows(target)] if isinstance(target, DTensor) else value)
+            local(target).copy_(_read(value, _own_rows(target) if isinstance(target, DTensor) else None))
