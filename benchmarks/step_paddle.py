@@ -2,9 +2,11 @@
 
 The hand-written loop is the quickest that was found with Paddle's public functions; "as in guides" is the one that its
 guides show, with a DataLoader and clip_grad_norm_. All compute with the same kernels: what oneloop sets for AMD
-processors is set for all. Each variant is a process of its own, since PaddleNLP needs an environment of its own (bash
-benchmarks/setup paddle), and they take turns (see turns.py): only one computes at a time. The model `ernie` is
-PaddleNLP's, with random weights, so with it all variants run in that environment.
+processors is set for all.
+
+Each variant is a process of its own, since PaddleNLP needs an environment of its own (bash benchmarks/setup paddle),
+and they take turns (see turns.py): only one computes at a time. The model `ernie` is PaddleNLP's, with random weights,
+so with it all variants run in that environment.
 """
 
 import os

@@ -3,7 +3,7 @@
 import numpy as np
 
 from oneloop import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
-from oneloop.errors import ArgumentError, DataError, ModelError, OneloopError
+from oneloop.errors import ArgumentError, DataError, ModelError, OneloopError, RefusedError
 from tests.backends_support import rows
 
 PARTS = {"args", "train_dataset", "eval_dataset", "data_collator", "tokenizer", "processing_class", "model_init"}
@@ -278,4 +278,32 @@ CASES = {
         "metrics": METRICS,
     }.items()
     for name, case in table.items()
+}
+
+# What a framework's error must be and say besides, where they differ. Every framework has each of these cases.
+ON = {
+    "torch": {
+        "arguments: optimizer's numbers": (ArgumentError, ["SGD cannot be built", "'str' and 'float'"]),
+        "arguments: optimizer's options": (ArgumentError, ["AdamW takes no nope", "betas", "fused"]),
+        "arguments: compiler": (RefusedError, ["not known to PyTorch", "inductor"]),
+        "arguments: compiler's mode": (ArgumentError, ["reduce-overhead", "max-autotune"]),
+        "arguments: recompute without blocks": (RefusedError, ["nn.ModuleList or nn.Sequential"]),
+        "arguments: no such device": (ArgumentError, ["PyTorch", "0 cuda device(s)"]),
+    },
+    "paddle": {
+        "arguments: optimizer's numbers": (ArgumentError, ["Momentum cannot be built: momentum='much' is no number"]),
+        "arguments: optimizer's options": (ArgumentError, ["AdamW takes no nope", "beta1", "multi_precision"]),
+        "arguments: compiler": (RefusedError, ["a compiler of torch", "paddle.jit.to_static"]),
+        "arguments: compiler's mode": (RefusedError, ["paddle.jit.to_static has no modes"]),
+        "arguments: recompute without blocks": (RefusedError, ["paddle.nn.LayerList", "enable_recompute"]),
+        "arguments: no such device": (ArgumentError, ["Paddle", "0 gpu device(s)"]),
+    },
+    "mindspore": {
+        "arguments: optimizer's numbers": (ArgumentError, ["SGD cannot be built", "string to float: 'much'"]),
+        "arguments: optimizer's options": (ArgumentError, ["AdamW takes no nope", "betas, eps, weight_decay."]),
+        "arguments: compiler": (RefusedError, ["a compiler of torch", "mindspore.jit"]),
+        "arguments: compiler's mode": (RefusedError, ["a mode of torch's compiler"]),
+        "arguments: recompute without blocks": (RefusedError, ["nn.CellList or nn.SequentialCell"]),
+        "arguments: no such device": (ArgumentError, ["MindSpore", "0 GPU device(s)"]),
+    },
 }

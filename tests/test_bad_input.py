@@ -17,7 +17,7 @@ from oneloop.errors import (
     RefusedError,
 )
 from tests.backends_support import rows
-from tests.bad_inputs import CASES, Maker
+from tests.bad_inputs import CASES, ON, Maker
 
 
 @contextlib.contextmanager
@@ -37,10 +37,18 @@ def make(backend, arguments):
     return Maker(backend, arguments)
 
 
-@pytest.mark.parametrize(("do", "kind", "words"), CASES.values(), ids=list(CASES))
-def test_one_error_in_words(do, kind, words, make):
-    with one_error(kind, *words):
+@pytest.mark.parametrize("case", CASES)
+def test_one_error_in_words(case, make):
+    do, kind, words = CASES[case]
+    own_kind, own_words = ON[make.kit.name].get(case, (kind, []))
+    assert issubclass(own_kind, kind)
+    with one_error(own_kind, *words, *own_words):
         do(make)
+
+
+def test_every_framework_has_words_for_what_differs():
+    first, *others = [set(table) for table in ON.values()]
+    assert first <= set(CASES) and all(other == first for other in others)
 
 
 def test_optimizers_beside_model_init_or_a_class(make):
