@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-import plans
 import pytest
 
 from oneloop import cli
 from oneloop.migration.checking import check
 from oneloop.migration.findings import ANSWERS
+from tests.migration import plans
 
 HERE = Path(__file__).parent
 SCRIPT = """\
@@ -151,7 +151,12 @@ def test_scripts_that_run_are_not_refused(name):
     found, libraries, _ = check(path, [] if name == "json" else words)
     assert [each for each in found if each.answer == "refused"] == []
     assert not any(each.name == "Trainer" and each.answer == "unseen" for each in found)
-    expected = {"paddle": ["paddlenlp"], "mindspore": ["mindnlp"], "mindnlp": ["transformers", "mindnlp"]}
+    expected = {
+        "paddle": ["paddlenlp"],
+        "ernie": ["paddlenlp"],
+        "mindspore": ["mindnlp"],
+        "mindnlp": ["transformers", "mindnlp"],
+    }
     assert libraries == expected.get(name, ["transformers"])
 
 
