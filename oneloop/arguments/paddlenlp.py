@@ -11,7 +11,7 @@ class PaddleFacts:
 
     use_hybrid_parallel = False
     enable_auto_parallel = False
-    tensor_parallel_degree = pipeline_parallel_degree = sep_parallel_degree = sharding_parallel_degree = 1
+    tensor_parallel_degree = pipeline_parallel_degree = sep_parallel_degree = 1
     context_parallel_degree = expert_parallel_degree = 1
     tensor_parallel_rank = pipeline_parallel_rank = sharding_parallel_rank = 0
     optimizer_name_suffix = weight_name_suffix = None

@@ -119,6 +119,10 @@ class Arguments:
             if read_all:
                 return {"": [("refused", str(error))]}
             return {"": [("unseen", f"depends on values that are not written out: {error}")]}
+        return self._met(args)
+
+    def _met(self, args: Any) -> dict[str, list[tuple[str, str]]]:
+        """By public name of the argument: what refuses these arguments, here or on some devices."""
         found: dict[str, list[tuple[str, str]]] = {}
         for refusal in refusals_of(self.framework):
             verdict = _verdict(refusal)
@@ -135,40 +139,22 @@ class Arguments:
             return []
         if words[0].endswith(".json") and len(words) == 1:
             return self._of_json(words[0])
-        parser = _Parser(self.cls, add_help=False)
+        given = words if "--output_dir" in words else ["--output_dir", "output", *words]
         try:
-            _, rest = self._parse(parser, words)
+            parser = _Parser(self.cls, add_help=False)
+            args, *_, rest = parser.parse_args_into_dataclasses(given, True, look_for_args_file=False)
         except ArgumentError as error:
             return [Finding(place, 0, "argument", "together", "refused", str(error))]
-        names = [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
-        values = self._values(words, rest)
-        refused = self._refused(values, True)
+        met, others = self._met(args), set(_options(rest))
         found = []
-        for name in names:
-            if f"--{name}" in {word.partition("=")[0].replace("-", "_").replace("__", "--", 1) for word in rest}:
+        for name in _options(words):
+            if name in others:
                 found.append(self._foreign(place, name))
             else:
-                plain = name if name in self.known or name in self.cls.__aliases__ else name.removeprefix("no_")
-                found.append(self._finding(place, 0, plain, values.get(plain, _NOT_READ), refused))
-        return found + [Finding(place, 0, "argument", "together", answer, text) for answer, text in refused.get("", [])]
-
-    def _parse(self, parser: _Parser, words: list[str]) -> tuple[Any, list[str]]:
-        given = words if "--output_dir" in words else ["--output_dir", "output", *words]
-        *made, rest = parser.parse_args_into_dataclasses(given, True, look_for_args_file=False)
-        return made[0], rest
-
-    def _values(self, words: list[str], rest: list[str]) -> dict[str, Any]:
-        """What the options say, by the name that was written, with the words of other options left out."""
-        values: dict[str, Any] = {}
-        name = None
-        for word in (word for word in words if word not in rest):
-            if word.startswith("--"):
-                name, equals, text = word[2:].partition("=")
-                name = name.replace("-", "_")
-                values[name] = text if equals else True
-            elif name is not None:
-                values[name] = word if values[name] is True else f"{values[name]},{word}"
-        return values
+                known = name in self.known or name in self.cls.__aliases__
+                plain = name if known else name.removeprefix("no_")
+                found.append(self._finding(place, 0, plain, getattr(args, plain), met))
+        return found
 
     def _foreign(self, place: str, name: str) -> Finding:
         if name in REFUSED_NAMES:
@@ -207,3 +193,8 @@ def _literal(node: ast.AST) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
         return _NOT_READ
+
+
+def _options(words: list[str]) -> list[str]:
+    """The names of the options among some words."""
+    return [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]

@@ -1,38 +1,18 @@
-"""Scripts in processes of their own, in a directory with data and models.
-
-ONELOOP_SCRIPTS_PYTHON names another interpreter for them, such as that of an environment with transformers 4.
-"""
+"""Scripts in processes of their own, in a directory with data and models."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(Path(__file__).parent))
-PYTHON = os.environ.get("ONELOOP_SCRIPTS_PYTHON", sys.executable)
-
-
-def environment():
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
+from tests.migration import local, plans
+from tests.migration.support import PYTHON, environment
 
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory):
     """A directory with the data; models are made by the process that needs them."""
-    import local
-    import plans
-
     folder = tmp_path_factory.mktemp("scripts")
     local.data(folder)
     (folder / "settings.json").write_text(json.dumps(plans.SETTINGS))

@@ -41,6 +41,8 @@ COMMANDS = {
     "--do_train --do_eval --do_predict --overwrite_output_dir --evaluation_strategy epoch --save_strategy epoch "
     "--load_best_model_at_end --metric_for_best_model accuracy --num_train_epochs 6 --learning_rate 5e-2 "
     "--per_device_train_batch_size 8 --device cpu --disable_tqdm True --recompute False --report_to visualdl",
+    "ernie": "paddlenlp_ernie.py --output_dir out/ernie --do_train --do_eval --max_steps 6 --device cpu "
+    "--evaluation_strategy steps --eval_steps 3 --save_steps 3 --fp16_opt_level O1 --disable_tqdm True",
     "mindspore": "mindnlp_engine.py out/mindspore",
     "mindnlp": "mindnlp_today.py out/mindnlp",
 }

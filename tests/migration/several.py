@@ -22,6 +22,7 @@ def main(folder: str, plan: str, models: str = "") -> None:
 
         local.models(Path())
     commands, outcomes = json.loads(plan), []
+    Path("outcomes.json").write_text("[]")
     for words in commands:
         shown, told = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(told):

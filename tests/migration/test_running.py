@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import environment
+
+from tests.migration.support import environment
 
 STORE = """
 import atexit, os, sys

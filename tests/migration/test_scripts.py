@@ -1,10 +1,14 @@
 """Scripts as the guides of transformers, PaddleNLP and MindNLP teach them, unmodified under `oneloop run`."""
 
 import json
+import subprocess
 from pathlib import Path
 
-import plans
 import pytest
+
+from tests.migration import plans
+from tests.migration.support import PYTHON, environment
+from tests.processes.launch import free_port
 
 HERE = Path(__file__).parent
 
@@ -102,6 +106,40 @@ def test_paddlenlp(ran, place):
     assert {"train_loss", "eval_accuracy"} <= metrics.keys()
     assert "***** Model arguments *****" in outcome["stdout"]
     check_oneloop(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "library"), [("ernie", "paddlenlp"), ("mindnlp", "mindnlp")])
+def test_models_of_the_library_itself(ran, place, name, library):
+    """Run where the library is installed (see ONELOOP_SCRIPTS_PYTHON); elsewhere it is missed in words."""
+    (outcome,) = ran(plans.command(name), models=name == "mindnlp")
+    find = f"from importlib.util import find_spec as f; raise SystemExit(f({library!r}) is None)"
+    if subprocess.run([PYTHON, "-c", find]).returncode:
+        assert outcome["code"] == 1 and f"pip install {library}" in outcome["stderr"]
+        return
+    assert outcome["code"] == 0, outcome["stderr"][-4000:]
+    assert "eval_loss" in json.loads((place / "out" / name / "eval_results.json").read_text())
+    assert (place / "out" / name / "log.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_under_torchrun(place, ran):
+    ran(models=True)
+    script, *words = plans.command("classification")
+    words[words.index("out/classification")] = "out/two"
+    launcher = [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    done = subprocess.run(
+        [*launcher, "-m", "oneloop", "run", script, *words],
+        cwd=place,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    state = json.loads((place / "out" / "two" / "trainer_state.json").read_text())
+    assert state["global_step"] == 6  # 40 samples, twice, 16 of them an update
+    assert len((place / "out" / "two" / "predict_results.txt").read_text().splitlines()) == 17
 
 
 def test_mindnlp_engine(ran, place):
