@@ -72,9 +72,12 @@ def main(argv):
         callbacks=[Telling(given.pause, given.hang, given.fail)],
     )
     trainer.train(resume_from_checkpoint=given.resume)
+    weights = {name: tensor.numpy() for name, tensor in trainer.strategy.model_tensors(trainer.model)[0].items()}
     if world().is_main:
         partial = Path(given.output) / "result.partial"
-        partial.write_text(json.dumps(result(trainer, given.output) | {"counts": None}, indent=1, sort_keys=True))
+        partial.write_text(
+            json.dumps(result(trainer, given.output, weights) | {"counts": None}, indent=1, sort_keys=True)
+        )
         os.replace(partial, Path(given.output) / "result.json")
     print(f"rank {world().rank} done\n", end="", flush=True)
 

@@ -188,12 +188,12 @@ def contents(checkpoint):
     return found
 
 
-def result(trainer, output):
-    """Everything that two runs with the same course have in common at their end."""
+def result(trainer, output, weights=None):
+    """Everything that two runs with the same course have in common at their end. `weights`: where they were divided."""
     from oneloop import get_last_checkpoint
 
     last = get_last_checkpoint(output)
-    weights = kit_module(trainer.backend.NAME).Job().weights(trainer.model)
+    weights = weights or kit_module(trainer.backend.NAME).Job().weights(trainer.model)
     return {
         "last": None if last is None else Path(last).name,
         "contents": None if last is None else contents(last),
