@@ -54,6 +54,7 @@ FEATURES = (
     Feature("NEFTune", {"neftune_noise_alpha": 5.0}),
     Feature("updates that are not finite are left out", {"nonfinite": "skip"}),
     Feature("the layer that overflowed is named", {"debug": "underflow_overflow"}),
+    Feature("a profile of some steps", {"profile": "2-3"}),
     Feature("full determinism", {"full_determinism": True}),
     Feature("memory metrics", {"skip_memory_metrics": False}),
     Feature("a smaller batch when memory runs out", {"auto_find_batch_size": True}),

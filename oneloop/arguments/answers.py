@@ -46,7 +46,7 @@ REFUSED_NAMES = {
     "save_sharded_model": _PARTS,
     "sep_parallel_degree": _ONE_COPY,
     "sharding_parallel_config": "sharding has no further options on Paddle",
-    "skip_profile_timer": "logs have steps_per_second; use the framework's own profiler for more",
+    "skip_profile_timer": "logs have steps_per_second; profile=True shows more",
     "tensor_parallel_config": _ONE_COPY,
     "tensor_parallel_degree": _ONE_COPY,
     "unified_checkpoint": _PARTS,

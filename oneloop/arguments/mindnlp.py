@@ -25,6 +25,10 @@ OWN: tuple[Refusal, ...] = (
         "optim", "other than AdamW and SGD", lambda args: args.optim not in _OPTIMIZERS,
         "mindtorch has no other optimizers", 'optim="adamw_torch" or "sgd"', _HERE,
     ),
+    Refusal(
+        "profile", "any", lambda args: bool(args.profile), "torch.profiler sees nothing of mindtorch",
+        "leave it out", _HERE,
+    ),
 )  # fmt: skip
 
 REFUSALS = OWN + tuple(replace(refusal, backends=_HERE) for refusal in answers.REFUSALS if "torch" in refusal.backends)

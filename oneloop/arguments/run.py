@@ -13,6 +13,8 @@ from .fields import Group, declare
 arg = declare("Run")
 LEVELS = ("debug", "info", "warning", "error", "critical", "passive")
 DEVICE = re.compile(r"(cpu|gpu|cuda|xpu|npu|mps)(:\d+)?")
+PROFILED = "3-5"  # two steps to warm up, three to look at
+STEPS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 DEBUG = ("underflow_overflow", "tpu_metrics_debug")
 
 
@@ -41,6 +43,20 @@ def to_debug(name: str, value: Any) -> str:
     for word in words:
         values.to_member(name, word, DEBUG)
     return " ".join(word for word in DEBUG if word in words)
+
+
+def to_profile(name: str, value: Any) -> str:
+    """The first and the last step, as "3-5"; "" is off."""
+    text = str(value).strip().lower()
+    if text in ("", "false", "no", "none"):
+        return ""
+    if text in ("true", "yes"):
+        return PROFILED
+    found = STEPS.fullmatch(text)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if isinstance(value, bool) or not 0 < first <= last:
+        raise values.wrong(name, value, 'True, a step such as 3, or the first and the last one, such as "3-5"')
+    return f"{first}-{last}"
 
 
 @dataclass
@@ -82,6 +98,13 @@ class Run(Group):
         "",
         "underflow_overflow: on a non-finite value, name the layer and the step.",
         convert=to_debug,
+        none=True,
+    )
+    profile: str = arg(
+        "",
+        "Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. A trace and a table of "
+        "operators go to output_dir/profile.",
+        convert=to_profile,
         none=True,
     )
     log_level: str = arg(

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .. import loop
+from .. import loop, profiling
 from ..checkpoint import store
 from ..checkpoint.saver import Buffers, Saver
 from ..errors import ArgumentError, DataError
@@ -82,6 +82,8 @@ class TrainerRunning(TrainerParts):
             undo.append(self.backend.models.add_embedding_noise(self.model, self.args.neftune_noise_alpha))
         if "underflow_overflow" in self.args.debug:
             undo.append(self.backend.debugging.watch(self.model, lambda: self.state.global_step + 1))
+        if self.args.profile and self.team.is_main:
+            undo.append(profiling.attach(self))  # type: ignore[arg-type]
         return undo
 
     def _train(self, checkpoint: Path | None, trial: Any) -> TrainOutput:

@@ -56,6 +56,9 @@ RUN = {
     "run_name": shows(sights.name_in_writers, ("one", ["one"]), ("two", ["two"]), report_to="tensorboard"),
     "device": shows(sights.device_used, ("cpu", "cpu"), ("mps", "RefusedError"), ("cuda:99", "ArgumentError")),
     "debug": shows(sights.named_layer, ("", False), ("underflow_overflow", True)),
+    "profile": shows(
+        sights.profiled, ("", []), (True, ["trace-3-4.json"]), (2, ["trace-2-2.json"]), ("1-3", ["trace-1-3.json"])
+    ),
     "log_level": shows(sights.log_level, ("passive", "warning"), ("error", "error"), ("debug", "debug")),
     "disable_tqdm": shows(sights.shows_a_bar, (False, True), (True, False)),
     "skip_memory_metrics": shows(sights.metric("train_mem_cpu_alloc_delta"), (False, True), (True, False)),

@@ -380,6 +380,12 @@ def checkpoint_files(scene):
     return "optimizer.safetensors" in [path.name for path in (scene.output / "checkpoint-4").iterdir()]
 
 
+def profiled(scene):
+    """Names of the traces; a run of four steps."""
+    scene.train()
+    return [path.name for path in (scene.output / "profile").glob("trace-*")]
+
+
 def writing_threads(scene):
     """The threads that commit checkpoints."""
     plain, names = store.commit, set()

@@ -24,6 +24,7 @@ CASES = (
     "one_bad_sample",
     "asked_by_one",
     "first_and_later",
+    "searched",
 )
 
 
@@ -144,6 +145,13 @@ def test_what_one_process_meets_or_asks_for_concerns_all(runs):
         assert each["asked_by_one"]["saved"] == [2]
         assert each["asked_by_one"]["steps"] == 5
         assert [step for step, _ in each["asked_by_one"]["evaluated"]] == [3]
+
+
+def test_a_search_trains_the_same_trials_in_all_processes(runs):
+    main, other, alone = runs.two[0]["searched"], runs.two[1]["searched"], runs.one["searched"]
+    assert main == other and main["trial"] == "run-1" and main["steps"] == alone["steps"] == 1
+    assert main["best"][2] == alone["best"][2] and set(main["best"][2]) == {"learning_rate", "weights"}
+    assert difference(main["losses"], alone["losses"]) <= 1e-6
 
 
 def test_the_main_process_goes_first_and_writes_and_logs(runs):
