@@ -35,16 +35,12 @@ class Tail:
                     self.generation += 1
                 self._file, self._offset = facts.st_ino, 0
             f.seek(self._offset)
-            rest = b""
+            rest = b""  # of a line that goes on in the next block, or is still being written
             while block := f.read(BLOCK):
                 whole, newline, rest = (rest + block).rpartition(b"\n")
-                self._offset += len(whole) + len(newline)
-                f.seek(self._offset)
-                if not newline and len(rest) < BLOCK:
-                    return  # a line that is still being written
                 if newline:
+                    self._offset += len(whole) + 1
                     yield parse(whole)
-                    rest = b""
 
 
 def parse(text: bytes) -> list[dict[str, Any]]:

@@ -26,7 +26,8 @@ def asset(name: str) -> str:
 def _parts() -> tuple[str, str, str]:
     style = "\n".join(asset(name) for name in STYLES)
     own = '"use strict";\n(() => {\n' + "\n".join(asset(name) for name in SCRIPTS) + "\n})();\n"
-    return style, asset("uplot/uPlot.iife.min.js"), own
+    library = f"/*! uPlot\n\n{asset('uplot/LICENSE')}*/\n{asset('uplot/uPlot.iife.min.js')}"
+    return style, library, own
 
 
 def html(data: dict[str, Any], live: str | None = None) -> str:

@@ -38,17 +38,30 @@ def browser():
 class Sight:
     """A page of the browser, open at an address."""
 
-    def __init__(self, browser, address, width=1280, height=900, scheme="light", motion=None, density=1):
+    def __init__(self, browser, address, width=1280, height=900, scheme="light", density=1):
         self.errors, self.requests = [], []
         self.context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=scheme, device_scale_factor=density
         )
         self.page = self.context.new_page()
-        self.page.on("console", lambda m: self.errors.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("console", self._hear)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(str(address) if "://" in str(address) else Path(address).resolve().as_uri())
-        self.page.wait_for_function("window.oneloopPage !== undefined")
+        self.until("window.oneloopPage !== undefined")
+
+    def _hear(self, message):
+        # Counting pixels is these tests' doing, not the page's.
+        if message.type in ("error", "warning") and "willReadFrequently" not in message.text:
+            self.errors.append(message.text)
+
+    def until(self, expression, seconds=20):
+        """Wait until an expression is true. Playwright's own way would need a page that allows eval."""
+        for _ in range(20 * seconds):
+            if self.page.evaluate(expression):
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"after {seconds} s it is still not so: {expression}")
 
     def __enter__(self):
         return self

@@ -3,6 +3,7 @@
 const COLORS = 8;
 const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
 const FEW = 60; // points; so few get a dot each
+const EVEN = /^eval_|^learning_rate$|^loss_scale$|_bytes$/; // figures that do not flicker, and are not smoothed
 const LEGEND = 12; // lines; more are switched in the table of runs
 const SHOWN = 8; // lines that a tip names at most
 
@@ -11,11 +12,11 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 function element(tag, given = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(given)) {
+    if (value == null || value === false) continue;
     if (name === "text") node.textContent = value;
     else if (name === "class") node.className = value;
     else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value === true) node.setAttribute(name, "");
-    else if (value !== false && value != null) node.setAttribute(name, value);
+    else node.setAttribute(name, value === true ? "" : value);
   }
   node.append(...children);
   return node;
@@ -91,7 +92,7 @@ class Chart {
     for (const line of this.lines()) {
       if (this.hidden.has(line.id)) continue;
       const x = places(line.run, line.points.x, axis);
-      const smoothed = weight > 0 && x.length > 10;
+      const smoothed = weight > 0 && x.length > FEW && !EVEN.test(line.key);
       if (smoothed && !many) found.push({ ...line, x, y: line.points.y, faint: true });
       found.push({ ...line, x, y: smoothed ? smooth(line.points.y, weight) : line.points.y });
     }
@@ -142,11 +143,11 @@ class Chart {
       scales: { x: { time: false }, y: scale },
       axes: [
         { ...common, size: 30, space: 70, values: (u, splits) => splits.map((v) => (axis === "time" ? duration(v) : v % 1 ? "" : v.toLocaleString("en"))) },
-        { ...common, size: unit ? 62 : 56, space: 34, values: (u, splits) => splits.map((v) => (v == null ? "" : amount(v, unit))) },
+        { ...common, size: unit ? 58 : 48, space: 34, values: (u, splits) => splits.map((v) => (v == null ? "" : amount(v, unit))) },
       ],
       cursor: {
         y: false,
-        points: { size: crowd ? 0 : 7 },
+        points: { size: (u, i) => (crowd || this.shown[i - 1]?.faint ? 0 : 7) },
         drag: { x: true, y: false, dist: 6 },
         focus: { prox: many ? 24 : -1 },
         sync: { key: "page", setSeries: false, filters: { pub: (type) => type !== "mouseup" && type !== "mousedown" && type !== "dblclick" } },

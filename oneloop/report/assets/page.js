@@ -1,6 +1,6 @@
 // The page: its switches, its charts and tables, and, while a run is watched, what is new.
 
-const POLL = 2000; // milliseconds between two questions for what is new
+const POLL = 1000; // milliseconds between two questions for what is new
 
 class Page {
   constructor(data) {

@@ -33,8 +33,8 @@ function badge(name, kind = name) {
 function drawTables(page) {
   const d = page.data, found = [];
   if (d.events.length)
-    found.push(section("events", "Events", table(["", "Step", "Time", "What", "More"],
-      d.events.map((e) => [LETTERS[e.kind] ? element("span", { class: "letter", text: LETTERS[e.kind] }) : "", e.step.toLocaleString("en"), e.time, badge(e.title, e.kind), e.text]), [1]),
+    found.push(section("events", "Events", table(["", "Step", "What", "More", "Time"],
+      d.events.map((e) => [LETTERS[e.kind] ? element("span", { class: "letter", text: LETTERS[e.kind] }) : "", e.step.toLocaleString("en"), badge(e.title, e.kind), e.text, e.time]), [1]),
       d.events.some((e) => LETTERS[e.kind]) ? "Letters mark the event in the charts." : ""));
   if (d.checkpoints.length)
     found.push(section("checkpoints", "Checkpoints", table(["Name", "State", "Size", "Written", "Why"],
