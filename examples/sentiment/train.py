@@ -110,8 +110,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     print(table(splits, rows))
     print(f"trained in {seconds:.0f} s")
-    for path in write_report(args.output_dir, title="Chinese sentiment"):
-        print(f"picture of the run: {path}")
+    picture, page = write_report(args.output_dir, title="Chinese sentiment")
+    print(f"picture of the run: {picture}")
+    print(f"page of the run, for any browser: {page}")
     return results
 
 
