@@ -13,9 +13,10 @@ from ..writers.jsonlines import NAME as LOG
 from . import contents, facts
 from .history import TIMES
 from .reading import Directory, find_runs
+from .thinning import thin
 
 PARSED = 256 << 20  # bytes of logs that are read line by line, all runs together
-LEAST = 256 << 10  # of each run
+LEAST = 1 << 20  # of each run
 POINTS = 500_000  # on the page, all runs and figures together
 MOST, FEWEST = 2000, 24  # points of one curve
 TOGETHER = 512 << 20  # bytes of logs above which several processes read them
@@ -46,22 +47,18 @@ def assemble(runs: list[dict[str, Any]]) -> dict[str, Any]:
     each = max(1, sum(len(run["curves"]) for run in runs))
     limit = max(FEWEST, min(MOST, POINTS // each))
     names = differing([run["arguments"] for run in runs])
-    charts = [chart for chart in contents.charts(every) if chart["title"] not in ("evaluation", "memory", "loss")]
-    split = [contents._chart("loss", {"loss": "loss"}, every)]
-    # One figure a chart, with a line for each run.
-    for chart in contents.charts(every):
-        if chart["title"] in ("evaluation", "memory", "loss"):
-            split += [
-                contents._chart(_title(key), {key: key}, every, chart["zero"]) | {"unit": chart["unit"]}
-                for key, _ in chart["keys"]
-                if key != "loss"
-            ]
+    charts = []
+    for chart in contents.charts(every):  # one figure a chart, with a line for each run
+        shared = len(chart["keys"]) > 1 or chart["keys"][0][0].startswith("eval_")
+        for key, _ in chart["keys"]:
+            single = contents.one_chart(_title(key) if shared else chart["title"], {key: key}, every, chart["zero"])
+            charts.append(single | {"unit": chart["unit"]})
     metrics = [key for key in every if key.startswith("eval_") and not key.endswith(TIMES)]
     metrics = ["loss"] * ("loss" in every) + metrics
     return {
         "kind": "compare",
         "runs": [_packed(run, limit, names) for run in runs],
-        "charts": [chart for chart in split + charts if chart["keys"]],
+        "charts": charts,
         "differing": names,
         "metrics": [[key, higher_is_better(key)] for key in metrics],
         "written": facts.moment(facts.now()),
@@ -111,8 +108,6 @@ def read(directory: Directory, name: str, limit: int = MOST) -> dict[str, Any]:
 
 
 def _packed(run: dict[str, Any], limit: int, names: list[str]) -> dict[str, Any]:
-    from .thinning import thin
-
     curves = {key: thin(steps, values, limit) for key, (steps, values) in run["curves"].items()}
     label = ", ".join(f"{name} {facts.text(run['arguments'].get(name))}" for name in names[:4])
     return {

@@ -95,12 +95,12 @@ def charts(curves: Curves) -> list[dict[str, Any]]:
     losses = [key for key in metrics if key.endswith("_loss")]
     others = [key for key in metrics if key not in losses]
     rates = [key for key in others if _is_rate(curves[key][1])]
-    found = [_chart("loss", {"loss": "training"} | {key: _loss_name(key) for key in losses}, curves)]
-    found.append(_chart("evaluation", {key: _short(key) for key in rates}, curves))
-    found += [_chart(_short(key), {key: _short(key)}, curves) for key in others if key not in rates]
-    found += [_chart(title, keys, curves, zero) for title, keys, zero in CHARTS]
+    found = [one_chart("loss", {"loss": "training"} | {key: _loss_name(key) for key in losses}, curves)]
+    found.append(one_chart("evaluation", {key: _short(key) for key in rates}, curves))
+    found += [one_chart(_short(key), {key: _short(key)}, curves) for key in others if key not in rates]
+    found += [one_chart(title, keys, curves, zero) for title, keys, zero in CHARTS]
     own = [key for key in curves if is_own(key)]
-    found += [_chart(key.replace("_", " "), {key: key}, curves) for key in own]
+    found += [one_chart(key.replace("_", " "), {key: key}, curves) for key in own]
     return [chart for chart in found if chart["keys"]]
 
 
@@ -109,7 +109,8 @@ def is_own(key: str) -> bool:
     return key not in KNOWN and not key.startswith(("eval_", "test_", "train_")) and not key.endswith(TIMES)
 
 
-def _chart(title: str, keys: dict[str, str], curves: Curves, zero: bool = False) -> dict[str, Any]:
+def one_chart(title: str, keys: dict[str, str], curves: Curves, zero: bool = False) -> dict[str, Any]:
+    """A chart of those of the figures that there are."""
     unit = "bytes" if title == "memory" else ""
     there = [[key, label] for key, label in keys.items() if key in curves]
     return {"title": title, "keys": there, "zero": zero, "unit": unit}

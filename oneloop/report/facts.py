@@ -70,9 +70,7 @@ def status(directory: Directory, now: float) -> str:
     if last is None:
         return "unknown"
     if last["event"] in STARTS:
-        moments = [number(entry.get("time")) or 0.0 for entry in list(directory.points.recent)[-1:]]
-        heard = max([*moments, number(events[-1].get("time")) or 0.0])
-        return "running" if now - heard < QUIET_AFTER else "silent"
+        return "running" if now - _heard(directory) < QUIET_AFTER else "silent"
     return {"ended": "stopped early" if last.get("stopped") else "finished"}.get(last["event"], last["event"])
 
 
@@ -109,6 +107,7 @@ def summary(directory: Directory, now: float) -> list[list[str]]:
 
 
 def _heard(directory: Directory) -> float:
+    """When the run last wrote something."""
     moments = [number(e.get("time")) or 0.0 for e in (*directory.events[-1:], *list(directory.points.recent)[-1:])]
     return max(moments, default=0.0)
 
@@ -175,7 +174,7 @@ def events(directory: Directory) -> list[dict[str, Any]]:
         kind = event["event"]
         if kind in STARTS:
             if open_start is not None:
-                found.append(_died(directory, event))
+                found.append(_died(event))
             open_start = event
         elif kind in ENDS:
             open_start = None
@@ -186,7 +185,7 @@ def events(directory: Directory) -> list[dict[str, Any]]:
     return [event for event in found if event]
 
 
-def _died(directory: Directory, resumed: dict[str, Any]) -> dict[str, Any]:
+def _died(resumed: dict[str, Any]) -> dict[str, Any]:
     return {
         "kind": "died",
         "step": number(resumed.get("step")) or 0,

@@ -10,7 +10,6 @@ from typing import Any
 from ..errors import DataError
 
 STATE_FILE = "trainer_state.json"
-ARGUMENTS_FILE = "training_args.json"
 TIMES = ("_runtime", "_per_second", "_time", "_flos")  # endings of figures that are not metrics
 
 
@@ -101,18 +100,6 @@ class Run:
         lines = _there([self.line(key, key.removeprefix("eval_")) for key in keys])
         rates = [line for line in lines if all(0 <= value <= 1 for value in line.values if math.isfinite(value))]
         return rates, [line for line in lines if line not in rates]
-
-
-def changed_arguments(folder: Path) -> dict[str, Any]:
-    """The arguments that the run wrote down, where they differ from the defaults; nothing when it wrote none."""
-    from ..arguments import TrainingArguments
-
-    try:
-        given = json.loads((folder / ARGUMENTS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    usual = TrainingArguments(output_dir=".").to_dict()
-    return {name: value for name, value in given.items() if value is not None and usual.get(name) != value}
 
 
 def _state_file(folder: Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 BLOCK = 1 << 20
-SAMPLE = 1 << 16
+SAMPLE = 1 << 12
 RARE = b'_runtime"'  # evaluations, and the end of a run, have it; the logs of steps do not
 
 

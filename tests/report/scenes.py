@@ -53,9 +53,9 @@ def lines(steps, every=10, evaluations=250, seed=0, rate=3e-4, run=RUN, nan_at=(
                 "run": run,
                 "step": step,
                 "time": round(moment + 1, 3),
-                "eval_loss": 0.31 + 1.7 * math.exp(-7 * done) + 0.02 * draw.random(),
-                "eval_accuracy": 0.94 - 0.42 * math.exp(-6 * done) - 0.01 * draw.random(),
-                "eval_f1": 0.92 - 0.45 * math.exp(-6 * done) - 0.01 * draw.random(),
+                "eval_loss": 0.31 + 60 * abs(rate - 3e-4) + 1.7 * math.exp(-7 * done) + 0.02 * draw.random(),
+                "eval_accuracy": 0.94 - 40 * abs(rate - 3e-4) - 0.42 * math.exp(-6 * done) - 0.01 * draw.random(),
+                "eval_f1": 0.92 - 40 * abs(rate - 3e-4) - 0.45 * math.exp(-6 * done) - 0.01 * draw.random(),
                 "eval_runtime": 1.0,
                 "epoch": round(done, 4),
             }

@@ -59,7 +59,7 @@ def test_a_long_log_is_sampled_evenly_and_no_evaluation_is_missed(tmp_path):
     assert [e["step"] for e in entries if "eval_loss" in e] == list(range(1000, 200_001, 1000))
     steps = [e["step"] for e in entries if "loss" in e]
     assert steps == sorted(set(steps)) and steps[0] == 10 and steps[-1] == 200_000
-    assert max(np.diff(steps)) < 200_000 / 3
+    assert max(np.diff(steps)) < 200_000 / 50
     assert sample(path, path.stat().st_size)[1] and sample(tmp_path / "none", 10)[1]
 
 

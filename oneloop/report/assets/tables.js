@@ -71,11 +71,11 @@ const PAGE = 50; // rows that the table of runs shows at once
 function drawRuns(page) {
   const d = page.data, place = document.getElementById("runs");
   if (!place.firstChild) {
-    const filter = element("input", { type: "search", id: "filter", placeholder: "Filter: names, values, state", oninput: () => fill(page, true) });
+    const filter = element("input", { type: "search", id: "filter", placeholder: "names, values, state", oninput: () => fill(page, true) });
     const all = element("button", { type: "button", text: "Show all", onclick: () => turn(page, () => true) });
     const none = element("button", { type: "button", text: "Show none", onclick: () => turn(page, () => false) });
     const listed = element("button", { type: "button", text: "Show only these", onclick: () => turn(page, (run) => page.listed.includes(run)) });
-    const bar = element("div", { class: "runbar" }, element("label", { for: "filter", text: "Runs " }), filter, all, none, listed, element("span", { id: "count", class: "note", role: "status" }));
+    const bar = element("div", { class: "runbar" }, element("label", { for: "filter", text: "Filter" }), filter, all, none, listed, element("span", { id: "count", class: "note", role: "status" }));
     const content = element("div", { id: "runtable" });
     place.replaceChildren(element("section", { class: "card facts", "aria-label": "Runs" }, element("h2", { text: "Runs" }), bar, content));
     if (d.partly) place.firstChild.append(element("p", { class: "note", text: `The logs of ${d.partly} runs were read in part: evenly spaced stretches, and every evaluation.` }));
