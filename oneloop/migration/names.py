@@ -30,7 +30,7 @@ _UTILITIES = (
 MACHINERY = f"Trainer Seq2SeqTrainer {_ARGUMENTS} {_CALLBACKS} {_STATE} {_UTILITIES}"
 
 # Other names of the same thing.
-RENAMED = {"EvaluationStrategy": "IntervalStrategy", "ShardingOption": "FSDPOption"}
+RENAMED = {"EvaluationStrategy": "IntervalStrategy"}
 
 # What the package `transformers` itself exports of it.
 _TOP = (

@@ -11,7 +11,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from ..errors import ArgumentError
-from .reading import libraries_of
+from .reading import imports_itself, libraries_of
 from .redirect import redirect
 
 
@@ -22,7 +22,8 @@ def run(script: str, arguments: Sequence[str], library: str | None = None) -> in
         raise ArgumentError(f"there is no script {script}; the script's path comes before its arguments.")
     with io.open_code(str(path.resolve())) as file:
         source = file.read()
-    redirect(*([library] if library else libraries_of(path, source)))
+    chosen = [library] if library else libraries_of(path, source)
+    redirect(*chosen, stand_in=[each for each in chosen if each != "mindnlp" or not imports_itself(path, source, each)])
     sys.argv = [script, *arguments]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(path.resolve().parent)

@@ -123,3 +123,16 @@ def test_only_the_chosen_library_is_redirected(tmp_path):
     (tmp_path / "script.py").write_text((tmp_path / "script.py").read_text() + "if 0:\n    import helper\n")
     (tmp_path / "helper.py").write_text("import transformers.trainer\n")
     assert run(tmp_path, "-m", "oneloop", "run", "script.py").stdout == "['transformers']\n"
+
+
+def test_a_library_that_is_imported_for_what_that_does_is_missed(tmp_path):
+    (tmp_path / "script.py").write_text("import mindnlp\nfrom mindnlp.engine import Trainer\n")
+    hide = (
+        "import sys, importlib.machinery as m\n"
+        "find = m.PathFinder.find_spec\n"
+        "m.PathFinder.find_spec = staticmethod(lambda name, *rest: None if name == 'mindnlp' else find(name, *rest))\n"
+        "from oneloop.cli import main\n"
+        "sys.exit(main(['run', 'script.py']))\n"
+    )
+    done = run(tmp_path, "-c", hide)
+    assert done.returncode == 1 and done.stderr.endswith("ModuleNotFoundError: No module named 'mindnlp'\n")
