@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NoReturn
 
+from ..checkpoint import store
 from ..errors import RefusedError
 from .names import LIBRARIES, MODULES, REFUSED, RENAMED, TITLES, WITHOUT_LIBRARY, Module
 
@@ -63,6 +64,7 @@ _SMALL = {
     "is_torch_tpu_available": lambda: _never,
     "is_offline_mode": lambda: _offline,
     "logger": _logger,
+    "PREFIX_CHECKPOINT_DIR": lambda: store.PREFIX,
 }
 
 
