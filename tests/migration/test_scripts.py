@@ -47,6 +47,7 @@ def test_classification_with_a_full_command_line(results, outcomes):
     assert "text-classification" in (folder / "README.md").read_text()
     assert (folder / "model.safetensors").exists() and (folder / "tokenizer.json").exists()
     assert "***** train metrics *****" in outcomes["classification"]["stdout"]
+    assert "INFO - __main__ - *** Evaluate ***" in outcomes["classification"]["stdout"]
 
 
 def test_the_second_time_it_goes_on_from_the_last_checkpoint(results):
