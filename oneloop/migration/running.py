@@ -34,11 +34,16 @@ def run(script: str, arguments: Sequence[str], library: str | None = None) -> in
     sys.modules["__main__"] = main
     try:
         exec(compile(source, place, "exec"), main.__dict__)
+    except SystemExit as left:
+        if not left.code:
+            _tell_if_bypassed(script, chosen)
+        raise
     except Exception as error:
         _show(error)
         return 1
     except KeyboardInterrupt as error:
         raise error.with_traceback(_without_us(error.__traceback__)) from error.__cause__
+    _tell_if_bypassed(script, chosen)
     return 0
 
 
@@ -65,3 +70,10 @@ def _without_us(trace: TracebackType | None) -> TracebackType | None:
 def _show(error: Exception) -> None:
     trace: Any = _without_us(error.__traceback__)
     sys.excepthook(type(error), error.with_traceback(trace), trace)
+
+
+def _tell_if_bypassed(script: str, libraries: list[str]) -> None:
+    """A loop of the script's own, or another library's, is not redirected: that is said, once it is over."""
+    used = any(name.startswith("oneloop.backends.") and name.endswith(".engine") for name in sys.modules)
+    if not used and any(library in sys.modules for library in libraries):
+        print(f"oneloop run: {script} built no Trainer, so nothing of it ran on oneloop.", file=sys.stderr)

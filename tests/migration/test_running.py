@@ -159,3 +159,13 @@ def test_a_library_that_was_imported_before(tmp_path):
     )
     done = run(tmp_path, "script.py")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("end", ["", "import sys\nsys.exit(0)\n"])
+def test_a_script_that_trains_past_oneloop_is_told_so(tmp_path, end):
+    (tmp_path / "paddlenlp").mkdir()
+    (tmp_path / "paddlenlp" / "__init__.py").write_text("")
+    (tmp_path / "script.py").write_text(f"import paddlenlp\nfrom paddlenlp.trainer import Trainer, set_seed\n{end}")
+    done = run(tmp_path, "-m", "oneloop", "run", "script.py")
+    assert done.returncode == 0
+    assert done.stderr == "oneloop run: script.py built no Trainer, so nothing of it ran on oneloop.\n"
