@@ -2,6 +2,7 @@
 
 import logging
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -142,7 +143,7 @@ class Facts(PaddleFacts, Groups):
     def get_process_log_level(self) -> int:
         """The level of Python's logging for this process; passive is whatever the application chose."""
         name = self.log_level if self.should_log else self.log_level_replica
-        return LOGGER.getEffectiveLevel() if name == "passive" else int(getattr(logging, name.upper()))
+        return _application_level() if name == "passive" else int(getattr(logging, name.upper()))
 
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
@@ -156,3 +157,10 @@ class Facts(PaddleFacts, Groups):
         finally:
             if first:
                 self.team.meet()
+
+
+def _application_level() -> int:
+    """What the application chose: for transformers' loggers, as its scripts do, or for Python's."""
+    theirs = sys.modules.get("transformers.utils.logging")
+    chosen = theirs.get_verbosity() if theirs is not None else logging.WARNING
+    return chosen if chosen != logging.WARNING else LOGGER.getEffectiveLevel()

@@ -30,7 +30,7 @@ _UTILITIES = (
 MACHINERY = f"Trainer Seq2SeqTrainer {_ARGUMENTS} {_CALLBACKS} {_STATE} {_UTILITIES}"
 
 # Other names of the same thing.
-RENAMED = {"EvaluationStrategy": "IntervalStrategy", "ShardingOption": "FSDPOption"}
+RENAMED = {"EvaluationStrategy": "IntervalStrategy"}
 
 # What the package `transformers` itself exports of it.
 _TOP = (
@@ -57,7 +57,9 @@ REFUSED = {
     "CompressionArguments": _COMPRESSION,
     "AutoTrainer": "PaddleNLP's automatic parallelism cuts the model up, which oneloop does not; use Trainer",
     "Evaluator": _OWN_LOOP + ".evaluate()",
-    "FitTrainer": _OWN_LOOP,
+    "CheckpointCallback": "it belongs to MindNLP's first Trainer; use save_strategy and save_total_limit",
+    "BestModelCallback": "it belongs to MindNLP's first Trainer; use load_best_model_at_end",
+    "EarlyStopCallback": "it belongs to MindNLP's first Trainer; use EarlyStoppingCallback",
 }
 
 
@@ -107,7 +109,7 @@ _PADDLENLP = {
     "paddlenlp.trainer.trainer": Module(MACHINERY),
     "paddlenlp.trainer.trainer_seq2seq": Module(MACHINERY),
     "paddlenlp.trainer.trainer_callback": Module(f"{_CALLBACKS} {_STATE}"),
-    "paddlenlp.trainer.trainer_utils": Module(f"{_UTILITIES} OptimizerNames"),
+    "paddlenlp.trainer.trainer_utils": Module(f"{_UTILITIES} OptimizerNames", missing="PREFIX_CHECKPOINT_DIR"),
     "paddlenlp.trainer.training_args": Module(_ARGUMENTS),
     "paddlenlp.trainer.training_args_seq2seq": Module(_ARGUMENTS),
     "paddlenlp.trainer.argparser": Module("PdArgumentParser"),
@@ -119,7 +121,12 @@ _PADDLENLP = {
 _MINDNLP = {
     "mindnlp.engine": Module(f"{MACHINERY} {_WRITERS} HfArgumentParser", refused="Evaluator", opened=True),
     **{
-        f"mindnlp.engine.{name}": Module(names, opened=opened)
+        f"mindnlp.engine.{name}": Module(
+            names,
+            missing="PREFIX_CHECKPOINT_DIR" if name == "utils" else "",
+            refused="CheckpointCallback BestModelCallback EarlyStopCallback" if name == "callbacks" else "",
+            opened=opened,
+        )
         for name, names, opened in (
             ("trainer", MACHINERY, True),
             ("trainer.base", MACHINERY, False),

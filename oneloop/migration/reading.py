@@ -61,3 +61,11 @@ def libraries_of(path: Path, text: str | bytes | None = None) -> list[str]:
     except ArgumentError:
         roots = set()  # Python itself says what is wrong with the file
     return [library for library in LIBRARIES if library in roots] or list(LIBRARIES)
+
+
+def imports_itself(path: Path, text: str | bytes | None, library: str) -> bool:
+    """Whether a script or one of its modules says `import LIBRARY` and no more, for what that does."""
+    try:
+        return any(library in imported(source.tree) for source in sources(path, text))
+    except ArgumentError:
+        return False

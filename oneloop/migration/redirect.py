@@ -11,21 +11,24 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NoReturn
 
+from ..checkpoint import store
 from ..errors import RefusedError
 from .names import LIBRARIES, MODULES, REFUSED, RENAMED, TITLES, WITHOUT_LIBRARY, Module
 
 
-def redirect(*libraries: str) -> None:
+def redirect(*libraries: str, stand_in: Iterable[str] = ("transformers", "paddlenlp")) -> None:
     """From here on the Trainer of these libraries (all, when none is named) is oneloop's wherever it is imported.
 
-    Call it before the library is imported; modules that hold the library's Trainer already keep it.
+    Call it before the library is imported; modules that hold the library's Trainer already keep it. stand_in: those
+    whose Trainer can be imported even where the library is not installed. mindnlp is not among them unless it is
+    said, because importing it by itself is what puts MindSpore under torch.
     """
     finder = next((each for each in sys.meta_path if isinstance(each, Finder)), None)
     if finder is None:
         finder = Finder()
         sys.meta_path.insert(0, finder)
     for library in libraries or LIBRARIES:
-        finder.add(library)
+        finder.add(library, library in stand_in)
 
 
 # -- names
@@ -61,6 +64,7 @@ _SMALL = {
     "is_torch_tpu_available": lambda: _never,
     "is_offline_mode": lambda: _offline,
     "logger": _logger,
+    "PREFIX_CHECKPOINT_DIR": lambda: store.PREFIX,
 }
 
 
@@ -219,9 +223,9 @@ class Finder(importlib.abc.MetaPathFinder):
         self.plans: dict[str, Module] = {}
         self.absent: set[str] = set()  # libraries that are not installed
 
-    def add(self, library: str) -> None:
+    def add(self, library: str, stand_in: bool) -> None:
         self.plans |= MODULES[library]
-        if library not in sys.modules and _find(library, None, self) is None:
+        if stand_in and library not in sys.modules and _find(library, None, self) is None:
             self.absent.add(library)
             self.plans.setdefault(library, Module("", opened=True))
             self.plans |= WITHOUT_LIBRARY[library]

@@ -11,7 +11,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from ..errors import ArgumentError
-from .reading import libraries_of
+from .reading import imports_itself, libraries_of
 from .redirect import redirect
 
 
@@ -22,7 +22,8 @@ def run(script: str, arguments: Sequence[str], library: str | None = None) -> in
         raise ArgumentError(f"there is no script {script}; the script's path comes before its arguments.")
     with io.open_code(str(path.resolve())) as file:
         source = file.read()
-    redirect(*([library] if library else libraries_of(path, source)))
+    chosen = [library] if library else libraries_of(path, source)
+    redirect(*chosen, stand_in=[each for each in chosen if each != "mindnlp" or not imports_itself(path, source, each)])
     sys.argv = [script, *arguments]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(path.resolve().parent)
@@ -33,11 +34,16 @@ def run(script: str, arguments: Sequence[str], library: str | None = None) -> in
     sys.modules["__main__"] = main
     try:
         exec(compile(source, place, "exec"), main.__dict__)
+    except SystemExit as left:
+        if not left.code:
+            _tell_if_bypassed(script, chosen)
+        raise
     except Exception as error:
         _show(error)
         return 1
     except KeyboardInterrupt as error:
         raise error.with_traceback(_without_us(error.__traceback__)) from error.__cause__
+    _tell_if_bypassed(script, chosen)
     return 0
 
 
@@ -64,3 +70,10 @@ def _without_us(trace: TracebackType | None) -> TracebackType | None:
 def _show(error: Exception) -> None:
     trace: Any = _without_us(error.__traceback__)
     sys.excepthook(type(error), error.with_traceback(trace), trace)
+
+
+def _tell_if_bypassed(script: str, libraries: list[str]) -> None:
+    """A loop of the script's own, or another library's, is not redirected: that is said, once it is over."""
+    used = any(name.startswith("oneloop.backends.") and name.endswith(".engine") for name in sys.modules)
+    if not used and any(library in sys.modules for library in libraries):
+        print(f"oneloop run: {script} built no Trainer, so nothing of it ran on oneloop.", file=sys.stderr)

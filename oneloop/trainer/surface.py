@@ -65,6 +65,7 @@ class TrainerSurface(TrainerParts):
     is_deepspeed_enabled = False
     is_fsdp_enabled = False
     is_fsdp_xla_enabled = False
+    is_tp_enabled = False
     is_model_parallel = False
 
     # Columns that the model takes; None before _set_signature_columns_if_needed, or when it takes any.
@@ -120,6 +121,19 @@ class TrainerSurface(TrainerParts):
         """Override it to resume a checkpoint of another framework whose model has other names: the name that a
         weight of that checkpoint has in this model. Both as torch would call them: weight, bias, running_mean."""
         return name
+
+    @property
+    def can_return_loss(self) -> bool:
+        """The model returns a loss without being asked to."""
+        return self._can_return_loss
+
+    @property
+    def neftune_noise_alpha(self) -> Any:
+        return self.args.neftune_noise_alpha
+
+    def _get_output_dir(self, trial: Any = None) -> str:
+        """Where checkpoints go, for an overridden _save_checkpoint that builds their path."""
+        return str(self.args.output_dir)
 
     def _prepare_input(self, data: Any) -> Any:
         """A tensor, or a nest of them, on the device."""

@@ -1,5 +1,6 @@
 """What a script finds under `oneloop run` where it imports from transformers: a script itself, full of assertions."""
 
+import logging
 import sys
 from dataclasses import dataclass, field
 
@@ -75,6 +76,12 @@ class Own(TrainingArguments):
 (args,) = HfArgumentParser(Own).parse_args_into_dataclasses(["--output_dir", "out", "--evaluation_strategy", "no"])
 assert isinstance(args, transformers.TrainingArguments) and isinstance(args, oneloop.TrainingArguments)
 assert (args.more, args.eval_strategy) == (3, "no")
+
+# The level that a script sets for the library's loggers is the one that passive arguments report.
+transformers.utils.logging.set_verbosity_info()
+assert args.log_level == "passive" and args.get_process_log_level() == logging.INFO
+transformers.utils.logging.set_verbosity_warning()
+assert args.get_process_log_level() == logging.getLogger("oneloop").getEffectiveLevel()
 
 # A name that would train past oneloop can be imported, and used for nothing.
 from transformers.sagemaker import SageMakerTrainer  # noqa: E402

@@ -63,15 +63,16 @@ from paddlenlp.trainer.trainer_utils import IntervalStrategy
 from paddlenlp.data import DataCollatorForSeq2Seq
 from paddlenlp.utils.log import logger
 from mindnlp.engine import Trainer as Other, Evaluator
-from mindnlp.engine.utils import EvalPrediction
-from mindnlp.engine.callbacks import TrainerCallback
+from mindnlp.engine.utils import EvalPrediction, PREFIX_CHECKPOINT_DIR
+from mindnlp.engine.callbacks import BestModelCallback, TrainerCallback
 import oneloop
 from oneloop.errors import RefusedError
 
 assert Trainer is Other is oneloop.Trainer and PdArgumentParser is oneloop.PdArgumentParser
 assert TrainerState is oneloop.TrainerState and EvalPrediction is oneloop.EvalPrediction
 logger.info("nothing")
-for refused in (CompressionArguments, Evaluator):
+assert PREFIX_CHECKPOINT_DIR == "checkpoint"
+for refused in (CompressionArguments, Evaluator, BestModelCallback):
     try:
         refused(output_dir="x")
     except RefusedError as error:
@@ -107,10 +108,11 @@ def test_a_library_that_is_not_installed(tmp_path):
     lines = done.stdout.splitlines()
     assert lines[0].startswith("CompressionArguments is refused under oneloop: compression (pruning, quantisation")
     assert lines[1].startswith("Evaluator is refused under oneloop: it has a loop of its own")
-    assert lines[2].startswith("parser: CompressionArguments is refused")
-    assert "oneloop stands in for its Trainer alone: pip install paddlenlp" in lines[3]
-    assert "oneloop stands in for its Trainer alone: pip install mindnlp" in lines[4]
-    assert "cannot import name 'get_wsd_schedule'" in lines[5]
+    assert lines[2].endswith("MindNLP's first Trainer; use load_best_model_at_end.")
+    assert lines[3].startswith("parser: CompressionArguments is refused")
+    assert "oneloop stands in for its Trainer alone: pip install paddlenlp" in lines[4]
+    assert "oneloop stands in for its Trainer alone: pip install mindnlp" in lines[5]
+    assert "cannot import name 'get_wsd_schedule'" in lines[6]
 
 
 def test_only_the_chosen_library_is_redirected(tmp_path):
@@ -123,3 +125,47 @@ def test_only_the_chosen_library_is_redirected(tmp_path):
     (tmp_path / "script.py").write_text((tmp_path / "script.py").read_text() + "if 0:\n    import helper\n")
     (tmp_path / "helper.py").write_text("import transformers.trainer\n")
     assert run(tmp_path, "-m", "oneloop", "run", "script.py").stdout == "['transformers']\n"
+
+
+def test_a_library_that_is_imported_for_what_that_does_is_missed(tmp_path):
+    (tmp_path / "script.py").write_text("import mindnlp\nfrom mindnlp.engine import Trainer\n")
+    hide = (
+        "import sys, importlib.machinery as m\n"
+        "find = m.PathFinder.find_spec\n"
+        "m.PathFinder.find_spec = staticmethod(lambda name, *rest: None if name == 'mindnlp' else find(name, *rest))\n"
+        "from oneloop.cli import main\n"
+        "sys.exit(main(['run', 'script.py']))\n"
+    )
+    done = run(tmp_path, "-c", hide)
+    assert done.returncode == 1 and done.stderr.endswith("ModuleNotFoundError: No module named 'mindnlp'\n")
+
+
+def test_a_library_that_was_imported_before(tmp_path):
+    (tmp_path / "paddlenlp" / "trainer").mkdir(parents=True)
+    (tmp_path / "paddlenlp" / "__init__.py").write_text("from . import trainer\n")
+    (tmp_path / "paddlenlp" / "trainer" / "__init__.py").write_text("from .trainer import *\nOTHER = 'theirs'\n")
+    (tmp_path / "paddlenlp" / "trainer" / "trainer.py").write_text("class Trainer: pass\nclass Else: pass\n")
+    (tmp_path / "script.py").write_text(
+        "import paddlenlp.trainer, oneloop\n"
+        "before = paddlenlp.trainer.Trainer\n"
+        "from oneloop.migration import redirect\n"
+        "redirect('paddlenlp')\n"
+        "redirect('paddlenlp')\n"
+        "from paddlenlp.trainer import *\n"
+        "from paddlenlp.trainer.trainer import Else as same\n"
+        "assert Trainer is paddlenlp.trainer.Trainer is paddlenlp.trainer.trainer.Trainer is oneloop.Trainer\n"
+        "assert before is not Trainer and OTHER == 'theirs' and same.__name__ == 'Else'\n"
+        "assert 'OTHER' in dir(paddlenlp.trainer) and 'get_last_checkpoint' in dir(paddlenlp.trainer)\n"
+    )
+    done = run(tmp_path, "script.py")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("end", ["", "import sys\nsys.exit(0)\n"])
+def test_a_script_that_trains_past_oneloop_is_told_so(tmp_path, end):
+    (tmp_path / "paddlenlp").mkdir()
+    (tmp_path / "paddlenlp" / "__init__.py").write_text("")
+    (tmp_path / "script.py").write_text(f"import paddlenlp\nfrom paddlenlp.trainer import Trainer, set_seed\n{end}")
+    done = run(tmp_path, "-m", "oneloop", "run", "script.py")
+    assert done.returncode == 0
+    assert done.stderr == "oneloop run: script.py built no Trainer, so nothing of it ran on oneloop.\n"
