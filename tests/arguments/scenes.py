@@ -1,12 +1,18 @@
-"""Small runs to look at: a model that notes what it is given, sixteen samples, and a Trainer over both."""
+"""Small runs to look at: a model that notes what it is given, sixteen samples, and a Trainer over both.
 
+The models here are torch's; scenes_paddle.py and scenes_mindspore.py have those of the same names.
+"""
+
+import importlib
 import logging
 import os
 
+import numpy as np
 import torch
 from torch import nn
 
 from oneloop import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback, TrainingArguments
+from tests.arguments.config import Config
 
 SAMPLES = 16
 USUAL = {
@@ -33,10 +39,6 @@ class Block(nn.Module):
     def forward(self, x):
         self.computed += 1
         return torch.tanh(self.linear(x))
-
-
-class Config:
-    use_cache = "untouched"
 
 
 class Notes(nn.Module):
@@ -94,8 +96,8 @@ class Words(nn.Module):
 
 def samples(count=SAMPLES, **columns):
     """Samples with their number; further columns are functions of it."""
-    made = torch.Generator().manual_seed(1)
-    rows = [{"x": torch.randn(4, generator=made), "labels": i % 3, "number": i} for i in range(count)]
+    made = np.random.RandomState(1).randn(count, 4).astype(np.float32)
+    rows = [{"x": made[i], "labels": i % 3, "number": i} for i in range(count)]
     return [row | {name: value(row["number"]) for name, value in columns.items()} for row in rows]
 
 
@@ -117,12 +119,12 @@ class Located(torch.utils.data.Dataset):
 class Watch(TrainerCallback):
     """Notes the steps of a run, and the weights after each of them."""
 
-    def __init__(self):
-        self.steps, self.weights = [], {}
+    def __init__(self, weights_of):
+        self.steps, self.weights, self.weights_of = [], {}, weights_of
 
     def on_step_end(self, args, state, control, model=None, **kwargs):
         self.steps.append(state.global_step)
-        self.weights[state.global_step] = weights_of(model)
+        self.weights[state.global_step] = self.weights_of(model)
 
 
 def weights_of(model):
@@ -132,12 +134,18 @@ def weights_of(model):
 class Scene:
     """A folder, the arguments under test, and what is said while a Trainer works with them."""
 
-    def __init__(self, folder, monkeypatch, capsys, **given):
+    def __init__(self, folder, monkeypatch, capsys, framework="torch", **given):
         self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
+        self.framework = framework
+        suffix = "" if framework == "torch" else f"_{framework}"
+        self.stage = importlib.import_module(f"tests.arguments.scenes{suffix}")
         self.given = USUAL | given
         self.messages = []
-        self.watch = Watch()
+        self.watch = Watch(self.weights_of)
         self.seq2seq = False
+
+    def weights_of(self, model):
+        return self.stage.weights_of(model)
 
     @property
     def output(self):
@@ -148,11 +156,14 @@ class Scene:
         return cls(**self.given | {"output_dir": str(self.output)} | more)
 
     def trainer(self, model=None, data=None, evaluated=None, args=None, callbacks=(), **parts):
-        """A Trainer over a new model; `model` is the class."""
+        """A Trainer over a new model; `model` is torch's class, in whose place comes that of the framework."""
+        model = model or Notes
+        if self.framework != "torch":
+            model = getattr(self.stage, model.__name__)
         cls = Seq2SeqTrainer if self.seq2seq else Trainer
         data = samples() if data is None else data
         return cls(
-            (model or Notes)(),
+            model(),
             args or self.arguments(),
             train_dataset=data,
             eval_dataset=samples() if evaluated is None else evaluated,

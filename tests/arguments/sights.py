@@ -20,11 +20,11 @@ from oneloop.checkpoint import store
 from oneloop.errors import OneloopError
 from oneloop.preemption import Preempted
 from oneloop.search.trials import compared
-from tests.arguments.scenes import SAMPLES, Located, Notes, Plain, Words, samples, sentences, weights_of
+from tests.arguments.scenes import SAMPLES, Located, Notes, Plain, Words, samples, sentences
 
 
 def weights(scene, **parts):
-    return weights_of(scene.train(**parts).model)
+    return scene.weights_of(scene.train(**parts).model)
 
 
 def outcome(scene):
@@ -310,7 +310,7 @@ def best_step(scene):
 
 def loaded_step(scene):
     """The step whose weights the model has in the end, when step 2 was the best."""
-    found = weights_of(scene.train(compute_metrics=scripted(score=[1, 4, 2, 3])).model)
+    found = scene.weights_of(scene.train(compute_metrics=scripted(score=[1, 4, 2, 3])).model)
     return [step for step, each in scene.watch.weights.items() if each == found]
 
 
