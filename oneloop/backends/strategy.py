@@ -118,6 +118,10 @@ class Strategy:
     def settle(self, model: Any) -> None:
         """Before an evaluation: what every process has its own of, such as running means, is that of the main one."""
 
+    def generation_options(self) -> dict[str, Any]:
+        """What a model's generate has to be told of the processes, where it takes such arguments."""
+        return {}
+
     def unsettle(self, model: Any) -> None:
         """After an evaluation."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..data.lengths import SortishOrder
 from ..errors import ArgumentError, MissingPackageError, ModelError
-from ..losses import split_labels
+from ..losses import accepts, split_labels
 from .core import Trainer
 
 
@@ -104,7 +104,9 @@ class Seq2SeqTrainer(Trainer):
         if isinstance(given, Mapping):  # made from the labels: generating from them would give the answer away
             given = {k: v for k, v in given.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
         with self.backend.engine.no_gradients(), self.compute_loss_context_manager():
-            generated = base.generate(**given, **(gen_kwargs or self._gen_kwargs or self._generation({})))
+            options = gen_kwargs or self._gen_kwargs or self._generation({})
+            own = {k: v for k, v in self.strategy.generation_options().items() if accepts(base.generate, k)}
+            generated = base.generate(**given, **own | options)
         # PaddleNLP's models return their scores beside what they have generated.
         return loss, generated[0] if type(generated) is tuple else generated, labels
 

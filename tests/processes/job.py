@@ -4,9 +4,11 @@ Here are the cases that only torch has; those of every framework are run with th
 """
 
 import hashlib
+import os
 import random
 import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -339,6 +341,28 @@ def own_loader(folder):
     }
 
 
+@case
+def distributed_sampler(folder):
+    """A loader of the user's with torch's DistributedSampler, which deals its samples out; also after a resume."""
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    def training(name, resume=None):
+        kept = Kept()
+        samples = [sample | {"number": i} for i, sample in enumerate(rows(32))]
+
+        class Loading(Trainer):
+            def get_train_dataloader(self):
+                sampler = DistributedSampler(samples, world().size, world().rank, seed=3)
+                return DataLoader(samples, self.args.per_device_train_batch_size, sampler=sampler, collate_fn=kept)
+
+        given = {"save_strategy": "steps", "save_steps": 6, "resume": resume}
+        trainer = train(folder, name, KIT.classifier(), samples, Loading, **given)
+        return course(trainer) | {"numbers": kept.numbers}
+
+    whole = training("distributed")
+    return {"whole": whole, "again": training("distributed_again", str(Path(folder) / "distributed" / "checkpoint-6"))}
+
+
 class Noisy(Numbered):
     """Each look at a sample adds a number from each of the global streams."""
 
@@ -423,6 +447,50 @@ def resumed_otherwise(folder):
         given |= {"save_steps": 2, "max_steps": 4, "learning_rate": 0.001}
         found[name] = _digested(in_two(folder, f"packs-{name}", model, rows(32), **given))
     return found
+
+
+class Cramped(torch.nn.Module):
+    """The last process has room for two samples at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = KIT.classifier()
+        self.rows = []
+
+    def forward(self, x, labels=None):
+        if world().rank == world().size - 1 and len(x) > 2:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: for the test")
+        self.rows.append(len(x))
+        return self.inner(x, labels)
+
+
+@case
+def out_of_memory(folder):
+    """auto_find_batch_size: one process computes in smaller parts, and the update is the same."""
+    model = Cramped()
+    found = course(train(folder, "cramped", model, rows(29), auto_find_batch_size=True, ddp_broadcast_buffers=None))
+    return found | {"rows": max(model.rows)}
+
+
+@case
+def each_node(folder):
+    """save_on_each_node: processes that see other disks, and are the first of their machine each."""
+    if world().size == 1:
+        return None
+    kept, here = os.environ["LOCAL_RANK"], os.getcwd()
+    place = Path(folder) / f"node{world().rank}"
+    place.mkdir()
+    os.environ["LOCAL_RANK"] = "0"
+    os.chdir(place)
+    try:
+        given = {"save_on_each_node": True, "save_strategy": "steps", "save_steps": 4, "max_steps": 8}
+        given |= {"optim": "adamw_torch", "sharding": "stage1" if world().size == 2 else ""}
+        whole = course(train(".", "out", KIT.classifier(), rows(32), **given))
+        again = course(train(".", "again", KIT.classifier(), rows(32), resume="out/checkpoint-4", **given))
+        return {"whole": whole, "again": again, "files": sorted(p.name for p in Path("out/checkpoint-4").iterdir())}
+    finally:
+        os.environ["LOCAL_RANK"] = kept
+        os.chdir(here)
 
 
 @case

@@ -344,6 +344,32 @@ def options(folder):
 
 
 @case
+def generated(folder):
+    """predict_with_generate: texts of different lengths need different numbers of forward passes."""
+    import transformers
+
+    from oneloop import Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+    sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0}
+    config = {"vocab_size": 19, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1, **sizes}
+    data = [{"input_ids": [2 + (i * j) % 17 for j in range(4)], "labels": [3 + i, 4, 1]} for i in range(7)]
+    found = {}
+    for strategy, sharding in strategies().items():
+        torch.manual_seed(5)
+        model = transformers.T5ForConditionalGeneration(transformers.T5Config(**config))
+        options = vars(arguments(folder, "unused", learning_rate=0.5))
+        names = ("per_device_train_batch_size", "learning_rate", "lr_scheduler_type", "optim", "save_strategy")
+        given = {name: options[name] for name in names} | {"report_to": "none", "disable_tqdm": True, "device": "cpu"}
+        given |= {"sharding": sharding, "predict_with_generate": True, "generation_max_length": 9, "max_steps": 2}
+        args = Seq2SeqTrainingArguments(f"{folder}/generated-{strategy}", per_device_eval_batch_size=1, **given)
+        trainer = Seq2SeqTrainer(model, args, train_dataset=data, eval_dataset=data)
+        trainer.train()
+        output = trainer.predict(data)
+        found[strategy] = {"texts": output.predictions.tolist(), "loss": output.metrics["test_loss"]}
+    return found
+
+
+@case
 def units(folder):
     """What is gathered and let go together, by classes, by size and by the model's own blocks."""
     found = {}

@@ -50,6 +50,19 @@ def test_a_sampler_of_the_users_is_dealt_out(many, shared):
     assert shared(1)[0]["own_sampler"]["steps"] == 8
 
 
+def test_a_distributed_sampler_deals_out_itself(many):
+    """Each process has its own samples, all of them once an epoch; a resumed run goes on at its place."""
+    whole = [each["distributed_sampler"]["whole"] for each in many]
+    assert all(each["steps"] == 8 for each in whole)
+    for epoch in (0, 1):
+        asked = [n for each in whole for batch in each["numbers"][4 * epoch : 4 * epoch + 4] for n in batch]
+        assert sorted(asked) == list(range(32))
+    for each, mine in zip(many, whole):
+        again = each["distributed_sampler"]["again"]
+        assert again["losses"] == mine["losses"][6:] and again["weights"] == mine["weights"]
+        assert again["numbers"][-2:] == mine["numbers"][-2:]
+
+
 def test_a_loader_of_the_users_is_dealt_out_by_batches(many):
     """All walk through it in the same order, and an epoch has one n-th of its batches for each of n processes."""
     size = len(many)

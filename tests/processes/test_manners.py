@@ -41,6 +41,24 @@ def test_an_update_that_is_not_finite_in_one_process_is_left_out_in_all(many, sh
         assert (each["one_bad_sample"]["skipped"], each["one_bad_sample"]["steps"]) == (1, alone["steps"])
 
 
+def test_a_process_that_runs_out_of_memory_computes_in_smaller_parts(many, shared):
+    alone = shared(1)[0]["sgd"]
+    for each in many:
+        found = each["out_of_memory"]
+        assert found["losses"] == pytest.approx(alone["losses"], rel=1e-6)
+        assert found["weights"] == many[0]["out_of_memory"]["weights"]
+    assert many[-1]["out_of_memory"]["rows"] == 2 and many[0]["out_of_memory"]["rows"] == 8 // len(many)
+
+
+def test_each_machine_can_have_its_own_disk(many):
+    """Every first process of a machine writes the same checkpoint, and a run goes on from its own."""
+    for each in many:
+        found = each["each_node"]
+        assert found["files"] == many[0]["each_node"]["files"] and "manifest.json" in found["files"]
+        assert found["again"]["weights"] == found["whole"]["weights"]
+        assert found["again"]["losses"] == found["whole"]["losses"][4:]
+
+
 def test_the_main_process_comes_first_and_alone_saves_and_logs(many):
     found = [each["first_and_later"] for each in many]
     assert [each["found"] for each in found] == [False, *[True] * (len(many) - 1)]

@@ -9,7 +9,7 @@ from tests.processes.launch import results, run
 
 JOB = Path(__file__).with_name("sharding_job.py")
 EQUAL = ("sgd", "few_left", "tokens_accumulated", "odd", "adamw")
-OTHERS = ("gradients", "read_in_parts", "best", "options", "units", "given_optimizer", "refused")
+OTHERS = ("generated", "gradients", "read_in_parts", "best", "options", "units", "given_optimizer", "refused")
 STRATEGIES = ("ddp", "stage1", "stage2", "stage3")
 
 
@@ -24,7 +24,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one(folders):
-    run(1, folders[1], *EQUAL, "evaluated", "saved", "gradients", "options", "given_optimizer", script=JOB)
+    run(1, folders[1], *EQUAL, "evaluated", "saved", "generated", "gradients", "options", "given_optimizer", script=JOB)
     return results(folders[1], 1)[0]
 
 
@@ -143,6 +143,16 @@ def test_mixed_precision(strategy, one, two):
 def test_a_compiled_model(strategy, one, two):
     assert two[0]["options"][f"compiled-{strategy}-graphs"] > 0
     assert difference(one["options"]["compiled-ddp"], two[0]["options"][f"compiled-{strategy}"]) <= 1e-6
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_generated_texts(strategy, one, two):
+    alone = one["generated"]["alone"]
+    lengths = {sum(token not in (0, -100) for token in text) for text in alone["texts"]}
+    for each in two:
+        assert each["generated"][strategy]["texts"] == alone["texts"]
+        assert abs(each["generated"][strategy]["loss"] - alone["loss"]) <= 1e-5
+    assert len(alone["texts"]) == 7 and len(lengths) > 1
 
 
 def test_what_is_gathered_together(two):

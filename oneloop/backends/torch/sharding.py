@@ -294,6 +294,11 @@ class FullyShared(DataParallel):
                 unit.set_reshard_after_forward(False, recurse=False)
                 unit.unshard()
 
+    def generation_options(self) -> dict[str, Any]:
+        # Transformers sees a divided model and lets all processes generate in step, for as long as the longest text.
+        # Weights are whole by now, and processes have different numbers of batches: they would wait for ever.
+        return {"synced_gpus": False}
+
     def unsettle(self, model: nn.Module) -> None:
         self.lockstep = True
         if not is_divided(model):
