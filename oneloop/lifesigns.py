@@ -88,6 +88,15 @@ class LifeSigns:
                 found[rank] = json.loads(text)
         return found
 
+    def seen_lost(self) -> str | None:
+        """Who has plainly died or failed, by a look at the notes and at this machine's processes; None when nobody."""
+        for rank, note in self._notes().items():
+            if note.get("left"):
+                return f"Process {rank} ({_where(note)}) has left after an error: {note['left']}"
+            if "left" not in note and "died" in (state := _state_here(note, self._place)):
+                return f"Process {rank} ({_where(note)}) {state}"
+        return None
+
     def _find(self) -> str:
         first = self._notes()
         deadline = time.monotonic() + 2.5 * self.every + 0.5

@@ -7,6 +7,7 @@ global batch. What torch alone has is in job.py.
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -217,6 +218,21 @@ def fails(folder):
     train(folder, "fails", KIT.classifier(), rows(29), callbacks=[Fails()], **given)
 
 
+class Dies(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if world().rank == 1 and state.global_step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies(folder):
+    """One process is killed; saves come before."""
+    given = {"save_strategy": "steps", "save_steps": 2, "max_steps": 50}
+    train(folder, "dies", KIT.classifier(), rows(29), callbacks=[Dies()], **given)
+
+
+if KIT.name == "mindspore":
+    case(dies)
+    case(fails)
 if KIT.name == "paddle":  # torch has more, in sharding_job.py and running.py
     case(stage1)
     case(fails)

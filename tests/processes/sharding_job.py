@@ -344,6 +344,19 @@ def options(folder):
 
 
 @case
+def inductor(folder):
+    """torch.compile with its real compiler, which builds C++ on a CPU."""
+    found = {}
+    for strategy, sharding in strategies().items():
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        given = {"torch_compile": True, "torch_compile_backend": "inductor", "sharding": sharding, "max_steps": 3}
+        _, seen = losses(folder, f"inductor-{strategy}", Odd(), tagged([5] * 24), **given)
+        found[strategy] = {"losses": seen, "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"]}
+    return found
+
+
+@case
 def generated(folder):
     """predict_with_generate: texts of different lengths need different numbers of forward passes."""
     import transformers

@@ -191,3 +191,13 @@ def test_a_process_of_paddle_that_fails_is_named_with_its_error(tmp_path):
     said = run_cases("paddle", 2, tmp_path, "fails", succeeds=False)
     assert re.search(r"ProcessLostError: Process 1 \(pid \d+ on .*\) has left after an error: KeyError: 'broken'", said)
     assert (tmp_path / "fails" / "checkpoint-2" / "manifest.json").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("mindspore" not in FRAMEWORKS, reason="MindSpore is not installed")
+@pytest.mark.parametrize(("case", "words"), [("dies", "has died"), ("fails", "has left after an error: KeyError")])
+def test_a_process_of_mindspore_that_is_lost_is_named(case, words, tmp_path):
+    """At once, by the others; msrun's switchboard misses it, and ends them, half a minute later."""
+    said = run_cases("mindspore", 2, tmp_path, case, succeeds=False)
+    assert re.search(rf"Process 1 \(pid \d+ on .*\) {words}.* This process \(0 of 2\)", said)
+    assert (tmp_path / case / "checkpoint-2" / "manifest.json").is_file()

@@ -1,5 +1,6 @@
 """Divided state on two processes, by every strategy, against one process with the same global batch."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +154,20 @@ def test_generated_texts(strategy, one, two):
         assert each["generated"][strategy]["texts"] == alone["texts"]
         assert abs(each["generated"][strategy]["loss"] - alone["loss"]) <= 1e-5
     assert len(alone["texts"]) == 7 and len(lengths) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler on a CPU")
+def test_a_model_compiled_by_inductor(tmp_path):
+    for size in (1, 2):
+        (tmp_path / str(size)).mkdir()
+        run(size, tmp_path / str(size), "inductor", script=JOB)
+    alone = results(tmp_path / "1", 1)[0]["inductor"]["alone"]
+    for each in results(tmp_path / "2", 2):
+        for strategy in STRATEGIES:
+            found = each["inductor"][strategy]
+            assert found["graphs"] > 0
+            assert difference(found["losses"], alone["losses"]) <= 1e-5
 
 
 def test_what_is_gathered_together(two):

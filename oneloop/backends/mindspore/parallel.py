@@ -22,6 +22,7 @@ from ..messages import Messages
 from ..strategy import Strategy
 from . import devices, weights
 from .models import unwrap
+from .neighbours import Neighbours
 
 _BACKENDS = {"cpu": "mccl", "cuda": "nccl", "npu": "hccl"}
 _team: "Processes | None" = None
@@ -43,7 +44,7 @@ def join(args: Any) -> Team:
         own = not communication.GlobalComm.INITED
         if own:
             _start_group(args)
-            atexit.register(leave)
+        atexit.register(leave)
         _team = Processes(own)
     return _team
 
@@ -78,8 +79,10 @@ def leave() -> None:
     """End the group that join() made, before the interpreter takes its threads apart."""
     global _team
     team, _team = _team, None
-    if team is not None and team.own and communication.GlobalComm.INITED:
-        communication.release()
+    if team is not None:
+        team.neighbours.close()
+        if team.own and communication.GlobalComm.INITED:
+            communication.release()
 
 
 class Processes(Messages):
@@ -89,6 +92,7 @@ class Processes(Messages):
         self.rank, self.size = communication.get_rank(), communication.get_group_size()
         self.own = own  # whether the group is ours to end
         self._gather, self._spread = ops.AllGather(), ops.Broadcast(0)
+        self.neighbours = Neighbours(self.rank, self.size)
 
     @contextlib.contextmanager
     def _speaking(self) -> Iterator[None]:
@@ -103,8 +107,9 @@ class Processes(Messages):
     def explain(self, error: BaseException) -> ProcessLostError | None:
         if isinstance(error, ProcessLostError) or not _is_of_communication(error):
             return None
+        name = self.neighbours.signs.seen_lost() or "Another process of the run is gone or does not answer"
         return ProcessLostError(
-            f"another process of the run is gone or does not answer. This process ({self.rank} of {self.size}) cannot "
+            f"{name}. This process ({self.rank} of {self.size}) cannot "
             "go on alone and leaves. What was saved before is whole: start all processes again with "
             f"resume_from_checkpoint=True. msrun's logs (worker_*.log) say who was first. ({_first_line(error)})"
         )
