@@ -220,6 +220,11 @@ def test_a_trial_that_diverges_is_no_end_of_the_search(searcher):
         searcher(max_steps=4).hyperparameter_search(space, n_trials=1, backend="optuna")
 
 
+def test_a_search_that_has_no_time(searcher):
+    with pytest.raises(SearchError, match="none was run"):
+        searcher().hyperparameter_search(rates, n_trials=None, backend="optuna", timeout=1e-9)
+
+
 def broken_at(number):
     def compute(metrics):
         compute.calls += 1
