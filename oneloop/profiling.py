@@ -118,8 +118,7 @@ class Profiling(TrainerCallback):
         }
         _note(folder / SUMMARY, note)
         logger.info("Steps %d to %d were profiled: open %s in ui.perfetto.dev or chrome://tracing.", first, last, trace)
-        if hasattr(trainer, "record_event"):
-            trainer.record_event("profiled", path=f"{FOLDER}/{trace.name}")
+        trainer.record_event("profiled", path=f"{FOLDER}/{trace.name}", table=f"{FOLDER}/{table.name}")
 
 
 def read(trace: Path) -> list[dict[str, Any]]:

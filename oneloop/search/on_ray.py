@@ -74,7 +74,9 @@ def _check_scheduler(trainer: "Trainer", scheduler: Any) -> None:
 
 
 def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> BestRun:
-    """n_trials samples of the space; the best by what args.ray_scope compares."""
+    """n_trials samples of the space, or as many as time_budget_s allows; the best by what args.ray_scope compares."""
+    if n_trials is None and options.get("time_budget_s") is None and options.get("stop") is None:
+        raise ArgumentError("n_trials=None has no end here; expected a number, or time_budget_s in seconds beside it.")
     space = trainer.hp_space(None)
     # Values are drawn in the cluster; a name that is wrong is said here.
     trials.known_values(type(trainer.args), space, takes_trial(trainer.model_init))
@@ -94,7 +96,7 @@ def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> Be
     analysis = tune.run(
         tune.with_parameters(TrainerTrial, packed=packed),
         config=space,
-        num_samples=n_trials or 1,
+        num_samples=-1 if n_trials is None else n_trials,
         raise_on_failed_trial=False,
         **given,
     )

@@ -112,7 +112,7 @@ def test_a_pruned_trial_ends_as_a_run_does(searcher, tmp_path):
     assert list(second.intermediate_values) == [1] and best.run_id == "0"
     assert told.begun == told.ended == ["run-0", "run-1"]
     out = tmp_path / "out" / "run-1"
-    assert sorted(path.name for path in out.iterdir()) == ["checkpoint-1", "log.jsonl"], "nothing half-written is left"
+    assert sorted(path.name for path in out.iterdir()) == ["checkpoint-1", "log.jsonl", "run.jsonl"]
     logged = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert "train_runtime" in logged[-1] and not trainer._saver.busy and not trainer.is_in_train
 
@@ -218,6 +218,11 @@ def test_a_trial_that_diverges_is_no_end_of_the_search(searcher):
     assert best.run_id == "1"
     with pytest.raises(SearchError, match="no trial that ended well .0 fail"):
         searcher(max_steps=4).hyperparameter_search(space, n_trials=1, backend="optuna")
+
+
+def test_a_search_that_has_no_time(searcher):
+    with pytest.raises(SearchError, match="none was run"):
+        searcher().hyperparameter_search(rates, n_trials=None, backend="optuna", timeout=1e-9)
 
 
 def broken_at(number):

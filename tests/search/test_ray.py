@@ -11,7 +11,7 @@ from ray.tune.result import DONE, RESULT_DUPLICATE
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.errors import ArgumentError, RefusedError, SearchError
-from oneloop.search.packing import pack
+from oneloop.search.packing import pack, unpack
 from oneloop.search.ray_worker import TrainerTrial
 from tests.backends_support import available, rows
 
@@ -95,7 +95,7 @@ def test_a_trial_that_is_stopped_ends_its_run(worker, tmp_path):
     (folder,) = (path for path in (tmp_path / "out").iterdir() if path.name.startswith("run-"))
     told = json.loads((folder / "ended").read_text())
     assert told == {"name": folder.name, "params": {"learning_rate": 0.05}, "step": 1}
-    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-1", "ended", "log.jsonl"]
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-1", "ended", "log.jsonl", "run.jsonl"]
 
 
 def test_a_trial_that_never_began_is_stopped_at_once(worker, tmp_path):
@@ -112,6 +112,15 @@ def test_a_trial_that_diverges_reports_no_number(worker):
     trial = worker({"learning_rate": 1e30, "max_grad_norm": 0, "optim": "sgd"}, eval_strategy="no", max_steps=4)
     assert math.isnan(trial.step()["objective"])
     assert trial.step()[DONE]
+
+
+def test_a_trainer_that_has_trained_and_evaluated_can_be_sent(searcher):
+    trainer = searcher(load_best_model_at_end=True, save_strategy="steps", save_steps=1, optim="sgd")
+    trainer.train()
+    packed = cloudpickle.loads(cloudpickle.dumps(pack(trainer, cloudpickle.dumps)))
+    again = unpack(packed)
+    again.train()
+    assert again.state.log_history[-1]["train_loss"] == trainer.state.log_history[-1]["train_loss"]
 
 
 class Unpicklable(list):
@@ -132,6 +141,7 @@ def test_what_cannot_be_sent_to_workers_is_named(searcher):
         ({"direction": ["minimize", "maximize"]}, RefusedError, "one figure.*backend='optuna'"),
         ({"keep_checkpoints_num": 1}, RefusedError, "keep_checkpoints_num.*save_total_limit"),
         ({"samplers": 1}, ArgumentError, "takes no samplers for Ray Tune.*scheduler"),
+        ({"n_trials": None}, ArgumentError, "n_trials=None has no end here.*time_budget_s"),
         ({"scheduler": "pbt"}, RefusedError, "scheduler=pbt.*ASHAScheduler"),
         ({"hp_space": lambda trial: {"learning_rte": 1}}, ArgumentError, "did you mean 'learning_rate'"),
     ],

@@ -7,7 +7,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback, profiling
 from oneloop.arguments.packages import installed
-from oneloop.errors import ArgumentError, RefusedError
+from oneloop.errors import ArgumentError, NonFiniteError, RefusedError
 from oneloop.profiling import Operator, operators, text
 from tests.backends_support import rows, same_bytes
 
@@ -56,6 +56,9 @@ def test_a_trace_and_a_table_of_the_steps_that_were_named(backend, profiled, tmp
     # Two layers, forwards and backwards, in two steps; torch multiplies under another name going back.
     assert int(row[3]) >= 4 and int(row[3]) % 2 == 0
     assert 0 < float(row[0]) <= float(row[2])
+    events = [json.loads(line) for line in (tmp_path / "out" / "run.jsonl").read_text().splitlines()]
+    (event,) = [event for event in events if event["event"] == "profiled"]
+    assert (event["path"], event["step"]) == ("profile/trace-2-3.json", 3), "the run's page lists it"
     assert len(note["top"]) == 10 and note["top"] == sorted(note["top"], key=lambda each: -each["own"])
 
 
@@ -139,3 +142,14 @@ def test_own_time_is_without_what_was_called_inside():
     table = text(found, "Steps 1 to 1")
     assert table.splitlines()[0] == "Steps 1 to 1: 1.750 ms in 5 calls of 2 operators."
     assert text([], "Steps 1 to 1").count("\n") == 4
+
+
+def test_the_layer_that_overflowed_is_among_the_events(backend, arguments, tmp_path):
+    """debug="underflow_overflow": what it found stands in the run's own record, which the page shows."""
+    data = rows(8)
+    data[3]["x"] = data[3]["x"] * float("inf")
+    trainer = Trainer(backend.classifier(), arguments(max_steps=1, debug="underflow_overflow"), train_dataset=data)
+    with pytest.raises(NonFiniteError, match="layer 'hidden'"):
+        trainer.train()
+    last = json.loads((tmp_path / "out" / "run.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["error"]) == ("failed", "NonFiniteError") and "layer 'hidden'" in last["message"]
