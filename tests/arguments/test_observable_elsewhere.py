@@ -43,7 +43,7 @@ OWN = {
         "fp16": refuses(False, True),
         "fp16_full_eval": refuses(False, True),
         "fp16_opt_level": refuses("O0", "O1", fp16=True),
-        "torch_compile_backend": refuses("CINN", "inductor"),
+        "torch_compile_backend": refuses(None, "inductor"),
     },
     "mindspore": BOTH
     | {

@@ -33,21 +33,45 @@ def losses(trainer):
 # -- an optimizer that goes on with stale tensors
 
 
-def stepped(optimizer, p, gradient=1.0):
-    before = p.asnumpy().copy()
-    optimizer((ops.ones_like(p) * gradient,))
-    return p.asnumpy() - before
+VALUES = {"weight": np.array([[3.0, 4.0]], np.float32), "bias": np.array([5.0], np.float32)}
 
 
-@pytest.mark.parametrize("make", [optim.AdamW, optim.SGD], ids=["AdamW", "SGD"])
+def moved_after(load, make):
+    """How far each weight moves in the step after a load. A layer with one parameter alone would not show the trap."""
+    cell = nn.Dense(2, 1)
+    optimizer = make(cell.trainable_params(), 0.5)
+    gradients = tuple(ops.ones_like(p) for p in cell.trainable_params())
+    optimizer(gradients)
+    load(cell)
+    assert all((p.asnumpy() == VALUES[name]).all() for name, p in cell.parameters_and_names())
+    optimizer(gradients)
+    return [float(np.abs(p.asnumpy() - VALUES[name]).min()) for name, p in cell.parameters_and_names()]
+
+
+def by_set_data(cell):
+    for name, p in cell.parameters_and_names():
+        p.set_data(ms.Tensor(VALUES[name]))
+
+
+def by_load_param_into_net(cell):
+    ms.load_param_into_net(cell, {name: ms.Parameter(ms.Tensor(value), name=name) for name, value in VALUES.items()})
+
+
+STALE = pytest.mark.parametrize("make", [optim.AdamW, optim.SGD, nn.Adam], ids=["AdamW", "SGD", "nn.Adam"])
+
+
+@STALE
 def test_weights_are_loaded_into_the_memory_that_an_optimizer_knows(make):
     """MindSpore's optimizers compile their step for the tensors of the first one."""
-    cell = nn.Dense(2, 1, has_bias=False)
-    optimizer = make([cell.weight], lr=0.5)
-    stepped(optimizer, cell.weight)
-    weights.load_model(cell, {"weight": np.array([[3.0, 4.0]], np.float32)}, {}, "a test")
-    assert cell.weight.asnumpy().tolist() == [[3.0, 4.0]]
-    assert (stepped(optimizer, cell.weight) < -0.1).all(), "the update is seen"
+    moved = moved_after(lambda cell: weights.load_model(cell, dict(VALUES), {}, "a test"), make)
+    assert all(distance > 0.1 for distance in moved), "the update is seen"
+
+
+@STALE
+@pytest.mark.parametrize("load", [by_set_data, by_load_param_into_net])
+def test_the_trap_is_there(load, make):
+    """When this fails, MindSpore has mended it: docs/mindspore.md can say so, and this test can go."""
+    assert moved_after(load, make) == [0.0, 0.0]
 
 
 def test_the_best_model_is_loaded_and_training_can_go_on(arguments, tmp_path):
