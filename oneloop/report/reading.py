@@ -125,7 +125,7 @@ class Directory:
             run = Run.read(self.folder)
         except (
             DataError
-        ):  # of one run among many, or one that is being written; a report of it alone says what is wrong
+        ):  # one among many, or one that is being written; a report of it alone says what is wrong
             return
         self.state, points = run.state, Points()
         points.add([entry for entry in run.log_history if isinstance(entry, dict)])
