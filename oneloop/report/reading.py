@@ -123,9 +123,7 @@ class Directory:
         self._state_seen = seen
         try:
             run = Run.read(self.folder)
-        except (
-            DataError
-        ):  # one among many, or one that is being written; a report of it alone says what is wrong
+        except DataError:  # one among many, or one that is being written; a report of it alone says what is wrong
             return
         self.state, points = run.state, Points()
         points.add([entry for entry in run.log_history if isinstance(entry, dict)])
