@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import DataError
 from ..record import NAME as EVENTS
 from ..writers.jsonlines import NAME as LOG
 from .history import STATE_FILE, Run
@@ -120,7 +121,10 @@ class Directory:
         if seen == self._state_seen or not seen:
             return
         self._state_seen = seen
-        run = Run.read(self.folder)
+        try:
+            run = Run.read(self.folder)
+        except DataError:  # one among many, or one that is being written; a report of it alone says what is wrong
+            return
         self.state, points = run.state, Points()
         points.add([entry for entry in run.log_history if isinstance(entry, dict)])
         self.run_id = self.run_id or ""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from oneloop.errors import DataError
-from oneloop.report import comparing, contents, facts
+from oneloop.report import comparing, contents, facts, write_page
 from oneloop.report.lines import Tail, sample
 from oneloop.report.reading import Directory, find_runs
 from oneloop.report.thinning import Series, thin
@@ -189,6 +189,16 @@ def test_a_comparison_names_runs_by_the_arguments_in_which_they_differ(tmp_path)
     assert ["eval_accuracy", True] in data["metrics"] and ["eval_loss", False] in data["metrics"]
     last, best, at = data["runs"][0]["metrics"]["eval_loss"]
     assert float(best) <= float(last) and at in (250, 500)
+
+
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(tmp_path):
+    write_run(tmp_path / "good", steps=50)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "trainer_state.json").write_text('{"log_history": [')
+    data = comparing.page(comparing.find([tmp_path]))
+    assert [(run["name"], run["status"]) for run in data["runs"]] == [("bad", "unknown"), ("good", "finished")]
+    with pytest.raises(DataError, match="is not the state of a run"):
+        write_page(tmp_path / "bad")
 
 
 def test_the_page_of_many_runs_stays_small(tmp_path):
