@@ -28,7 +28,9 @@ class Data(Group):
     dataloader_num_workers: int = arg(
         0, "Processes that load data; 0 loads in the main process.", aliases=("dataset_num_workers",), low=0
     )
-    dataloader_pin_memory: bool = arg(True, "Page-locked host memory, for faster copies to an accelerator; MindSpore copies in its own way.")
+    dataloader_pin_memory: bool = arg(
+        True, "Page-locked host memory, for faster copies to an accelerator; MindSpore copies in its own way."
+    )
     dataloader_persistent_workers: bool = arg(False, "Keep the loading processes alive between epochs.")
     dataloader_prefetch_factor: int | None = arg(
         None,
