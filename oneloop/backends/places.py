@@ -1,6 +1,7 @@
 """What the backends share about devices: choosing one by its name, and moving nested batches. No framework."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,17 @@ from ..processes import world
 
 
 def choose(
-    spec: Any, kinds: dict[str, str], best_first: tuple[str, ...], available: Callable[[str], int], framework: str
+    spec: Any,
+    kinds: dict[str, str],
+    best_first: tuple[str, ...],
+    available: Callable[[str], int],
+    framework: str,
+    titles: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, int | None]:
     """(kind, number) for a device's name such as "gpu:1", or None, which means the best there is.
 
-    `kinds`: what users write, and the backend's own word for it. Without a number, processes of a machine take turns.
+    `kinds`: what users write, and the backend's own word for it; `titles`: the framework's, where it is another.
+    Without a number, processes of a machine take turns.
     """
     index = ""
     if spec is None:
@@ -30,8 +37,8 @@ def choose(
     count = available(kind)
     if count == 0 or (index and int(index) >= count):
         raise ArgumentError(
-            f"device={spec!r}, but {framework} sees {count} {kind} device(s) on this machine. Leave device out to take "
-            "the best there is, or use device='cpu'."
+            f"device={spec!r}, but {framework} sees {count} {titles.get(kind, kind)} device(s) on this machine. Leave "
+            "device out to take the best there is, or use device='cpu'."
         )
     if kind in ("cpu", "mps"):
         return kind, None

@@ -165,9 +165,15 @@ def test_the_command_imports_no_framework_and_ends_cleanly_on_ctrl_c(tmp_path):
         "import sys; from oneloop.cli import main; status = main(['watch', sys.argv[1], '--port', '0']); "
         "print(sorted({'torch', 'paddle', 'mindspore'} & sys.modules.keys())); sys.exit(status)"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a job in the background passes on that it has none
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
     try:
         first = process.stdout.readline()
         address = first.split()[-4]

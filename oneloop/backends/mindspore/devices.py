@@ -43,7 +43,8 @@ def available(kind: str) -> int:
 
 def resolve(spec: str | None) -> Device:
     """A real device for "cpu", "gpu", "npu:1" or None, which means the best there is."""
-    return Device(*places.choose(spec, _KINDS, ("npu", "cuda"), available, f"MindSpore {ms.__version__}"))
+    framework = f"MindSpore {ms.__version__}"
+    return Device(*places.choose(spec, _KINDS, ("npu", "cuda"), available, framework, _TARGETS))
 
 
 def kind(device: Device) -> str:
