@@ -22,7 +22,10 @@ SCRIPTS = {
     "refuses": "from oneloop.errors import RefusedError\nraise RefusedError('not here')\n",
     "no_file": "open('/no/such/file')\n",
     "syntax": "x = (1,\n",
-    "interrupted": "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nos.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(9)\n",
+    "interrupted": (
+        "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(9)\n"
+    ),
 }
 
 

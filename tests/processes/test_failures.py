@@ -31,7 +31,7 @@ def goes_on_to_the_same_end(output, unbroken):
     assert log_lines(output) == log_lines(unbroken)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_process_is_named_and_the_run_goes_on(rank, tmp_path, unbroken):
     with Watched(2, tmp_path / "run", "--pause", 0.2) as run:
         run.signal(signal.SIGKILL, rank, step=5)
@@ -43,7 +43,7 @@ def test_a_killed_process_is_named_and_the_run_goes_on(rank, tmp_path, unbroken)
     goes_on_to_the_same_end(tmp_path / "run", unbroken)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_stopped_process_is_named_within_the_timeout(rank, tmp_path):
     with Watched(2, tmp_path / "run", "--pause", 0.2) as run:
         run.signal(signal.SIGSTOP, rank, step=3)
@@ -70,7 +70,7 @@ def test_a_process_that_fails_is_named_with_its_error(tmp_path):
         assert run.end() == 1
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_signal_to_one_process_makes_all_save_the_same_step_and_leave(rank, tmp_path, unbroken):
     with Watched(2, tmp_path / "run", "--pause", 0.1) as run:
         run.signal(signal.SIGTERM, rank, step=5)
@@ -84,7 +84,7 @@ def test_a_signal_to_one_process_makes_all_save_the_same_step_and_leave(rank, tm
 
 def test_every_process_ends_well(tmp_path):
     """Threads that outlive the interpreter abort a process at its end: the group is ended before."""
-    for number in range(3):
+    for number in range(2):
         with Watched(2, tmp_path / f"run{number}", "--steps", 2, "--no-sync") as run:
             assert run.end() == 0, run.said
             assert "rank 0 done" in run.said and "rank 1 done" in run.said

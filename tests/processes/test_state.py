@@ -8,7 +8,7 @@ from safetensors import safe_open
 from tests.processes.launch import results, run
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_processes_resume_to_the_same_bits(processes, shared):
     for each in shared(processes):
         for found in (each["resumed"], each["frozen"], each["own_means"], *each["resumed_otherwise"].values()):
