@@ -63,24 +63,31 @@ class AdamW(_Plain):
         self._kernel = ops.Adam()
 
     def construct(self, gradients: tuple[Any, ...]) -> bool:
+        numbers: dict[tuple[int, int], list[ms.Tensor]] = {}
         for group, place, p, gradient in self._members(gradients):
             self.steps[place] += 1
-            self._update(group, self.steps[place], p, self.exp_avg[place], self.exp_avg_sq[place], gradient)
+            step, average, square = self.steps[place], self.exp_avg[place], self.exp_avg_sq[place]
+            rate, (beta1, beta2) = group["lr"], group["betas"]
+            kept = 1.0 - rate * group["weight_decay"]
+            if p.dtype != ms.float32:
+                _update_half(p, gradient, average, square, rate, kept, beta1, beta2, group["eps"], step)
+                continue
+            if kept != 1.0:
+                ops.assign(p, p * kept)
+            key = (id(group), step)
+            if key not in numbers:
+                numbers[key] = _kernel_numbers(rate, beta1, beta2, group["eps"], step)
+            self._kernel(p, average, square, *numbers[key], gradient)
         return True
 
-    def _update(self, group: dict[str, Any], step: int, p: Any, average: Any, square: Any, gradient: Any) -> None:
-        rate, (beta1, beta2) = group["lr"], group["betas"]
-        kept = 1.0 - rate * group["weight_decay"]
-        if p.dtype != ms.float32:
-            _update_half(p, gradient, average, square, rate, kept, beta1, beta2, group["eps"], step)
-            return
-        if kept != 1.0:
-            ops.assign(p, p * kept)
-        power1, power2 = beta1**step, beta2**step
-        # The kernel divides by sqrt(square) + eps before it corrects for the young averages; torch adds eps after.
-        self._kernel(
-            p, average, square, power1, power2, rate, beta1, beta2, group["eps"] * (1.0 - power2) ** 0.5, gradient
-        )
+
+def _kernel_numbers(rate: float, beta1: float, beta2: float, eps: float, step: int) -> list[ms.Tensor]:
+    """The kernel's numbers as tensors: for every plain number that it has not seen yet, MindSpore prepares the kernel
+    anew, which takes ten times as long as the update, and keeps it for good."""
+    power1, power2 = beta1**step, beta2**step
+    # The kernel divides by sqrt(square) + eps before it corrects for the young averages; torch adds eps after.
+    plain = (power1, power2, rate, beta1, beta2, eps * (1.0 - power2) ** 0.5)
+    return [ms.Tensor.from_numpy(np.array(number, np.float32)) for number in plain]
 
 
 def _update_half(
