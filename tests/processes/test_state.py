@@ -17,6 +17,7 @@ def test_processes_resume_to_the_same_bits(processes, shared):
             assert len(found["again"]["losses"]) * 2 == len(found["whole"]["losses"])
 
 
+@pytest.mark.slow
 def test_each_process_has_its_own_running_means(shared):
     """With ddp_broadcast_buffers=False, before and after a resume."""
     for when in ("whole", "again"):
@@ -25,6 +26,7 @@ def test_each_process_has_its_own_running_means(shared):
         assert apart and all("running" in name for name in apart)
 
 
+@pytest.mark.slow
 def test_a_layer_that_is_frozen_for_a_while(shared):
     alone = shared(1)[0]["frozen"]["whole"]
     for each in (*shared(2), *shared(4)):
