@@ -78,6 +78,7 @@ class Team:
 
     rank = 0
     size = 1
+    speaks_ahead = False  # whether compare_later returns before the others have spoken
 
     @property
     def is_main(self) -> bool:
@@ -86,6 +87,11 @@ class Team:
     def compare(self, numbers: Sequence[float]) -> list[list[float]]:
         """A few numbers of every process, by rank: one short message, for every step."""
         return [list(numbers)]
+
+    def compare_later(self, numbers: Sequence[float]) -> Callable[[], list[list[float]]]:
+        """Like compare, for what is needed later: call the result then. Until then this process may go on."""
+        rows = self.compare(numbers)
+        return lambda: rows
 
     def everyone(self, value: Any) -> list[Any]:
         """The values of all processes, by rank, in all of them."""

@@ -109,6 +109,18 @@ class Strategy:
         """After the last micro-batch: on return the gradients are those of the update. True: wrap the model anew."""
         return False
 
+    # -- an update in which nobody waits for the others' word: they are known to have all their micro-batches
+
+    # Whether the strategy can do that now.
+    goes_ahead = False
+
+    def closing(self, so_far: Any, counts: bool) -> None:
+        """The next backward pass closes the update: the loss goes to the others with it. `so_far`: that of the passes
+        before; `counts`: the next one's is part of it."""
+
+    def add_nothing(self) -> None:
+        """Instead of passes, where none of this process's micro-batches counts: let the others' gradients through."""
+
     def mean(self, loss: Any) -> Any:
         """The mean over the processes of a loss: a scalar on the device, or None where nothing was computed."""
         return loss

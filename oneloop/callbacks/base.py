@@ -155,6 +155,16 @@ class CallbackHandler(TrainerCallback):
         }
         # Events that somebody listens to or that clear a flag; the loop passes over the others.
         self.active = {event for event in EVENTS if self._listeners[event] or event in _CLEARED}
+        self._may_ask: bool | None = None
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether any callback may ask for something that those of the other processes do not ask for."""
+        if self._may_ask is None:
+            from .asking import may_ask
+
+            self._may_ask = any(may_ask(callback, EVENTS) for callback in self.callbacks)
+        return self._may_ask
 
     def call_event(self, event: str, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         """Call one event on all that listen to it; the control that comes out."""

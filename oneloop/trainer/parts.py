@@ -1,5 +1,6 @@
 """The attributes that the parts of a Trainer share."""
 
+import signal
 import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,13 @@ class TrainerParts:
     _place: Any  # loop.Position
     _leaving: threading.Event  # the run is on its way out with an error
     _said_no_common_disk: bool
+    _told: Any  # what the processes tell each other at the start of a step: a function that waits for it
+    _step_began: float
+    _agreed: signal.Signals | None  # the signal that several processes have agreed to leave on
+    _needs_items: bool  # an override is given the number of items of all processes
+    _own_step: bool  # training_step is not overridden
+    _closes_early: bool  # the loss of this update goes to the others with its closing backward pass
+    _idle: bool  # none of this process's micro-batches counts in this update
     _stand_ins: int  # micro-batches that this process computes only because the others compute that many
     _spare: Any  # the micro-batch that it computes then
     _crosses_from: str | None  # the framework that wrote the checkpoint, where it is another one
@@ -70,7 +78,9 @@ class TrainerParts:
     _ignore_index: int | None  # None: every label counts
     _loss_sums: bool
     _class_weights: Any
-    _share: float | None
+    _share: Any
+    _own_items: float | None  # of the micro-batch under way, where it is weighed
+    _num_items: Any  # of the update: a number, or a function that waits for it
     _sharing: int  # processes whose losses are averaged, and that count their items together
     _step_divides: bool  # training_step is the user's, and divides by the items itself
     _weighed: bool  # whether our compute_loss has put the weight on the last loss, also when an override called it

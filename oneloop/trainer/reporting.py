@@ -65,7 +65,10 @@ class TrainerReporting(TrainerParts):
     @property
     def interrupted(self) -> bool:
         """A signal has asked the run to leave."""
-        return self.is_in_train and self._watch.received is not None
+        if not self.is_in_train:
+            return False
+        # Of several processes, none leaves on a signal that the others have not heard of.
+        return (self._watch.received if self.team.size == 1 else self._agreed) is not None
 
     def _leave(self) -> NoReturn:
         """Save, with what is still to be done at this step, and leave train()."""

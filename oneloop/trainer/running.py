@@ -240,8 +240,10 @@ class TrainerRunning(TrainerParts):
         self._accumulation = self.args.gradient_accumulation_steps
         self._counts_tokens = setup.token_counting(self.args)
         self._micro_items = []
-        self._share = None
+        self._own_items, self._num_items = None, None
         self._sharing = 1
+        self._told, self._agreed, self._step_began = None, None, 0.0
+        self._closes_early = self._idle = False
         self._stand_ins, self._spare = 0, None
         self._model_parts, self._work = None, (0, 0.0, 0)
         self._awaited, self._outcomes, self._hears_of_saves = [], [], False

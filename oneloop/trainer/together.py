@@ -3,11 +3,13 @@
 import contextlib
 import logging
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import randomness
 from ..data.dealing import every_nth, minds_its_sampler, with_streams_of
+from ..data.order import BatchSampler
 from ..data.permutation import key_of
 from ..data.seeding import seed_streams
 from ..processes import Team
@@ -16,6 +18,7 @@ from .parts import TrainerParts
 logger = logging.getLogger(__name__)
 
 _RANKS = -105  # keeps the random streams of the processes apart from all other seeds
+LONG_STEP = 0.1  # seconds
 _FLAGS = ("should_log", "should_evaluate", "should_save", "should_training_stop", "should_epoch_stop")
 
 
@@ -23,25 +26,69 @@ class TrainerTogether(TrainerParts):
     """What the loop asks of the other processes. A process alone answers itself, at no cost."""
 
     def share_batches(self, micro_batches: list[Any], num_items: Any) -> tuple[bool, Any]:
-        """(whether any process has a batch for the next update, the items in the batches of all)."""
+        """(whether any process has a batch for the next update, the items in the batches of all).
+
+        Where the order of the samples says that all have theirs, nobody waits here: the items are a function then,
+        which waits for the others' when the loss is weighed, after the forward pass.
+        """
         if self.team.size == 1:
             return bool(micro_batches), num_items
         computes = len(micro_batches)
         if self._counts_items and micro_batches:
             computes = sum(items != 0 for items in self._micro_items)
         spare = bool(micro_batches) or self._spare is not None
-        every = self.team.compare([float(num_items or 0), bool(micro_batches), computes, spare])
-        items, some, turns, spares = zip(*every)
+        ahead = self._goes_ahead() and len(micro_batches) == self._plan.accumulation
+        self._told = self.team.compare_later(
+            [
+                *(float(num_items or 0), bool(micro_batches), computes, spare),
+                *(self._saver.has_news, float(self._watch.received or 0), self._asks_after_step()),
+            ]
+        )
+        counts = self._counts_items and self.args.average_tokens_across_devices
+        self._sharing = self.team.size if counts else 1
+        if ahead:
+            if counts:
+                num_items = self._items_of_all if computes == len(micro_batches) else self._items_of_all()
+            self._go_ahead(micro_batches, len(micro_batches) - computes if num_items else 0)
+            return True, num_items
+        self._idle, self._closes_early = False, False
+        _, some, turns, spares, *_ = zip(*self._told())
         if self.strategy.lockstep and any(some):
             self._keep_in_step(micro_batches, int(max(turns)) - computes, [bool(s) for s in some], all(spares))
         # Whoever runs out of memory computes its micro-batches again, which must not concern the others.
         self.strategy.begin(all(turns) and not self.args.auto_find_batch_size)
-        if not self._counts_items or not self.args.average_tokens_across_devices:
-            self._sharing = 1
-            return any(some), num_items
-        self._sharing = self.team.size
-        total = sum(items)
-        return any(some), int(total) if total.is_integer() else total
+        return any(some), self._items_of_all() if counts else num_items
+
+    def _goes_ahead(self) -> bool:
+        """Whether all processes are known to have all their micro-batches for the next update, so that none asks."""
+        if not self.team.speaks_ahead or not self.strategy.goes_ahead or self._needs_items or self._split > 1:
+            return False
+        sampler = getattr(self._plan.loader, "batch_sampler", None)
+        if self.args.auto_find_batch_size or not isinstance(sampler, BatchSampler):
+            return False
+        ends = (self._place.step_in_epoch + 1) * self._plan.accumulation * sampler.batch_size * sampler.world
+        return ends <= sampler.length
+
+    def _go_ahead(self, micro_batches: list[Any], left_out: int) -> None:
+        """`left_out`: how many of the micro-batches have no label that counts. The others need not know."""
+        self._closes_early = self._own_step
+        self._idle = left_out == len(micro_batches) and not self.strategy.lockstep
+        if left_out and self.strategy.lockstep:
+            self._stand_ins, self._spare = left_out, micro_batches[0]
+        self.strategy.begin(True)
+
+    def _items_of_all(self) -> Any:
+        """The items in the batches of all processes for this update; waits for the others' word."""
+        total = sum(row[0] for row in self._told())
+        return int(total) if total.is_integer() else total
+
+    def _asks_after_step(self) -> bool:
+        """Whether wishes have to be compared after this step: a callback may have some of its own, or a clock that
+        differs between processes. After a long step it is done in any case: it costs nothing beside it, and a signal
+        that came meanwhile is heard of now, not a step later."""
+        began, self._step_began = self._step_began, time.monotonic()
+        is_long = self._step_began - began > LONG_STEP
+        return is_long or bool(self.args.save_interval_minutes) or self.callback_handler.may_ask
 
     def is_dealt(self, loader: Any) -> bool:
         """Whether a loader gives each process its own batches: ours do, and those with a DistributedSampler."""
@@ -72,26 +119,27 @@ class TrainerTogether(TrainerParts):
             self._spare = every[giver] if self._spare is None else self._spare
 
     def agree(self) -> None:
-        """After a step: what one process was asked to do, by a callback or a signal, all do."""
+        """After a step: what one process was asked to do, by a callback or a signal, all do.
+
+        A signal and the end of a save were told when the step began. What callbacks ask for is compared only where
+        there are any, in some process, that may ask for something of their own.
+        """
         if self.team.size == 1:
             return
-        control, received = self.control, self._watch.received
-        mine = [float(getattr(control, name)) for name in _FLAGS]
-        every = self.team.compare([*mine, float(self._saver.has_news), float(received or 0)])
-        *flags, news, signals = zip(*every)
-        for name, values in zip(_FLAGS, flags):
-            setattr(control, name, any(values))
+        told, self._told = self._told, None
+        if told is None or any(row[-1] for row in told()):
+            told = self._compare_wishes()
+        *_, news, signals, _ = zip(*told())
         self._hears_of_saves = any(news)
-        if received is None and any(signals):
-            self._watch.received = signal.Signals(int(max(signals)))
+        if any(signals):
+            self._agreed = self._watch.received = signal.Signals(int(max(signals)))
 
-    def agree_to_leave(self) -> bool:
-        """Whether a signal has reached any of the processes."""
-        if self.team.size > 1 and self.is_in_train:
-            heard = max(row[0] for row in self.team.compare([float(self._watch.received or 0)]))
-            if heard:
-                self._watch.received = signal.Signals(int(heard))
-        return self.interrupted
+    def _compare_wishes(self) -> Callable[[], list[list[float]]]:
+        mine = [float(getattr(self.control, name)) for name in _FLAGS]
+        every = self.team.compare([*mine, self._saver.has_news, float(self._watch.received or 0), True])
+        for name, values in zip(_FLAGS, zip(*every)):
+            setattr(self.control, name, any(values))
+        return lambda: every
 
     def _start_own_streams(self) -> None:
         """Other random numbers in every process, or all would drop the same neurons. The main one keeps its own."""

@@ -49,12 +49,14 @@ class TrainerSteps(TrainerParts):
         self._class_weights = self.backend.tensors.to_numpy(weight).astype("float64") if weighs else None
         self._own_flops = cls.floating_point_ops is not TrainerSteps.floating_point_ops
         asked = (not own_loss and reads(self.compute_loss)) or self._func_is_share
-        asked = asked or (cls.training_step is not TrainerSteps.training_step and reads(self.training_step))
+        self._own_step = cls.training_step is TrainerSteps.training_step
+        asked = asked or (not self._own_step and reads(self.training_step))
         self._asked_items = asked
+        given = [(own_loss, self._loss_takes_items), (self._own_step, self._step_takes_items)]
+        given.append((self.compute_loss_func is None, accepts(self.compute_loss_func, NUM_ITEMS)))
+        self._needs_items = any(takes and not own for own, takes in given)
         # Functional autodiff has to watch a training_step that hands its losses to backward.
-        self._watches_step = (
-            cls.training_step is not TrainerSteps.training_step and self.backend.engine.WATCHES_OVERRIDES
-        )
+        self._watches_step = not self._own_step and self.backend.engine.WATCHES_OVERRIDES
         self._counts_items = self.args.gradient_accumulation_steps > 1 or self.args.auto_find_batch_size or asked
         if self.team.size > 1 and self.args.average_tokens_across_devices:
             self._counts_items = True
@@ -73,6 +75,14 @@ class TrainerSteps(TrainerParts):
     def _items_for_step(self, num_items: Any) -> Any:
         """num_items_in_batch as training_step is given it."""
         return num_items / self._sharing if num_items and self._step_divides and self._sharing > 1 else num_items
+
+    @property
+    def _share(self) -> Any:
+        """What the mean loss of the micro-batch under way is divided by, so that it is its share in the update."""
+        if not self._own_items:
+            return None
+        total = self._num_items() if callable(self._num_items) else self._num_items
+        return total / (self._own_items * self._sharing)
 
     # -- loss
 
@@ -200,15 +210,17 @@ class TrainerSteps(TrainerParts):
         last = len(micro_batches) - 1
         weighs = bool(num_items) and (last > 0 or self.team.size > 1)
         model, closing = self.strategy.called(self.model_wrapped), last
+        self._num_items = num_items
         if weighs:
             closing = max((i for i, items in enumerate(self._micro_items) if items), default=last)
         if self._stand_ins:
             closing = -1
         for i, inputs in enumerate(micro_batches):
-            items = self._micro_items[i] if weighs else None
-            self._share = num_items / (items * self._sharing) if num_items and items else None
+            items = self._own_items = self._micro_items[i] if weighs else None
             # Without a label it has no part in the mean; its own mean would be 0/0.
             if items != 0:
+                if i == closing and self._closes_early:
+                    self.strategy.closing(total, counts=True)
                 with self.strategy.micro_batch(i == closing):
                     given = (model, inputs, self._items_for_step(num_items))[: 3 if self._step_takes_items else 2]
                     if self._watches_step:
@@ -219,15 +231,21 @@ class TrainerSteps(TrainerParts):
             if i != last:
                 self.call("on_substep_end")
         if self._stand_ins:
-            self._stand_in(model, num_items)
+            self._stand_in(model, num_items, total)
+        if self._idle:
+            if self._closes_early:
+                self.strategy.closing(total, counts=False)
+            self.strategy.add_nothing()
         if total is None and self.team.size > 1:
             self.engine.stand_by()
         return total
 
-    def _stand_in(self, model: Any, num_items: int | None) -> None:
+    def _stand_in(self, model: Any, num_items: int | None, total: Any) -> None:
         """Compute as many micro-batches as the others do, where each one is a meeting. They add nothing."""
-        count, self._stand_ins, self._share = self._stand_ins, 0, None
+        count, self._stand_ins, self._own_items = self._stand_ins, 0, None
         for i in range(count):
+            if i == count - 1 and self._closes_early:
+                self.strategy.closing(total, counts=False)
             with self.strategy.micro_batch(i == count - 1), self.strategy.muted(model):
                 given = (model, self._spare, self._items_for_step(num_items))[: 3 if self._step_takes_items else 2]
                 self.training_step(*given)
@@ -356,7 +374,7 @@ class TrainerSteps(TrainerParts):
         loss = None
         with self.backend.engine.no_gradients(), self.compute_loss_context_manager():
             if has_labels or (labels is None and self._can_return_loss):
-                self._share, self._sharing = None, 1
+                self._own_items, self._sharing = None, 1
                 loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **items)
                 loss = tensors.detach(loss).mean() if tensors.is_tensor(loss) else loss
                 logits = _without(outputs, [*ignore_keys, "loss"], drop_first=True)

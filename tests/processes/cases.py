@@ -144,6 +144,21 @@ def tokens_accumulated(folder):
     return course(train(folder, "tokens_accumulated", KIT.tagger(), data, **given))
 
 
+@case
+def labels_of_some(folder):
+    """In the second update only some of the processes have labels, and in the fourth only some micro-batches."""
+    data = tagged([5] * 40, unlabelled=[12, 13, 14, 15, 24, 25])
+    return course(train(folder, "some", KIT.tagger(), data, train_sampling_strategy="sequential"))
+
+
+@case
+def labels_of_some_accumulated(folder):
+    data = tagged([5] * 40, unlabelled=[10, 11, 12, 13, 14, 15, 24, 25])
+    half = GLOBAL_BATCH // world().size // 2
+    given = {"per_device_train_batch_size": half, "gradient_accumulation_steps": 2}
+    return course(train(folder, "some", KIT.tagger(), data, train_sampling_strategy="sequential", **given))
+
+
 # -- evaluation
 
 
@@ -273,6 +288,15 @@ def asked_by_one(folder):
         include_tokens_per_second=True,
     )
     return {"saved": asking.saved, "evaluated": asking.evaluated, "steps": trainer.state.global_step}
+
+
+@case
+def callback_of_one(folder):
+    """Only the last process has the callback at all."""
+    asking = Asking()
+    given = [asking] if world().rank == world().size - 1 else []
+    trainer = train(folder, "of_one", KIT.classifier(), rows(80), callbacks=given, eval_dataset=rows(5))
+    return {"steps": trainer.state.global_step, "saved": sorted(path.name for path in Path(folder).glob("of_one/*-*"))}
 
 
 @case

@@ -14,8 +14,10 @@ import numpy as np
 import torch
 
 from oneloop import Trainer, TrainerCallback
+from oneloop.backends.torch import parallel
 from oneloop.errors import ProcessLostError
 from oneloop.processes import world
+from oneloop.trainer import together
 from tests.backends_support import FEATURES, rows, tagged
 from tests.processes.cases import (
     CASES,
@@ -506,6 +508,42 @@ def options_of_ddp(folder):
         "static": getattr(wrapped, "static_graph", None),
         "losses": trainer.seen.losses,
     }
+
+
+class LooksOn(TrainerCallback):
+    def __init__(self):
+        self.steps = 0
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.steps = state.global_step
+        return control
+
+
+class MayAsk(LooksOn):
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop = False
+
+
+@case
+def messages(folder):
+    """How often a process waits for the word of the others in a run of 24 updates that logs and saves nothing."""
+    waited, compare, together.LONG_STEP = [], parallel.Processes.compare, 600.0
+
+    def counted(team, numbers):
+        waited.append(1)
+        return compare(team, numbers)
+
+    given = {"num_train_epochs": 1, "logging_strategy": "no", "ddp_find_unused_parameters": False}
+    found = {}
+    parallel.Processes.compare = counted
+    try:
+        for name, callback in (("looks_on", LooksOn()), ("asks", MayAsk())):
+            waited.clear()
+            trainer = train(folder, name, KIT.classifier(), rows(24 * GLOBAL_BATCH), callbacks=[callback], **given)
+            found |= {name: len(waited), "steps": trainer.state.global_step}
+    finally:
+        parallel.Processes.compare, together.LONG_STEP = compare, 0.1
+    return found
 
 
 @case

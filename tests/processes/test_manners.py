@@ -18,6 +18,19 @@ def test_what_one_process_asks_for_all_do(many):
         assert [step for step, _ in found["evaluated"]] == [3]
 
 
+def test_a_callback_of_one_process_speaks_for_all(many):
+    for each in many:
+        assert each["callback_of_one"] == {"steps": 5, "saved": ["checkpoint-2"]}
+
+
+def test_a_step_waits_for_no_message_but_its_gradients(shared):
+    """A callback that only looks on costs nothing; one that may ask for something costs one message a step."""
+    for each in shared(2):
+        found = each["messages"]
+        assert found["looks_on"] <= 3
+        assert found["asks"] >= found["steps"]
+
+
 def test_an_unused_layer_is_found_and_the_main_processs_weights_count(many):
     for each in many:
         assert each["unused_parameters"]["finds"] is True

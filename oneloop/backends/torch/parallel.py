@@ -9,7 +9,7 @@ import atexit
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -83,6 +83,8 @@ def leave() -> None:
 class Processes(Team):
     """The team over torch.distributed: short messages between hosts, over gloo."""
 
+    speaks_ahead = True
+
     def __init__(self, timeout: Any, own: bool) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.own = own  # whether the group is ours to end
@@ -95,9 +97,12 @@ class Processes(Team):
         if self.own and dist.is_initialized():
             dist.destroy_process_group()
 
-    @contextlib.contextmanager
-    def _speaking(self) -> Iterable[None]:
+    def _speaking(self) -> contextlib.AbstractContextManager:
         self.signs.meetings += 1
+        return self._explaining()
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
@@ -117,6 +122,22 @@ class Processes(Team):
         with self._speaking():
             dist.all_gather(every, own, group=self.host)
         return [of_rank.tolist() for of_rank in every]
+
+    def compare_later(self, numbers: Sequence[float]) -> Callable[[], list[list[float]]]:
+        own = torch.tensor(numbers, dtype=torch.float64)
+        every = [torch.empty_like(own) for _ in range(self.size)]
+        with self._speaking():
+            message = dist.all_gather(every, own, group=self.host, async_op=True)
+        rows: list[list[float]] = []
+
+        def told() -> list[list[float]]:
+            if not rows:
+                with self._explaining():
+                    message.wait()
+                rows.extend(of_rank.tolist() for of_rank in every)
+            return rows
+
+        return told
 
     def everyone(self, value: Any) -> list[Any]:
         every: list[Any] = [None] * self.size
@@ -164,6 +185,9 @@ class Alone(Strategy):
     def __init__(self, args: Any, team: Team) -> None:
         super().__init__(args, team, sys.modules[__package__])
 
+    def send_loss(self, loss: torch.Tensor) -> None:
+        """A backward pass is about to start from it."""
+
     def local(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         """What of the gradients lies in this process: plain tensors that can be changed in place."""
         return gradients
@@ -201,6 +225,17 @@ class SteadyDDP(DistributedDataParallel):
         parameters, sparse = super()._build_params_for_reducer()
         return (parameters[::-1], sparse[::-1]) if self.steady else (parameters, sparse)
 
+    def nothing(self) -> torch.Tensor:
+        """A loss of zero that every parameter is in, without a pass through the model. DDP takes it for one."""
+        run, self._run_ddp_forward = self._run_ddp_forward, self._nothing
+        try:
+            return self()
+        finally:
+            self._run_ddp_forward = run
+
+    def _nothing(self) -> torch.Tensor:
+        return torch.stack([p.flatten()[0] * 0.0 for p in self.module.parameters() if p.requires_grad]).sum()
+
 
 class DataParallel(Alone):
     """Every process has the whole model; gradients are averaged by DDP while the backward pass goes on.
@@ -212,12 +247,15 @@ class DataParallel(Alone):
 
     def __init__(self, args: Any, team: Team) -> None:
         super().__init__(args, team)
-        self.ddp: DistributedDataParallel | None = None
+        self.ddp: SteadyDDP | None = None
         self.model: nn.Module | None = None
         self.unused: bool | None = None
         self._direct = False
+        self._own: list[nn.Parameter] = []
         self._trained: list[bool] = []
         self._changed = False
+        self._closing: tuple[Any, bool] | None = None  # the loss before the pass under way, whether its own counts
+        self._sent: tuple[torch.Tensor, Any] | None = None  # the loss on its way, and the message
 
     def own_buffers(self, model: nn.Module) -> list[torch.Tensor]:
         apart = self.args.ddp_broadcast_buffers is False and not self.team.is_main
@@ -245,7 +283,8 @@ class DataParallel(Alone):
             "broadcast_buffers": args.ddp_broadcast_buffers,
             "static_graph": args.ddp_static_graph,
         }
-        one_device = len({p.device for p in model.parameters()}) == 1 and args.device.type != "cpu"
+        self._own = list(model.parameters())
+        one_device = len({p.device for p in self._own}) == 1 and args.device.type != "cpu"
         self._trained = self._now_trained()
         self.ddp = SteadyDDP(
             model,
@@ -267,8 +306,19 @@ class DataParallel(Alone):
         return self.model if self._direct else wrapped
 
     def _now_trained(self) -> list[bool]:
-        assert self.model is not None
-        return [p.requires_grad for p in self.model.parameters()]
+        return [p.requires_grad for p in self._own]
+
+    @property
+    def goes_ahead(self) -> bool:
+        """DDP that may meet a process without a part in the loss, which then adds nothing."""
+        return self.ddp is not None and not self.args.ddp_static_graph
+
+    def add_nothing(self) -> None:
+        assert self.ddp is not None
+        loss = None if self._direct else self.ddp.nothing()
+        self.send_loss(None)  # after DDP's own messages of a forward pass, as in the other processes
+        if loss is not None:
+            loss.backward()
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
         if last or self._direct:
@@ -278,7 +328,7 @@ class DataParallel(Alone):
 
     def finish(self, parameters: list[nn.Parameter]) -> bool:
         assert self.model is not None
-        own = list(self.model.parameters())
+        own = self._own or list(self.model.parameters())
         if self._direct:
             _average(parameters, self.team.size)
         elif len(parameters) > len(own):  # those of a criterion, which DDP does not know
@@ -292,13 +342,32 @@ class DataParallel(Alone):
     def rewrap(self) -> nn.Module:
         return self._wrapped()
 
-    def mean(self, loss: Any) -> Any:
+    def closing(self, so_far: Any, counts: bool) -> None:
+        self._closing = (so_far, counts)
+
+    def send_loss(self, loss: Any) -> None:
+        """Called before the closing backward pass, so that the loss is on its way while gradients are computed."""
+        if self._closing is None:
+            return
+        (so_far, counts), self._closing = self._closing, None
+        if counts:
+            so_far = loss.detach() if so_far is None else so_far + loss.detach()
+        self._send_loss(so_far)
+
+    def _send_loss(self, loss: Any) -> None:
         device = self.args.device
         value = (
             torch.zeros((), device=device) if loss is None else torch.as_tensor(loss, device=device).detach().clone()
         )
         value = value.float().reshape(())
-        dist.all_reduce(value)
+        self._sent = value, dist.all_reduce(value, async_op=True)
+
+    def mean(self, loss: Any) -> Any:
+        if self._sent is None:
+            self._send_loss(loss)
+        assert self._sent is not None
+        (value, message), self._sent, self._closing = self._sent, None, None
+        message.wait()
         return value / self.team.size
 
     def settle(self, model: nn.Module) -> None:

@@ -226,6 +226,10 @@ class FullyShared(DataParallel):
 
     # -- an update
 
+    @property
+    def goes_ahead(self) -> bool:
+        return True
+
     def begin(self, all_take_part: bool) -> None:
         if self.args.ddp_broadcast_buffers is not False and self.root is not None:
             _from_main(list(self.root.buffers()))
