@@ -55,7 +55,7 @@ class TrainerRunning(TrainerParts):
         self.is_in_train = True
         undo = self._before_training()
         try:
-            with Watch(args.preemption_signals) as self._watch, lost_processes(self.team):
+            with Watch(args.preemption_signals) as self._watch, lost_processes(self.team, self._watch):
                 return self._train(checkpoint, trial)
         except BaseException as error:
             self._leaving.set()

@@ -12,6 +12,8 @@ from ..data.dealing import every_nth, minds_its_sampler, with_streams_of
 from ..data.order import BatchSampler
 from ..data.permutation import key_of
 from ..data.seeding import seed_streams
+from ..errors import ProcessLostError
+from ..preemption import Watch
 from ..processes import Team
 from .parts import TrainerParts
 
@@ -166,12 +168,16 @@ class TrainerTogether(TrainerParts):
 
 
 @contextlib.contextmanager
-def lost_processes(team: Team) -> Iterator[None]:
+def lost_processes(team: Team, watch: Watch | None = None) -> Iterator[None]:
     """What the framework says when another process is gone, in words that name it."""
     try:
         yield
     except Exception as error:
-        lost = team.explain(error)
+        lost = error if isinstance(error, ProcessLostError) else team.explain(error)
         if lost is None:
+            raise
+        if watch is not None:
+            watch.leave_with_others()  # the launcher is about to end this one too, before it could say why
+        if lost is error:
             raise
         raise lost from error
