@@ -20,7 +20,7 @@ from .parts import TrainerParts
 logger = logging.getLogger(__name__)
 
 _RANKS = -105  # keeps the random streams of the processes apart from all other seeds
-LONG_STEP = 0.1  # seconds
+LONG_STEP = 0.5  # seconds
 _FLAGS = ("should_log", "should_evaluate", "should_save", "should_training_stop", "should_epoch_stop")
 
 

@@ -527,7 +527,8 @@ class MayAsk(LooksOn):
 @case
 def messages(folder):
     """How often a process waits for the word of the others in a run of 24 updates that logs and saves nothing."""
-    waited, compare, together.LONG_STEP = [], parallel.Processes.compare, 600.0
+    waited, compare, long = [], parallel.Processes.compare, together.LONG_STEP
+    together.LONG_STEP = 600.0
 
     def counted(team, numbers):
         waited.append(1)
@@ -542,7 +543,7 @@ def messages(folder):
             trainer = train(folder, name, KIT.classifier(), rows(24 * GLOBAL_BATCH), callbacks=[callback], **given)
             found |= {name: len(waited), "steps": trainer.state.global_step}
     finally:
-        parallel.Processes.compare, together.LONG_STEP = compare, 0.1
+        parallel.Processes.compare, together.LONG_STEP = compare, long
     return found
 
 
