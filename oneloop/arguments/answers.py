@@ -459,6 +459,9 @@ IDLE = (
     "log_level_replica", "log_on_each_node", "save_on_each_node", "sharding", "sharding_degree", "fsdp_config",
 )  # fmt: skip
 
+# What a framework sees to by itself, whatever is given.
+BY_ITSELF = {("dataloader_pin_memory", "mindspore")}
+
 
 def check(args: Any, backend: str, device: str) -> None:
     """Raise one error that lists everything these arguments ask for and cannot have."""
@@ -488,9 +491,11 @@ def refused_by(argument: str, backend: str) -> list[Refusal]:
 
 
 def answer(argument: str, backend: str) -> str:
-    """works, works in part, idle (nothing to do for one process), refuses or later."""
+    """works, works in part, idle (nothing to do for one process), by itself (see BY_ITSELF), refuses or later."""
     if backend in COMING:
         return "later"
+    if (argument, backend) in BY_ITSELF:
+        return "by itself"
     argument = COMPANIONS.get(argument, argument)
     refusals = refused_by(argument, backend)
     whole = [refusal for refusal in refusals if refusal.shown in ("any", "True") and not refusal.devices]
