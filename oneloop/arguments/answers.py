@@ -346,7 +346,13 @@ def _bf16(name: str) -> Refusal:
 
 ON_MINDSPORE: tuple[Refusal, ...] = (
     *(_bf16(name) for name in ("bf16", "bf16_full_eval")),
-    *(_of_torch(name, "mindspore", "MindSpore") for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")),
+    *(_of_torch(name, "mindspore", "MindSpore") for name in (*OPTIMIZERS, "adamw_anyprecision")),
+    Refusal(
+        "optim", "adafactor", lambda args: args.optim == "adafactor",
+        "MindSpore's nn.AdaFactor is for Ascend, and leaves the weight decay of parameter groups aside",
+        'optim="adamw", "sgd", "rmsprop" or "adagrad", or an optimizer of your own in optimizers=',
+        backends=("mindspore",),
+    ),
     Refusal(
         "torch_compile_backend", "any", lambda args: args.torch_compile_backend is not None,
         "it is a compiler of torch", "leave it out: torch_compile=True alone is compiled by mindspore.jit",

@@ -5,7 +5,7 @@ import pytest
 
 from oneloop import EvalPrediction, Trainer
 from oneloop.errors import ArgumentError, DataError
-from tests.backends_support import refuses_half, rows, same_bytes, tagged
+from tests.backends_support import RESOLUTION, refuses_half, rows, same_bytes, tagged
 
 
 def keep(into):
@@ -237,7 +237,7 @@ def test_evaluating_in_half_precision_leaves_the_weights_as_they_were(backend, a
     half.data_collator = backend.half_collator(kind)
     low = half.evaluate()["eval_loss"]
     full = make(backend.classifier(norm=norm), eval_dataset=rows(10)).evaluate()["eval_loss"]
-    assert low != full and low == pytest.approx(full, rel=0.05)
+    assert low != full and low == pytest.approx(full, rel=RESOLUTION[kind[:4]])
     assert same_bytes(before, backend.weights(model))
 
 
