@@ -461,12 +461,12 @@ COMPANIONS = {
 # Arguments that several processes or machines need, and that leave one process nothing to do.
 IDLE = (
     "average_tokens_across_devices", "ddp_backend", "ddp_broadcast_buffers", "ddp_bucket_cap_mb",
-    "ddp_find_unused_parameters", "ddp_static_graph", "ddp_timeout", "eval_use_gather_object", "local_rank",
+    "ddp_find_unused_parameters", "ddp_static_graph", "ddp_timeout", "local_rank",
     "log_level_replica", "log_on_each_node", "save_on_each_node", "sharding", "sharding_degree", "fsdp_config",
 )  # fmt: skip
 
-# What a framework sees to by itself, whatever is given.
-BY_ITSELF = {("dataloader_pin_memory", "mindspore")}
+# What is seen to by itself, whatever is given.
+BY_ITSELF = {("dataloader_pin_memory", "mindspore"), *(("eval_use_gather_object", name) for name in RELEASED)}
 
 
 def check(args: Any, backend: str, device: str) -> None:

@@ -36,7 +36,7 @@ command line (`--learning_rate 1e-4`). Nothing is ignored in silence. To each ar
   the model, which says why and what to use instead.
 
 "later" is a refusal that a later release lifts. "for several processes" is accepted, and leaves a single process
-nothing to do. "by itself" is accepted too, and the framework goes its own way about it, whatever the value. An unknown
+nothing to do. "by itself" is accepted too, and what it asks for is seen to in one way, whatever the value. An unknown
 name is an error that suggests the nearest one, and a value of the wrong type or out of range is an error that shows
 what is allowed. Numbers and dicts may be given as text (`"1e-4"`, `'{"min_lr": 1e-6}'`), lists as `"a,b"`.
 
