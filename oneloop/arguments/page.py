@@ -27,7 +27,8 @@ OPENING = """\
 <!-- Written by `python -m oneloop.arguments.page`; change the declarations in oneloop/arguments/, not this file. -->
 
 Every argument of `TrainingArguments`, in Python (`TrainingArguments("output", learning_rate=1e-4)`) and on the
-command line (`--learning_rate 1e-4`). Nothing is ignored in silence. To each argument there is one of three answers:
+command line (`--learning_rate 1e-4`). Nothing is ignored in silence: one that comes to nothing because of another is
+told of before the run. To each argument there is one of three answers:
 
 - **works**: it changes what happens.
 - **maps**: it is another spelling, and sets the argument in whose row it stands. It can be read and set under both
