@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from .errors import ModelError
+
 PADDING = -100
 
 
@@ -146,13 +148,25 @@ def _map(value: Any, function: Callable[[Any], Any]) -> Any:
 
 def _both(tree: Any, value: Any) -> None:
     if isinstance(tree, dict):
+        if not isinstance(value, dict) or tree.keys() != value.keys():
+            raise _other_parts(list(tree), list(value) if isinstance(value, dict) else type(value).__name__)
         for key, inner in tree.items():
             _both(inner, value[key])
     elif isinstance(tree, tuple):
-        for inner, part in zip(tree, value, strict=True):
+        if not isinstance(value, (list, tuple)) or len(tree) != len(value):
+            raise _other_parts(len(tree), len(value) if isinstance(value, (list, tuple)) else type(value).__name__)
+        for inner, part in zip(tree, value):
             _both(inner, part)
     elif tree is not None:
         tree.add(value)
+
+
+def _other_parts(first: Any, now: Any) -> ModelError:
+    return ModelError(
+        f"an output of the evaluation has other parts in one batch ({now}) than in the first ({first}), so the batches "
+        "do not make whole arrays. Name the output in ignore_keys, or set eval_do_concat_batches=False, which keeps "
+        "the batches apart."
+    )
 
 
 map_leaves = _map

@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import threading
+from multiprocessing import current_process, parent_process
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -93,14 +94,20 @@ class Watch:
         raise Preempted(text)
 
 
+def main_process_lives(parent: int | None) -> bool:
+    """In a worker: whether the main process, of this number, is still there."""
+    main = parent_process()
+    if main is not None and getattr(current_process(), "_start_method", None) == "forkserver":
+        return main.is_alive()  # the system's parent of this process is the server that forks
+    return os.getppid() == parent
+
+
 def leave_to_main_process(worker: int = 0) -> None:
     """In a loader's worker: a signal to all processes of a job must not take the data from the step under way.
 
     The main process ends its workers, if need be by SIGTERM; one that comes from elsewhere is passed over. A worker
     whose main process has been killed ends by itself, also one that had not yet begun to look for it.
     """
-    from multiprocessing import parent_process
-
     main = parent_process()
     parent = os.getppid() if main is None else main.pid
     for number in signal.valid_signals() - {signal.SIGTERM}:
@@ -111,7 +118,7 @@ def leave_to_main_process(worker: int = 0) -> None:
         return
 
     def wait_for_parent() -> None:
-        while os.getppid() == parent:
+        while main_process_lives(parent):
             received = signal.sigtimedwait([signal.SIGTERM], 5.0)
             if received is not None and received.si_pid == parent:
                 break

@@ -13,6 +13,7 @@ import pytest
 FEATURES = 6
 CLASSES = 3
 WORDS = 17
+RESOLUTION = {"bf16": 2.0**-8, "fp16": 2.0**-11}  # how far apart neighbouring numbers are, relative to them
 JOB_WORDS, JOB_WIDTH, JOB_CLASSES = 23, 12, 3  # of tests/state/job.py
 
 

@@ -346,7 +346,13 @@ def _bf16(name: str) -> Refusal:
 
 ON_MINDSPORE: tuple[Refusal, ...] = (
     *(_bf16(name) for name in ("bf16", "bf16_full_eval")),
-    *(_of_torch(name, "mindspore", "MindSpore") for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")),
+    *(_of_torch(name, "mindspore", "MindSpore") for name in (*OPTIMIZERS, "adamw_anyprecision")),
+    Refusal(
+        "optim", "adafactor", lambda args: args.optim == "adafactor",
+        "MindSpore's nn.AdaFactor is for Ascend, and leaves the weight decay of parameter groups aside",
+        'optim="adamw", "sgd", "rmsprop" or "adagrad", or an optimizer of your own in optimizers=',
+        backends=("mindspore",),
+    ),
     Refusal(
         "torch_compile_backend", "any", lambda args: args.torch_compile_backend is not None,
         "it is a compiler of torch", "leave it out: torch_compile=True alone is compiled by mindspore.jit",
@@ -455,9 +461,12 @@ COMPANIONS = {
 # Arguments that several processes or machines need, and that leave one process nothing to do.
 IDLE = (
     "average_tokens_across_devices", "ddp_backend", "ddp_broadcast_buffers", "ddp_bucket_cap_mb",
-    "ddp_find_unused_parameters", "ddp_static_graph", "ddp_timeout", "eval_use_gather_object", "local_rank",
+    "ddp_find_unused_parameters", "ddp_static_graph", "ddp_timeout", "local_rank",
     "log_level_replica", "log_on_each_node", "save_on_each_node", "sharding", "sharding_degree", "fsdp_config",
 )  # fmt: skip
+
+# What is seen to by itself, whatever is given.
+BY_ITSELF = {("dataloader_pin_memory", "mindspore"), *(("eval_use_gather_object", name) for name in RELEASED)}
 
 
 def check(args: Any, backend: str, device: str) -> None:
@@ -488,9 +497,11 @@ def refused_by(argument: str, backend: str) -> list[Refusal]:
 
 
 def answer(argument: str, backend: str) -> str:
-    """works, works in part, idle (nothing to do for one process), refuses or later."""
+    """works, works in part, idle (nothing to do for one process), by itself (see BY_ITSELF), refuses or later."""
     if backend in COMING:
         return "later"
+    if (argument, backend) in BY_ITSELF:
+        return "by itself"
     argument = COMPANIONS.get(argument, argument)
     refusals = refused_by(argument, backend)
     whole = [refusal for refusal in refusals if refusal.shown in ("any", "True") and not refusal.devices]

@@ -51,7 +51,7 @@ class Evaluation(Group):
     )
     eval_do_concat_batches: bool = arg(True, "False hands the outputs to compute_metrics as a list of batches.")
     eval_use_gather_object: bool = arg(
-        False, "With several processes: gather outputs that are not tensors. One process has nothing to gather."
+        False, "With several processes: outputs that are not tensors are gathered too, with it or without."
     )
     minimum_eval_times: int | None = arg(None, "Lowers eval_steps until there are at least so many.", low=1)
     prediction_loss_only: bool = arg(False, "Keep the loss alone, no outputs.")

@@ -16,6 +16,7 @@ ANSWERS = {
     "works": "works",
     "works in part": "works, with [exceptions](#refused)",
     "idle": "for several processes",
+    "by itself": "by itself",
     "refuses": "[refuses](#refused)",
     "later": "later",
 }
@@ -26,7 +27,8 @@ OPENING = """\
 <!-- Written by `python -m oneloop.arguments.page`; change the declarations in oneloop/arguments/, not this file. -->
 
 Every argument of `TrainingArguments`, in Python (`TrainingArguments("output", learning_rate=1e-4)`) and on the
-command line (`--learning_rate 1e-4`). Nothing is ignored in silence. To each argument there is one of three answers:
+command line (`--learning_rate 1e-4`). Nothing is ignored in silence: one that comes to nothing because of another is
+told of before the run. To each argument there is one of three answers:
 
 - **works**: it changes what happens.
 - **maps**: it is another spelling, and sets the argument in whose row it stands. It can be read and set under both
@@ -35,9 +37,9 @@ command line (`--learning_rate 1e-4`). Nothing is ignored in silence. To each ar
   the model, which says why and what to use instead.
 
 "later" is a refusal that a later release lifts. "for several processes" is accepted, and leaves a single process
-nothing to do. An unknown name is an error that suggests the nearest one, and a value of the wrong type or out of range
-is an error that shows what is allowed. Numbers and dicts may be given as text (`"1e-4"`, `'{"min_lr": 1e-6}'`), lists
-as `"a,b"`.
+nothing to do. "by itself" is accepted too, and what it asks for is seen to in one way, whatever the value. An unknown
+name is an error that suggests the nearest one, and a value of the wrong type or out of range is an error that shows
+what is allowed. Numbers and dicts may be given as text (`"1e-4"`, `'{"min_lr": 1e-6}'`), lists as `"a,b"`.
 
 """
 

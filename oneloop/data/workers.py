@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ..errors import DataError
+from ..preemption import main_process_lives
 
 END = "oneloop: no more batches"  # what a worker's function returns when it has nothing left
 _ORPHAN = 2.0  # seconds between two looks at whether the main process is still there
@@ -172,7 +173,7 @@ def _read(pipe: Connection, tasks: "queue.SimpleQueue[Any]", parent: int) -> Non
     try:
         while True:
             while not pipe.poll(_ORPHAN):
-                if os.getppid() != parent:
+                if not main_process_lives(parent):
                     os._exit(0)
             tasks.put(pipe.recv())
     except (EOFError, OSError):

@@ -372,8 +372,9 @@ class TrainerResuming(TrainerParts):
 
         logger.warning(
             "The training data cannot be positioned, so the resumed run reads %d batches again and drops them. "
-            "A data set with a length and an index, or with state_dict and load_state_dict, resumes at once; "
-            "ignore_data_skip=True starts the epoch anew.",
+            "A data set with a length and an index resumes at once, and so does one with state_dict and "
+            "load_state_dict that no other process loads (dataloader_num_workers=0); ignore_data_skip=True starts the "
+            "epoch anew.",
             count,
         )
         for _ in tqdm(range(count), desc="skipping", disable=self.args.disable_tqdm):

@@ -15,7 +15,7 @@ from ..measuring import LossMeter, speed_metrics
 from ..outputs import TrainOutput
 from ..preemption import Watch
 from ..state import TrainerControl, TrainerState
-from . import setup
+from . import notices, setup
 from .checks import has_length
 from .model_files import check_writable
 from .parts import TrainerParts
@@ -225,6 +225,8 @@ class TrainerRunning(TrainerParts):
             plan.max_steps if plan.max_steps > 0 else "unknown",
             "" if checkpoint is None else f", going on from {checkpoint} at step {self.state.global_step}",
         )
+        if self.team.is_main:
+            notices.tell(self.args, plan.max_steps, self.compute_metrics is not None)
 
     def is_over(self, plan: loop.Plan) -> bool:
         """The last step is done, or a callback has stopped the run."""

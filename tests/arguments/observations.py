@@ -77,9 +77,9 @@ DATA = {
     "dataloader_persistent_workers": shows(
         sights.loaders, (False, 2), (True, 1), max_steps=-1, num_train_epochs=2, **workers
     ),
-    "dataloader_prefetch_factor": shows(sights.loader("prefetch_factor"), (1, 1), (3, 3), **workers),
+    "dataloader_prefetch_factor": shows(sights.made_ahead, (1, 1), (3, 3), **workers),
     "dataloader_multiprocessing_context": shows(
-        sights.start_method, ("fork", "fork"), ("spawn", "spawn"), ("forkserver", "forkserver"), **workers
+        sights.start_method, ("fork", "fork"), ("forkserver", "forkserver"), max_steps=1, **workers
     ),
     "dataloader_in_order": shows(
         sights.arrival,

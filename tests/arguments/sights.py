@@ -21,6 +21,8 @@ from oneloop.errors import OneloopError
 from oneloop.preemption import Preempted
 from oneloop.search.trials import compared
 from tests.arguments.scenes import SAMPLES, Located, Notes, Plain, Words, samples, sentences
+from tests.arguments.started_in import METHODS, Started
+from tests.backends_support import kit_module
 
 
 def weights(scene, **parts):
@@ -94,10 +96,6 @@ def loaders(scene):
     return len(set(itertools.chain(*notes("origin")(scene, data=Located()))) - {os.getpid()})
 
 
-def loader(attribute):
-    return lambda scene: getattr(scene.trainer().get_train_dataloader(), attribute)
-
-
 def pinned(scene):
     """Whether the loader pins memory when there is an accelerator: one is made up, and no batch is read."""
     trainer = scene.trainer()
@@ -107,7 +105,30 @@ def pinned(scene):
 
 
 def start_method(scene):
-    return scene.trainer().get_train_dataloader().multiprocessing_context.get_start_method()
+    """How the process that loaded the first batch was started."""
+    (kind,) = set(scene.train(data=Started()).model.calls[0]["origin"])
+    return METHODS[list(METHODS)[kind]]
+
+
+def made_ahead(scene):
+    """Batches that the loading process has been asked for beyond the first when that arrives."""
+    loader, asked = scene.trainer().get_train_dataloader(), []
+    cls = type(loader.batch_sampler)
+    plain = cls.__iter__
+
+    def counting(sampler):
+        for indices in plain(sampler):
+            asked.append(indices)
+            yield indices
+
+    with scene.monkeypatch.context() as patch:
+        patch.setattr(cls, "__iter__", counting)
+        batches = iter(loader)
+        next(batches)
+        found = len(asked) - 1
+    for _ in batches:  # so that its process ends
+        pass
+    return found
 
 
 class Overtaking(torch.utils.data.Dataset):
@@ -509,13 +530,10 @@ def script(scene):
 def deterministic(scene):
     """Whether the framework is told to be so; the setting is put back."""
     scene.monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.backends.cudnn.deterministic
-    try:
+    kit = kit_module(scene.framework).Kit()
+    with kit.undone_determinism():
         scene.train()
-        return torch.are_deterministic_algorithms_enabled()
-    finally:
-        torch.use_deterministic_algorithms(False)
-        torch.backends.cudnn.deterministic = before
+        return kit.is_deterministic()
 
 
 def log_level(scene):

@@ -144,7 +144,6 @@ IDLE = {
     "ddp_find_unused_parameters": True,
     "ddp_static_graph": True,
     "ddp_timeout": 60,
-    "eval_use_gather_object": True,
     "local_rank": 0,
     "log_level_replica": "error",
     "log_on_each_node": False,

@@ -77,7 +77,7 @@ FIELDS = {
     "greater_is_better": False, "ignore_data_skip": True, "label_smoothing_factor": 0.1, "optim": "sgd",
     "optim_args": "momentum=0.9", "adafactor": False, "group_by_length": True, "length_column_name": "size",
     "report_to": "none", "dataloader_pin_memory": False, "dataloader_persistent_workers": True,
-    "skip_memory_metrics": False, "resume_from_checkpoint": "none", "gradient_checkpointing": True,
+    "skip_memory_metrics": False, "resume_from_checkpoint": "latest", "gradient_checkpointing": True,
     "include_inputs_for_metrics": True, "auto_find_batch_size": True, "full_determinism": True,
     "include_tokens_per_second": True, "include_num_input_tokens_seen": True, "neftune_noise_alpha": 5.0,
 }  # fmt: skip
@@ -88,4 +88,7 @@ def test_every_field_of_its_arguments_works_on_mindspore(name, tmp_path):
     given = {"output_dir": str(tmp_path), "report_to": "none", name: FIELDS[name]}
     if name == "dataloader_persistent_workers" or name == "dataloader_prefetch_factor":
         given["dataloader_num_workers"] = 1
-    TrainingArguments(**given).check_backend("mindspore", "cpu")
+    args = TrainingArguments(**given)
+    args.check_backend("mindspore", "cpu")
+    read = "all" if name == "include_num_input_tokens_seen" else FIELDS[name]  # its True is one of three words here
+    assert getattr(args, name) == read

@@ -9,6 +9,7 @@ from transformers import BertForSequenceClassification
 
 from oneloop import Trainer, TrainingArguments
 from oneloop.errors import CheckpointError
+from tests.backends_support import RESOLUTION
 
 
 def logged(trainer, name):
@@ -31,7 +32,7 @@ def test_step_by_step(run_script, tmp_path):
     assert folders == ["checkpoint-120", "checkpoint-40", "checkpoint-80"]
     # The model that was loaded with another data type keeps it.
     trainer = Trainer(model=names["half_model"], args=args, eval_dataset=names["eval_dataset"])
-    assert trainer.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=2e-3)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=2e-3)  # the loss itself is in float16
     assert next(trainer.model.parameters()).dtype == torch.float16
 
 
@@ -70,7 +71,7 @@ def test_the_advanced_section(run_script):
     assert recomputed.training_loss == plain.training_loss < math.log(2)
     for kind in ("fp16", "bf16"):
         trainer, result = names[kind]
-        assert result.training_loss == pytest.approx(plain.training_loss, abs=5e-3)
+        assert result.training_loss == pytest.approx(plain.training_loss, abs=RESOLUTION[kind])
         assert result.training_loss != plain.training_loss
         assert {parameter.dtype for parameter in trainer.model.parameters()} == {torch.float32}
     assert names["recomputed"][0].model.is_gradient_checkpointing

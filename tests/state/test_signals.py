@@ -110,21 +110,26 @@ import multiprocessing, os, signal, sys, time
 from oneloop.preemption import leave_to_main_process
 
 def worker():
-    while os.getppid() == multiprocessing.parent_process().pid:  # the main process dies before anyone looks
+    while multiprocessing.parent_process().is_alive():  # the main process dies before anyone looks
         time.sleep(0.01)
     leave_to_main_process()
     time.sleep(600)
 
-child = multiprocessing.get_context("fork").Process(target=worker)
-child.start()
-print(child.pid, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
+if __name__ == "__main__":
+    child = multiprocessing.get_context(sys.argv[1]).Process(target=worker)
+    child.start()
+    print(child.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_worker_does_not_outlive_a_killed_run():
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_worker_does_not_outlive_a_killed_run(tmp_path, method):
     """Not even one whose main process died before the worker could remember who it was."""
-    main = subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, env=environment(), text=True)
+    script = tmp_path / "orphan.py"
+    script.write_text(ORPHAN)
+    command = [sys.executable, str(script), method]
+    main = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), text=True)
     worker = os.pidfd_open(int(main.stdout.readline()))
     assert main.wait(60) == -signal.SIGKILL
     assert select.select([worker], [], [], 120)[0], "the worker is still there"

@@ -7,7 +7,7 @@ import pytest
 
 from oneloop import Trainer
 from oneloop.errors import NonFiniteError
-from tests.backends_support import largest_difference, refuses_half, rows, same_bytes, tagged
+from tests.backends_support import RESOLUTION, largest_difference, refuses_half, rows, same_bytes, tagged
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 8, "max_steps": 6, "logging_steps": 1}
 
@@ -34,8 +34,8 @@ def test_autocast_changes_the_numbers_a_little(backend, arguments, results, half
         return
     full, low = results(), results(**{half: True})
     assert full[0] != low[0]
-    np.testing.assert_allclose(full[0], low[0], rtol=0.02)
-    assert 0 < largest_difference(full[1], low[1]) < 0.02
+    np.testing.assert_allclose(full[0], low[0], rtol=RESOLUTION[half])
+    assert 0 < largest_difference(full[1], low[1]) < RESOLUTION[half]
     assert low[1]["head.weight"].dtype == np.float32, "weights stay in float32"
 
 
@@ -63,7 +63,7 @@ def test_evaluation_uses_autocast_too(backend, arguments):
     for half in (False, True):
         trainer = Trainer(backend.classifier(), arguments(bf16=half), eval_dataset=rows(24))
         scores.append(trainer.evaluate()["eval_loss"])
-    assert scores[0] != scores[1] and scores[0] == pytest.approx(scores[1], rel=0.02)
+    assert scores[0] != scores[1] and scores[0] == pytest.approx(scores[1], rel=RESOLUTION["bf16"])
 
 
 def test_label_smoothing_is_the_frameworks(backend, arguments):

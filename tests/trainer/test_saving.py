@@ -185,8 +185,10 @@ def histories(trainer):
         {"eval_strategy": "epoch", "optim": "adamw_torch", "lr_scheduler_type": "reduce_lr_on_plateau"},
         {"dataloader_num_workers": 2},
         {"fp16": True, "scale_loss": 2.0**20},
+        {"optim": "rmsprop", "weight_decay": 0.1},
+        {"optim": "adagrad", "weight_decay": 0.1},
     ],
-    ids=["plain", "accumulation", "groups", "plateau", "workers", "scaler"],
+    ids=["plain", "accumulation", "groups", "plateau", "workers", "scaler", "rmsprop", "adagrad"],
 )
 def test_a_resumed_run_is_the_unbroken_one(backend, arguments, trained, tmp_path, given):
     if refuses_half(backend, arguments, **given):

@@ -95,6 +95,9 @@ def empty_cache(device: Device) -> None:
 
 
 def allow_tf32(on: bool) -> None:
-    """TF32 matrix products and convolutions on NVIDIA devices."""
+    """TF32 matrix products and convolutions on NVIDIA devices; elsewhere there is nothing to switch, and MindSpore
+    would write an error to the terminal."""
+    if not available("cuda"):
+        return
     ms.device_context.gpu.op_precision.matmul_allow_tf32(on)
     ms.device_context.gpu.op_precision.conv_allow_tf32(on)

@@ -15,7 +15,10 @@ import numpy as np
 
 from ...errors import MissingPackageError, RefusedError
 
-os.environ.setdefault("GLOG_v", "3")  # errors only; MindSpore reads it once, when it is imported
+_LEVEL = "GLOG_v"  # MindSpore reads it once, when it is imported
+_ERRORS_ONLY = _LEVEL not in os.environ
+if _ERRORS_ONLY:
+    os.environ[_LEVEL] = "3"
 
 try:
     import mindspore
@@ -26,6 +29,9 @@ except ImportError as failed:
             "`import mindspore` before `import paddle`."
         ) from failed
     raise MissingPackageError(f"MindSpore cannot be imported: {failed}. pip install mindspore 'numpy<2'") from failed
+finally:
+    if _ERRORS_ONLY:  # to Paddle, in this process or in one that it starts, the same number means "say everything"
+        del os.environ[_LEVEL]
 
 
 def check_numpy(version: str, probe: Any) -> None:

@@ -85,7 +85,7 @@ class AnyPrecisionAdamW(torch.optim.Optimizer):
         size = rate / (1 - beta1**step)
         # The second moment is corrected outside of its own dtype: low precision would lose the correction itself.
         spread = (variance.float().sqrt() / (1 - beta2**step) ** 0.5).add_(group["eps"])
-        change = momentum.float().div_(spread).mul_(-size)
+        change = momentum.float().div(spread).mul_(-size)  # a new tensor: float() of float32 is the momentum itself
         if group["use_kahan_summation"]:
             lost = state["compensation"]
             lost.add_(change.to(lost.dtype))

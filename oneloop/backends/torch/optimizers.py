@@ -32,8 +32,9 @@ def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, d
 
         return AnyPrecisionAdamW, options | adam | AnyPrecisionAdamW.read_options(extra)
     if name == "adafactor":
-        # A learning rate is given, so the rate is not derived from the step and parameters are not scaled by it.
-        return torch.optim.Adafactor, options | extra
+        from .adafactor import Adafactor
+
+        return Adafactor, options | extra
     simple: dict[str, Callable[[], type]] = {
         "sgd": lambda: torch.optim.SGD,
         "adagrad": lambda: torch.optim.Adagrad,

@@ -18,7 +18,7 @@ from mindspore.experimental import optim
 from oneloop import Trainer, TrainerCallback
 from oneloop.backends.mindspore import dropout, randomness, ready, tensors, weights
 from oneloop.errors import ModelError, RefusedError
-from tests.backends_support import rows, same_bytes
+from tests.backends_support import names, rows, same_bytes
 from tests.kits.mindspore_kit import Kit
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -258,6 +258,14 @@ def test_nothing_is_written_into_the_current_directory_and_nothing_is_said(tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
     assert "[WARNING]" not in ended.stderr + ended.stdout, ended.stderr
     assert "mindspore.jit is not used for training" in ended.stderr
+
+
+@pytest.mark.skipif("paddle" not in names(), reason="Paddle is not installed")
+def test_paddle_beside_it_stays_quiet(tmp_path):
+    """The variable that silences MindSpore makes Paddle tell of every operation."""
+    ended = run("import oneloop.backends.mindspore, paddle\n(paddle.ones([2]) * 2).mean()\n", tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "mean" not in ended.stderr + ended.stdout
 
 
 def test_importing_mindspore_after_paddle_is_an_error_in_words(tmp_path):

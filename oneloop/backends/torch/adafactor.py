@@ -1,0 +1,90 @@
+"""Adafactor with a learning rate that is given, as trainers use it.
+
+torch.optim.Adafactor multiplies the rate by the size of each parameter, and so takes steps a tenth as long, or shorter
+still, as the same rate means elsewhere. Here that is an option, and off.
+"""
+
+from typing import Any
+
+import torch
+
+
+class Adafactor(torch.optim.Optimizer):
+    """Steps of one size for all, with the second moment of a matrix kept as a mean of its rows and one of its columns.
+
+    The moment's memory lengthens with the step t as 1 - t**decay_rate; an update whose root mean square is above
+    clip_threshold is scaled down to it. With beta1 a mean of the updates is kept too.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        eps: float = 1e-30,
+        clip_threshold: float = 1.0,
+        decay_rate: float = -0.8,
+        beta1: float = 0.0,
+        weight_decay: float = 0.0,
+        scale_parameter: bool = False,
+    ) -> None:
+        if not decay_rate < 0:
+            raise ValueError(f"decay_rate={decay_rate!r}; expected a number below 0")
+        if not 0 <= beta1 < 1:
+            raise ValueError(f"beta1={beta1!r}; expected a number from 0 to 1, without 1")
+        if not clip_threshold > 0:
+            raise ValueError(f"clip_threshold={clip_threshold!r}; expected a number above 0")
+        defaults = {"lr": lr, "eps": eps, "clip_threshold": clip_threshold, "decay_rate": decay_rate, "beta1": beta1}
+        super().__init__(params, defaults | {"weight_decay": weight_decay, "scale_parameter": scale_parameter})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    self._update(p, group)
+        return loss
+
+    def _update(self, p: torch.Tensor, group: dict[str, Any]) -> None:
+        gradient, state = p.grad.float(), self.state[p]
+        if not state:
+            _begin(state, gradient, group["beta1"] > 0)
+        state["step"] += 1
+        kept = 1.0 - state["step"].item() ** group["decay_rate"]
+        change = gradient / _spread(state, gradient.square().add_(group["eps"]), kept)
+        change.div_((_size(change) / group["clip_threshold"]).clamp_(min=1.0))
+        rate = group["lr"] * (_size(p.float()).clamp_(min=1e-3) if group["scale_parameter"] else 1.0)
+        change.mul_(rate)
+        if group["beta1"]:
+            change = state["exp_avg"].lerp_(change, 1.0 - group["beta1"])
+        if group["weight_decay"]:
+            p.mul_(1.0 - rate * group["weight_decay"])
+        p.sub_(change.to(p.dtype))
+
+
+def _begin(state: dict[str, Any], gradient: torch.Tensor, with_mean: bool) -> None:
+    state["step"] = torch.tensor(0.0)
+    if gradient.dim() > 1:
+        state["row_var"] = torch.zeros_like(gradient[..., :1])
+        state["col_var"] = torch.zeros_like(gradient[..., :1, :])
+    else:
+        state["variance"] = torch.zeros_like(gradient)
+    if with_mean:
+        state["exp_avg"] = torch.zeros_like(gradient)
+
+
+def _spread(state: dict[str, Any], square: torch.Tensor, kept: float) -> torch.Tensor:
+    """Take the squared gradient into the second moment; its root."""
+    if "variance" in state:
+        return state["variance"].lerp_(square, 1.0 - kept).sqrt()
+    rows = state["row_var"].lerp_(square.mean(-1, keepdim=True), 1.0 - kept)
+    columns = state["col_var"].lerp_(square.mean(-2, keepdim=True), 1.0 - kept)
+    return (rows / rows.mean(-2, keepdim=True)).sqrt() * columns.sqrt()
+
+
+def _size(tensor: torch.Tensor) -> torch.Tensor:
+    """The root of the mean square."""
+    return tensor.square().mean().sqrt()

@@ -1,0 +1,64 @@
+"""Arguments that come to nothing because of others are said before the run, which goes on."""
+
+import re
+
+import pytest
+
+from tests.backends_support import rows
+
+RUN = {"max_steps": 2, "per_device_train_batch_size": 4}
+BY_STEPS = {"eval_strategy": "steps", "eval_steps": 1}
+SAID = {
+    "best without evaluations": ({"save_strategy": "best"}, "save_strategy='best'.*nothing will be saved"),
+    "best to be loaded": ({"load_best_model_at_end": True}, "load_best_model_at_end=True.*the last model"),
+    "times by epoch": ({"minimum_eval_times": 3, "eval_strategy": "epoch"}, "minimum_eval_times=3.*'epoch'"),
+    "more times than steps": ({"minimum_eval_times": 9, **BY_STEPS}, "minimum_eval_times=9 is more than the 2 steps"),
+    "warmup": ({"warmup_steps": 2, "lr_scheduler_type": "constant"}, "warmup_steps=2.*'constant_with_warmup'"),
+    "ratio": (
+        {"warmup_ratio": 0.5, "lr_scheduler_type": "reduce_lr_on_plateau", **BY_STEPS},
+        "warmup_ratio=0.5.*'reduce_lr_on_plateau' has no warmup",
+    ),
+    "metrics": (
+        {"prediction_loss_only": True, "compute_metrics": lambda prediction: {}, **BY_STEPS},
+        "prediction_loss_only=True.*compute_metrics",
+    ),
+}
+
+
+def notices(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "oneloop.trainer.notices"]
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_it_is_said_once_and_the_run_goes_on(backend, trained, caplog, case):
+    given, words = SAID[case]
+    trainer = trained(backend.classifier(), rows(8), eval_dataset=rows(4), **RUN, **given)
+    (said,) = notices(caplog)
+    assert trainer.state.global_step == 2
+    assert re.search(words, said)
+
+
+def test_options_of_a_recomputation_that_is_off(trained, caplog):
+    """On torch: MindSpore refuses them."""
+    from tests.kits.torch_kit import Kit
+
+    trained(Kit().classifier(), rows(8), gradient_checkpointing_kwargs={"use_reentrant": False}, **RUN)
+    (said,) = notices(caplog)
+    assert said.startswith("gradient_checkpointing_kwargs does nothing")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"save_strategy": "best", **BY_STEPS},
+        {"load_best_model_at_end": True, "eval_strategy": "epoch"},
+        {"minimum_eval_times": 2, "eval_strategy": "steps", "eval_steps": 5},
+        {"warmup_steps": 1, "lr_scheduler_type": "constant_with_warmup"},
+        {"prediction_loss_only": True, **BY_STEPS},
+    ],
+    ids=lambda given: "-".join(given) or "nothing",
+)
+def test_what_works_is_not_said(backend, trained, caplog, given):
+    trained(backend.classifier(), rows(8), eval_dataset=rows(4), **RUN, **given)
+    assert notices(caplog) == []
