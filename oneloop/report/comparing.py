@@ -82,7 +82,7 @@ def differing(runs: list[dict[str, Any]]) -> list[str]:
 def summarise(folder: Path, name: str, budget: int, limit: int) -> dict[str, Any]:
     """What the page needs of one run, small enough to hand between processes."""
     directory = Directory(folder)
-    directory.look_once(budget)
+    directory.look(budget)
     return read(directory, name, limit)
 
 

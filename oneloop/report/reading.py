@@ -13,7 +13,7 @@ from ..errors import DataError
 from ..record import NAME as EVENTS
 from ..writers.jsonlines import NAME as LOG
 from .history import STATE_FILE, Run
-from .lines import Tail, sample
+from .lines import Tail
 from .thinning import Series
 
 NOT_CURVES = {"run", "step", "time", "epoch"}
@@ -66,7 +66,6 @@ class Directory:
         self._named: str | None = None
         self._state_seen: tuple[Any, ...] | None = None
         self.state: dict[str, Any] = {}
-        self.whole = True  # all of the log was read
         self.runs: dict[str, Points] = {}
         self.events: list[dict[str, Any]] = []
         self.run_id: str | None = None
@@ -76,22 +75,19 @@ class Directory:
         """Changes when what was read before no longer holds: a resumed run has taken lines back."""
         return self._log.generation + self._record.generation + self._generation
 
-    def look(self) -> None:
-        """Read what has been written since the last look."""
+    @property
+    def whole(self) -> bool:
+        """Whether all of the log was read."""
+        return self._log.whole
+
+    def look(self, budget: int | None = None) -> None:
+        """Read what has been written since the last look; of a log that has more news than the budget, a sample."""
         events, lines = self._record.generation, self._log.generation
         news = _events(self._record.read())
         self.events = news if self._record.generation != events else self.events + news
-        for entries in self._log.read():
+        for entries in self._log.read(budget):
             if self._log.generation != lines:
                 self.runs, lines = {}, self._log.generation
-            self._take(entries)
-        self._name_run()
-
-    def look_once(self, budget: int) -> None:
-        """Read it all, or of a log above the budget of bytes an even sample."""
-        self.events = _events(self._record.read())
-        blocks, self.whole = sample(self.folder / LOG, budget)
-        for entries in blocks:
             self._take(entries)
         self._name_run()
 
