@@ -10,7 +10,7 @@ import numpy as np
 STRETCH = 1 << 12
 PIECE = 1 << 20  # bytes between two stretches that are looked through at once
 RARE = b'_runtime"'  # evaluations, and the end of a run, have it; the logs of steps do not
-LOSS = re.compile(rb'"loss": ?([^,}]+)')
+LOSS = re.compile(rb'loss(?<="loss)": ?([^,}]+)')  # twice as fast as one that begins with a sign so common
 
 
 def passages(f: BinaryIO, start: int, budget: int) -> Iterator[tuple[bytes, int]]:
