@@ -27,7 +27,7 @@ function section(id, title, content, note = "") {
 const SIGNS = { whole: "✓", foreign: "✓", damaged: "✕", best: "★", latest: "→", running: "●", finished: "✓", failed: "✕", died: "✕", nonfinite: "!", save_failed: "!", out_of_memory: "!" };
 
 function badge(name, kind = name) {
-  return element("span", { class: `badge ${kind}`, text: `${SIGNS[kind] ? SIGNS[kind] + " " : ""}${name}` });
+  return element("span", { class: `badge ${kind.replaceAll(" ", "-")}`, text: `${SIGNS[kind] ? SIGNS[kind] + " " : ""}${name}` });
 }
 
 function drawTables(page) {
@@ -64,6 +64,18 @@ function drawSummary(page) {
   }
 }
 
+/** How much of the logs the page was made from, where that is not all. */
+function drawNotes(d, many) {
+  const found = [];
+  const those = (count) => (many ? `The log${count > 1 ? "s" : ""} of ${count.toLocaleString("en")} run${count > 1 ? "s" : ""}` : "The log");
+  if (d.reading) found.push(`${those(d.reading)} ${d.reading > 1 ? "are" : "is"} still being read.`);
+  const partly = Number(d.partly);
+  if (partly) found.push(`${those(partly)} ${partly > 1 ? "were" : "was"} read in part: evenly spaced stretches, every evaluation, and each spike and NaN of the loss.`);
+  const place = document.getElementById("notes");
+  place.hidden = !found.length;
+  place.textContent = found.join(" ");
+}
+
 // -- several runs
 
 const PAGE = 50; // rows that the table of runs shows at once
@@ -78,7 +90,6 @@ function drawRuns(page) {
     const bar = element("div", { class: "runbar" }, element("label", { for: "filter", text: "Filter" }), filter, all, none, listed, element("span", { id: "count", class: "note", role: "status" }));
     const content = element("div", { id: "runtable" });
     place.replaceChildren(element("section", { class: "card facts", "aria-label": "Runs" }, element("h2", { text: "Runs" }), bar, content));
-    if (d.partly) place.firstChild.append(element("p", { class: "note", text: `The logs of ${d.partly} runs were read in part: evenly spaced stretches, and every evaluation.` }));
     page.sort = { column: null, down: false };
     page.rowsShown = PAGE;
   }
