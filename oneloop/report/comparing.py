@@ -65,7 +65,8 @@ def common(runs: list[dict[str, Any]]) -> dict[str, Any]:
     for chart in contents.charts(every):  # one figure a chart, with a line for each run
         shared = len(chart["keys"]) > 1 or chart["keys"][0][0].startswith("eval_")
         for key, _ in chart["keys"]:
-            single = contents.one_chart(_title(key) if shared else chart["title"], {key: key}, every, chart["zero"])
+            title = contents.title_of(key) if shared else chart["title"]
+            single = contents.one_chart(title, {key: key}, every, chart["zero"])
             charts.append(single | {"unit": chart["unit"]})
     metrics = [key for key in every if key.startswith("eval_") and not key.endswith(TIMES)]
     metrics = ["loss"] * ("loss" in every) + metrics
@@ -76,12 +77,6 @@ def common(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "written": facts.moment(facts.now()),
         "partly": sum(not run["whole"] for run in runs),
     }
-
-
-def _title(key: str) -> str:
-    return key.removesuffix("_bytes").removeprefix("eval_").replace("_", " ") + (
-        " (evaluation)" if key.startswith("eval_") else ""
-    )
 
 
 def differing(runs: list[dict[str, str]]) -> list[str]:

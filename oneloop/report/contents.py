@@ -94,12 +94,20 @@ def charts(curves: Ranges) -> list[dict[str, Any]]:
     others = [key for key in metrics if key not in losses]
     rates = [key for key in others if _is_rate(curves[key])]
     found = [one_chart("loss", {"loss": "training"} | {key: _loss_name(key) for key in losses}, curves)]
-    found.append(one_chart("evaluation", {key: _short(key) for key in rates}, curves))
-    found += [one_chart(_short(key), {key: _short(key)}, curves) for key in others if key not in rates]
+    alone = [key for key in others if key not in rates or len(rates) == 1]  # then the title says what it is
+    found.append(one_chart("evaluation", {key: _short(key) for key in rates if key not in alone}, curves))
+    found += [one_chart(title_of(key), {key: _short(key)}, curves) for key in alone]
     found += [one_chart(title, keys, curves, zero) for title, keys, zero in CHARTS]
     own = [key for key in curves if is_own(key)]
     found += [one_chart(key.replace("_", " "), {key: key}, curves) for key in own]
     return [chart for chart in found if chart["keys"]]
+
+
+def title_of(key: str) -> str:
+    """The heading of a chart with this figure alone."""
+    return key.removesuffix("_bytes").removeprefix("eval_").replace("_", " ") + (
+        " (evaluation)" if key.startswith("eval_") else ""
+    )
 
 
 def is_own(key: str) -> bool:

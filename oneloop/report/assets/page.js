@@ -84,12 +84,21 @@ class Page {
     }
   }
 
+  /** From the first to the last point of all charts, so that the same place is the same moment in each of them. */
+  extent() {
+    const keys = new Set(this.data.charts.flatMap((spec) => spec.keys.map(([key]) => key)));
+    const ends = [];
+    for (const run of this.runs) for (const [key, { x }] of Object.entries(run.points))
+      if (x.length && keys.has(key) && !run.off) ends.push({ x: places(run, [x[0], x[x.length - 1]], this.axis) });
+    return extent(ends);
+  }
+
   setZoom(range, from) {
     this.zoom = range;
     document.getElementById("reset").disabled = !range;
     for (const chart of this.charts) {
       if (!chart.plot || chart.waits || (chart === from && chart.exact)) continue;
-      if (range) chart.setRange(range); else chart.showAll();
+      chart.setRange(range || this.extent());
     }
   }
 

@@ -3,10 +3,15 @@
 // Events that are drawn into the charts, by a letter; the others are only listed.
 const LETTERS = { resumed: "R", preempted: "P", died: "K", nonfinite: "N", out_of_memory: "M", save_failed: "D", save_waited: "W", profiled: "T", failed: "F" };
 
+/** The text with places where a line may end: the joints of a name. A number is never torn. */
+function breakable(text) {
+  return text.split(/(?<=[_/])(?=.)/).flatMap((part, i) => (i ? [element("wbr"), part] : [part]));
+}
+
 function table(heads, rows, numbers = []) {
   const cell = (tag, value, i) => {
     const node = element(tag, { class: numbers.includes(i) ? "number" : null });
-    node.append(value instanceof Node ? value : String(value ?? ""));
+    node.append(...(value instanceof Node ? [value] : breakable(String(value ?? ""))));
     if (tag === "th") node.scope = "col";
     return node;
   };
@@ -36,9 +41,11 @@ function drawTables(page) {
     found.push(section("events", "Events", table(["", "Step", "What", "More", "Time"],
       d.events.map((e) => [LETTERS[e.kind] ? element("span", { class: "letter", text: LETTERS[e.kind] }) : "", e.step.toLocaleString("en"), badge(e.title, e.kind), e.text, e.time]), [1]),
       d.events.some((e) => LETTERS[e.kind]) ? "Letters mark the event in the charts." : ""));
-  if (d.checkpoints.length)
-    found.push(section("checkpoints", "Checkpoints", table(["Name", "State", "Size", "Written", "Why"],
-      d.checkpoints.map((c) => [c.name, element("span", {}, badge(c.state), ...c.marks.flatMap((m) => [" ", badge(m)])), c.size, c.written, c.why]), [2])));
+  if (d.checkpoints.length) {
+    const why = d.checkpoints.some((c) => c.why);
+    found.push(section("checkpoints", "Checkpoints", table(["Name", "State", "Size", "Written", ...(why ? ["Why"] : [])],
+      d.checkpoints.map((c) => [c.name, element("span", {}, badge(c.state), ...c.marks.flatMap((m) => [" ", badge(m)])), c.size, c.written, ...(why ? [c.why] : [])]), [2])));
+  }
   if (d.figures.length)
     found.push(section("figures", "Figures", table(["Name", "Last", "Best", "At step"], d.figures, [1, 2, 3])));
   if (d.arguments.length)
