@@ -7,6 +7,8 @@ from os import cpu_count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..arguments.evaluation import higher_is_better
 from ..errors import DataError
 from ..writers.jsonlines import NAME as LOG
@@ -20,6 +22,7 @@ LEAST = 1 << 20  # of each run
 POINTS = 500_000  # on the page, all runs and figures together
 MOST, FEWEST = 2000, 24  # points of one curve
 TOGETHER = 512 << 20  # bytes of logs above which several processes read them
+ABSENT = facts.text(None)
 
 
 def find(folders: Sequence[str | Path]) -> list[Path]:
@@ -43,81 +46,87 @@ def page(folders: Sequence[Path], title: str | None = None) -> dict[str, Any]:
 
 def assemble(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The page from what was read of each run."""
-    every = contents.keys_of(run["curves"] for run in runs)
-    each = max(1, sum(len(run["curves"]) for run in runs))
-    limit = max(FEWEST, min(MOST, POINTS // each))
-    names = differing([run["arguments"] for run in runs])
+    shared = common(runs)
+    limit, names = limit_of(runs), shared["differing"]
+    packed = [in_table(run, names) | packed_points(run["curves"], run["clock"], limit) for run in runs]
+    return {"kind": "compare", "runs": packed} | shared
+
+
+def limit_of(runs: list[dict[str, Any]], count: int | None = None) -> int:
+    """The points of one curve, when so many runs are on a page, or will be when all were read."""
+    curves = sum(len(run["ranges"]) for run in runs) * (count or len(runs)) // max(1, len(runs))
+    return max(FEWEST, min(MOST, POINTS // max(1, curves)))
+
+
+def common(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the page says of all runs together."""
+    every = contents.together(run["ranges"] for run in runs)
     charts = []
     for chart in contents.charts(every):  # one figure a chart, with a line for each run
         shared = len(chart["keys"]) > 1 or chart["keys"][0][0].startswith("eval_")
         for key, _ in chart["keys"]:
-            single = contents.one_chart(_title(key) if shared else chart["title"], {key: key}, every, chart["zero"])
+            title = contents.title_of(key) if shared else chart["title"]
+            single = contents.one_chart(title, {key: key}, every, chart["zero"])
             charts.append(single | {"unit": chart["unit"]})
     metrics = [key for key in every if key.startswith("eval_") and not key.endswith(TIMES)]
     metrics = ["loss"] * ("loss" in every) + metrics
     return {
-        "kind": "compare",
-        "runs": [_packed(run, limit, names) for run in runs],
         "charts": charts,
-        "differing": names,
+        "differing": differing([run["arguments"] for run in runs]),
         "metrics": [[key, higher_is_better(key)] for key in metrics],
         "written": facts.moment(facts.now()),
         "partly": sum(not run["whole"] for run in runs),
     }
 
 
-def _title(key: str) -> str:
-    return key.removesuffix("_bytes").removeprefix("eval_").replace("_", " ") + (
-        " (evaluation)" if key.startswith("eval_") else ""
-    )
-
-
-def differing(runs: list[dict[str, Any]]) -> list[str]:
+def differing(runs: list[dict[str, str]]) -> list[str]:
     """Names of the arguments that are not the same in all runs."""
     names = dict.fromkeys(name for arguments in runs for name in arguments)
-    values = {name: {facts.text(arguments.get(name)) for arguments in runs} for name in names}
+    values = {name: {arguments.get(name, ABSENT) for arguments in runs} for name in names}
     return [name for name, texts in values.items() if len(texts) > 1 and name not in facts.PLACES]
 
 
 def summarise(folder: Path, name: str, budget: int, limit: int) -> dict[str, Any]:
     """What the page needs of one run, small enough to hand between processes."""
     directory = Directory(folder)
-    directory.look_once(budget)
+    directory.look(budget)
     return read(directory, name, limit)
 
 
 def read(directory: Directory, name: str, limit: int = MOST) -> dict[str, Any]:
-    curves = {key: points for key, points in directory.curves(limit).items() if contents.is_curve(key)}
+    return told(directory, name) | {"curves": curves(directory, limit), "clock": directory.clock(64)}
+
+
+def told(directory: Directory, name: str) -> dict[str, Any]:
+    """What is known of a run beside its points; cheap enough to be asked for every second."""
+    series = directory.points.series
     return {
         "name": name,
-        "curves": curves,
-        "clock": directory.clock(64),
-        "arguments": facts.arguments_of(directory.folder, directory),
+        "ranges": {key: values for key, values in directory.ranges().items() if contents.is_curve(key)},
+        "arguments": {key: facts.text(value) for key, value in facts.arguments_of(directory.folder, directory).items()},
         "status": facts.status(directory, facts.now()),
         "step": directory.reached(),
-        "framework": str(directory.start().get("framework", "")),
-        "last": {key: series.last for key, series in directory.points.series.items()},
-        "best": {
-            key: (series.highest if higher_is_better(key) else series.lowest)
-            for key, series in directory.points.series.items()
-        },
+        "last": {key: one.last for key, one in series.items()},
+        "best": {key: (one.highest if higher_is_better(key) else one.lowest) for key, one in series.items()},
         "whole": directory.whole,
         "generation": directory.generation,
         "entries": directory.points.entries,
     }
 
 
-def _packed(run: dict[str, Any], limit: int, names: list[str]) -> dict[str, Any]:
-    curves = {key: thin(steps, values, limit) for key, (steps, values) in run["curves"].items()}
-    label = ", ".join(f"{name} {facts.text(run['arguments'].get(name))}" for name in names[:4])
+def curves(directory: Directory, limit: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    return {key: points for key, points in directory.curves(limit).items() if contents.is_curve(key)}
+
+
+def in_table(run: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """A run's row in the table of the page."""
+    values = [run["arguments"].get(name, ABSENT) for name in names]
     return {
         "name": run["name"],
-        "label": label or run["name"],
-        "points": {key: contents.pack(*points) for key, points in curves.items()},
-        "clock": contents.pack(*run["clock"]),
+        "label": ", ".join(f"{name} {value}" for name, value in zip(names[:4], values)) or run["name"],
         "status": run["status"],
         "step": run["step"],
-        "values": [facts.text(run["arguments"].get(name)) for name in names],
+        "values": values,
         "metrics": {
             key: [
                 facts.figure(value),
@@ -130,6 +139,13 @@ def _packed(run: dict[str, Any], limit: int, names: list[str]) -> dict[str, Any]
         "generation": run["generation"],
         "entries": run["entries"],
     }
+
+
+def packed_points(
+    found: dict[str, tuple[np.ndarray, np.ndarray]], clock: tuple[np.ndarray, np.ndarray], limit: int
+) -> dict[str, Any]:
+    thinned = {key: thin(steps, values, limit) for key, (steps, values) in found.items()}
+    return {"points": {key: contents.pack(*points) for key, points in thinned.items()}, "clock": contents.pack(*clock)}
 
 
 def _read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:

@@ -10,9 +10,7 @@ import numpy as np
 
 from . import facts
 from .history import TIMES
-from .reading import Directory
-
-Curves = dict[str, tuple[np.ndarray, np.ndarray]]
+from .reading import Directory, Ranges
 
 # (title, figures and their labels, whether the axis begins at zero); evaluation metrics are added as they come.
 CHARTS: tuple[tuple[str, dict[str, str], bool], ...] = (
@@ -33,20 +31,19 @@ KNOWN |= {key for _, keys, _ in CHARTS for key in keys}
 
 def run_page(directory: Directory, title: str | None = None, limit: int = 4000, verify: bool = False) -> dict[str, Any]:
     """The page of one run."""
-    curves = directory.curves(limit)
     return {
         "kind": "run",
         "title": title or directory.folder.resolve().name,
-        "runs": [packed(directory, curves, directory.folder.resolve().name)],
-        **run_facts(directory, curves, facts.checkpoints(directory.folder, verify)),
+        "runs": [packed(directory, directory.folder.resolve().name, limit)],
+        **run_facts(directory, facts.checkpoints(directory.folder, verify)),
     }
 
 
-def run_facts(directory: Directory, curves: Curves, checkpoints: list[dict[str, Any]]) -> dict[str, Any]:
+def run_facts(directory: Directory, checkpoints: list[dict[str, Any]]) -> dict[str, Any]:
     """What changes while a run goes on, apart from its points."""
     now = facts.now()
     return {
-        "charts": charts(curves),
+        "charts": charts(directory.ranges()),
         "summary": facts.summary(directory, now),
         "figures": facts.figures(directory),
         "arguments": facts.changed(facts.arguments_of(directory.folder, directory)),
@@ -54,15 +51,16 @@ def run_facts(directory: Directory, curves: Curves, checkpoints: list[dict[str, 
         "checkpoints": checkpoints,
         "events": facts.events(directory),
         "written": facts.moment(now),
+        "partly": not directory.whole,
     }
 
 
-def packed(directory: Directory, curves: Curves, name: str) -> dict[str, Any]:
+def packed(directory: Directory, name: str, limit: int) -> dict[str, Any]:
     """A run's points as the page unpacks them, and where a watcher goes on from."""
     steps, seconds = directory.clock()
     return {
         "name": name,
-        "points": {key: pack(*points) for key, points in curves.items() if is_curve(key)},
+        "points": {key: pack(*points) for key, points in directory.curves(limit).items() if is_curve(key)},
         "clock": pack(steps, seconds),
         "generation": directory.generation,
         "entries": directory.points.entries,
@@ -89,19 +87,27 @@ def _single(values: np.ndarray) -> np.ndarray:
         return values.astype("<f4")
 
 
-def charts(curves: Curves) -> list[dict[str, Any]]:
+def charts(curves: Ranges) -> list[dict[str, Any]]:
     """The charts that there are figures for: what everybody looks at comes first."""
     metrics = [key for key in curves if key.startswith("eval_") and not key.endswith(TIMES)]
     losses = [key for key in metrics if key.endswith("_loss")]
     others = [key for key in metrics if key not in losses]
-    rates = [key for key in others if _is_rate(curves[key][1])]
+    rates = [key for key in others if _is_rate(curves[key])]
     found = [one_chart("loss", {"loss": "training"} | {key: _loss_name(key) for key in losses}, curves)]
-    found.append(one_chart("evaluation", {key: _short(key) for key in rates}, curves))
-    found += [one_chart(_short(key), {key: _short(key)}, curves) for key in others if key not in rates]
+    alone = [key for key in others if key not in rates or len(rates) == 1]  # then the title says what it is
+    found.append(one_chart("evaluation", {key: _short(key) for key in rates if key not in alone}, curves))
+    found += [one_chart(title_of(key), {key: _short(key)}, curves) for key in alone]
     found += [one_chart(title, keys, curves, zero) for title, keys, zero in CHARTS]
     own = [key for key in curves if is_own(key)]
     found += [one_chart(key.replace("_", " "), {key: key}, curves) for key in own]
     return [chart for chart in found if chart["keys"]]
+
+
+def title_of(key: str) -> str:
+    """The heading of a chart with this figure alone."""
+    return key.removesuffix("_bytes").removeprefix("eval_").replace("_", " ") + (
+        " (evaluation)" if key.startswith("eval_") else ""
+    )
 
 
 def is_own(key: str) -> bool:
@@ -109,16 +115,15 @@ def is_own(key: str) -> bool:
     return key not in KNOWN and not key.startswith(("eval_", "test_", "train_")) and not key.endswith(TIMES)
 
 
-def one_chart(title: str, keys: dict[str, str], curves: Curves, zero: bool = False) -> dict[str, Any]:
+def one_chart(title: str, keys: dict[str, str], curves: Ranges, zero: bool = False) -> dict[str, Any]:
     """A chart of those of the figures that there are."""
     unit = "bytes" if title == "memory" else ""
     there = [[key, label] for key, label in keys.items() if key in curves]
     return {"title": title, "keys": there, "zero": zero, "unit": unit}
 
 
-def _is_rate(values: np.ndarray) -> bool:
-    finite = values[np.isfinite(values)]
-    return len(finite) > 0 and bool((finite >= 0).all() and (finite <= 1).all())
+def _is_rate(values: tuple[float, ...]) -> bool:
+    return len(values) > 0 and all(0 <= value <= 1 for value in values)
 
 
 def _loss_name(key: str) -> str:
@@ -129,14 +134,13 @@ def _short(key: str) -> str:
     return key.removeprefix("eval_").replace("_", " ")
 
 
-def keys_of(runs: Iterable[Curves]) -> Curves:
-    """Every figure that any of the runs has, with values enough to choose charts by."""
-    found: Curves = {}
-    for curves in runs:
-        for key, (steps, values) in curves.items():
-            known = found.get(key)
-            ends = np.array([np.nanmin(values), np.nanmax(values)]) if np.isfinite(values).any() else values[:0]
-            found[key] = (steps[:0], ends if known is None else np.concatenate((known[1], ends)))
+def together(runs: Iterable[Ranges]) -> Ranges:
+    """Every figure that any of the runs has."""
+    found: Ranges = {}
+    for ranges in runs:
+        for key, values in ranges.items():
+            ends = found.get(key, ()) + values
+            found[key] = (min(ends), max(ends)) if ends else ()
     return found
 
 

@@ -119,7 +119,7 @@ def figures(directory: Directory) -> list[list[str]]:
         if not key.startswith(("eval_", "test_", "train_")) and key not in ("loss", "total_flos", "skipped_steps"):
             continue
         best = series.highest if higher_is_better(key) else series.lowest
-        if series.count < 2 or key.endswith(TIMES):
+        if series.count < 2 or key.endswith(TIMES) or key == "skipped_steps":
             best = None
         rows.append([key, figure(series.last), figure(best[0]) if best else "", f"{best[1]:,.0f}" if best else ""])
     return rows

@@ -13,22 +13,25 @@ from ..errors import DataError
 from ..record import NAME as EVENTS
 from ..writers.jsonlines import NAME as LOG
 from .history import STATE_FILE, Run
-from .lines import Tail, sample
+from .lines import Tail
 from .thinning import Series
 
 NOT_CURVES = {"run", "step", "time", "epoch"}
 RECENT = 5000  # entries that a watcher may be behind and still be sent only what is new
 STARTS = ("started", "resumed")
 
+Ranges = dict[str, tuple[float, ...]]  # of each figure some finite values, the lowest and the highest among them
+
 
 class Points:
     """What one run logged, as curves, and when."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = Series.LIMIT, recent: int = RECENT) -> None:
+        self._limit = limit
         self.series: dict[str, Series] = {}
-        self.clock = Series()  # the time at each step
+        self.clock = Series(limit)  # the time at each step
         self.entries = 0
-        self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
+        self.recent: deque[dict[str, Any]] = deque(maxlen=recent)
 
     def add(self, entries: list[dict[str, Any]]) -> None:
         entries = [entry for entry in entries if _is_finite(entry.get("step"))]
@@ -36,7 +39,7 @@ class Points:
             if key not in NOT_CURVES:
                 steps, values = _column(entries, key)
                 if len(steps):
-                    self.series.setdefault(key, Series()).extend(steps, values)
+                    self.series.setdefault(key, Series(self._limit)).extend(steps, values)
         timed = [(entry["step"], entry["time"]) for entry in entries if _is_finite(entry.get("time"))]
         if timed:
             self.clock.extend(*np.array(timed, dtype=float).T)
@@ -59,14 +62,14 @@ def _column(entries: list[dict[str, Any]], key: str) -> tuple[np.ndarray, np.nda
 class Directory:
     """An output directory, followed as it grows. `look` reads what is new; the rest answers from memory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, limit: int = Series.LIMIT, recent: int = RECENT) -> None:
         self.folder = folder
+        self._kept = (limit, recent)  # points of a curve, and entries as they were logged
         self._log, self._record = Tail(folder / LOG), Tail(folder / EVENTS)
         self._generation = 0
         self._named: str | None = None
         self._state_seen: tuple[Any, ...] | None = None
         self.state: dict[str, Any] = {}
-        self.whole = True  # all of the log was read
         self.runs: dict[str, Points] = {}
         self.events: list[dict[str, Any]] = []
         self.run_id: str | None = None
@@ -76,22 +79,19 @@ class Directory:
         """Changes when what was read before no longer holds: a resumed run has taken lines back."""
         return self._log.generation + self._record.generation + self._generation
 
-    def look(self) -> None:
-        """Read what has been written since the last look."""
+    @property
+    def whole(self) -> bool:
+        """Whether all of the log was read."""
+        return self._log.whole
+
+    def look(self, budget: int | None = None) -> None:
+        """Read what has been written since the last look; of a log that has more news than the budget, a sample."""
         events, lines = self._record.generation, self._log.generation
         news = _events(self._record.read())
         self.events = news if self._record.generation != events else self.events + news
-        for entries in self._log.read():
+        for entries in self._log.read(budget):
             if self._log.generation != lines:
                 self.runs, lines = {}, self._log.generation
-            self._take(entries)
-        self._name_run()
-
-    def look_once(self, budget: int) -> None:
-        """Read it all, or of a log above the budget of bytes an even sample."""
-        self.events = _events(self._record.read())
-        blocks, self.whole = sample(self.folder / LOG, budget)
-        for entries in blocks:
             self._take(entries)
         self._name_run()
 
@@ -103,7 +103,7 @@ class Directory:
     def _take(self, entries: list[dict[str, Any]]) -> None:
         for run, own in itertools.groupby(entries, key=lambda entry: str(entry.get("run", ""))):
             self.run_id = run
-            self.runs.setdefault(run, Points()).add(list(own))
+            self.runs.setdefault(run, Points(*self._kept)).add(list(own))
 
     def _name_run(self) -> None:
         """The run that wrote last, in either file; without both, the state that a checkpoint has."""
@@ -125,7 +125,7 @@ class Directory:
             run = Run.read(self.folder)
         except DataError:  # one among many, or one that is being written; a report of it alone says what is wrong
             return
-        self.state, points = run.state, Points()
+        self.state, points = run.state, Points(*self._kept)
         points.add([entry for entry in run.log_history if isinstance(entry, dict)])
         self.run_id = self.run_id or ""
         self.runs[self.run_id] = points
@@ -176,6 +176,22 @@ class Directory:
             if len(steps):
                 found[key] = (steps, values)
         return found
+
+    def ranges(self) -> Ranges:
+        """The lowest and the highest finite value of every figure that `curves` has."""
+        parent = self._branch()
+        runs = [self.points] if parent is None else [self.points, self.runs[parent[0]]]
+        found: Ranges = {}
+        for key, series in ((key, series) for run in runs for key, series in run.series.items()):
+            ends = (series.lowest[0], series.highest[0]) if series.lowest and series.highest else ()
+            found[key] = found.get(key, ()) + ends
+        return found
+
+    def compact(self) -> None:
+        """Let go of points that nobody will see."""
+        for points in self.runs.values():
+            for series in (points.clock, *points.series.values()):
+                series.compact()
 
     def clock(self, limit: int = 512) -> tuple[np.ndarray, np.ndarray]:
         """(steps, seconds of training until there): pauses between a run's end and its resume do not count."""

@@ -38,7 +38,8 @@ class Series:
 
     LIMIT = 4096  # points that stay; eight times as many are held before they are thinned
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
         self._steps, self._values = array("d"), array("d")
         self.count = 0
         self.last: float = float("nan")
@@ -59,10 +60,11 @@ class Series:
                 self.lowest = (float(values[low]), float(steps[low]))
             if self.highest is None or values[high] > self.highest[0]:
                 self.highest = (float(values[high]), float(steps[high]))
-        if len(self._steps) >= 8 * self.LIMIT:
-            self._set(*self.points(self.LIMIT))
+        if len(self._steps) >= 8 * self._limit:
+            self.compact()
 
-    def _set(self, steps: np.ndarray, values: np.ndarray) -> None:
+    def compact(self) -> None:
+        steps, values = self.points(self._limit)
         self._steps, self._values = array("d", steps.tobytes()), array("d", values.tobytes())
 
     def points(self, limit: int | None = None, upto: float | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -73,4 +75,4 @@ class Series:
             steps, values = steps[order], values[order]
         if upto is not None:
             steps, values = steps[steps <= upto], values[steps <= upto]
-        return thin(steps, values, limit or self.LIMIT)
+        return thin(steps, values, limit or self._limit)

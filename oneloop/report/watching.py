@@ -6,7 +6,6 @@ the run was found. So no address can lead out of the directory.
 
 import re
 import sys
-import threading
 import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,119 +17,147 @@ import numpy as np
 
 from ..errors import ArgumentError
 from . import comparing, contents, facts, page
-from .reading import Directory, find_runs, number
+from .following import Runs
+from .reading import NOT_CURVES, Directory, number
 
 HOST, PORT = "127.0.0.1", 8600
 LOCAL = {"127.0.0.1", "localhost", "[::1]"}
-SEARCH = 5.0  # seconds between two looks for new runs
-CHECK = 10.0  # and at the checkpoints
+CHECK = 10.0  # seconds between two looks at the checkpoints
 ADDRESS = re.compile(r"/(?:run/(\d{1,9}))?(/?data)?")
 MOST_KNOWN = 1 << 16  # characters of a question
 
 
 class Watched:
-    """A directory and the runs in it, followed for everybody who looks."""
+    """A directory and the runs in it, as the pages see them.
+
+    Every change gets a number, greater than those of a server before this one, by which a page says what it has seen;
+    so a thousand runs that do nothing cost an answer nothing.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock = threading.Lock()
-        self._found: list[Directory] = []  # a run's number is its place here
-        self._searched = 0.0
+        self._runs = Runs(folder)
         self._checked: dict[int, tuple[float, list[dict[str, Any]]]] = {}
+        self._version = time.time_ns() // 1000
+        self._told: dict[int, dict[str, Any]] = {}  # what the table says of each run
+        self._seen: dict[int, tuple[Any, ...]] = {}  # what that was made of
+        self._changed: dict[int, int] = {}
+        self._common: dict[str, Any] = comparing.common([])
+        self._names: list[str] = []
 
-    def look(self) -> None:
-        """Find new runs, and read what the known ones have written."""
-        if time.monotonic() - self._searched >= SEARCH or not self._found:
-            self._searched = time.monotonic()
-            known = {directory.folder for directory in self._found}
-            # Until a run is there, the directory itself is where one is expected.
-            self._found += [Directory(path) for path in find_runs(self.folder) if path not in known]
-        for directory in self._found:
-            directory.look()
+    def close(self) -> None:
+        self._runs.close()
 
     @property
     def several(self) -> bool:
-        return len(self._found) > 1 or any(directory.folder != self.folder for directory in self._found)
+        found = self._runs.found
+        return len(found) > 1 or any(directory.folder != self.folder for directory in found)
 
     def page(self, run: int | None) -> str | None:
         """The page of a run, or of what the directory holds; None for a run that is not there."""
-        with self._lock:
-            self.look()
+        with self._runs.lock:
+            self._runs.look()
             if run is None and self.several:
-                data = self._comparison()
-                runs = [packed | {"id": i, "link": f"run/{i}"} for i, packed in enumerate(data["runs"])]
-                return page.html(data | {"runs": runs, "title": self.folder.resolve().name}, live="data")
+                data = self._comparison({}, 0)
+                facts = data.pop("facts")
+                return page.html(data | facts | {"title": self.folder.resolve().name}, live="data")
             directory = self._directory(run)
             if directory is None:
                 return None
-            data = self._of_run(directory, run or 0)
-            packed = contents.packed(directory, directory.curves(4000), directory.folder.name) | {"id": run or 0}
-            data |= {"kind": "run", "title": directory.folder.resolve().name, "runs": [packed]}
+            packed = contents.packed(directory, directory.folder.name, 4000) | {"id": run or 0}
+            data = {"kind": "run", "title": directory.folder.resolve().name, "runs": [packed], "version": self._version}
+            data |= self._of_run(directory, run or 0)
             return page.html(data, live="data" if run is None else f"{run}/data")
 
-    def news(self, run: int | None, known: dict[int, tuple[int, int]]) -> dict[str, Any] | None:
-        """What a page that knows so many entries of each run does not have yet."""
-        with self._lock:
-            self.look()
+    def news(self, run: int | None, known: dict[int, tuple[int, int]], since: int = 0) -> dict[str, Any] | None:
+        """What a page does not have yet that has seen the changes up to `since`, and knows so many entries of runs."""
+        with self._runs.lock:
+            self._runs.look()
             if run is None and self.several:
-                data = self._comparison()
-                runs = data.pop("runs")
-                fresh = [
-                    self._fresh(directory, known.get(i), runs[i] | {"link": f"run/{i}"}) | {"id": i}
-                    for i, directory in enumerate(self._found)
-                ]
-                return {"kind": "compare", "runs": fresh, "facts": data}
+                return self._comparison(known, since)
             directory = self._directory(run)
             if directory is None:
                 return None
             i = run or 0
-            packed = contents.packed(directory, directory.curves(4000), directory.folder.name)
-            return {
-                "kind": "run",
-                "runs": [self._fresh(directory, known.get(i), packed) | {"id": i}],
-                "facts": self._of_run(directory, i),
-            }
+            fresh = self._added(directory, known.get(i))
+            if fresh is None:
+                fresh = contents.packed(directory, directory.folder.name, 4000) | {"whole": True}
+            fresh |= {"id": i, "generation": directory.generation, "entries": directory.points.entries}
+            return {"kind": "run", "version": self._version, "runs": [fresh], "facts": self._of_run(directory, i)}
 
     def _directory(self, run: int | None) -> Directory | None:
-        if run is None and not self._found:
+        found = self._runs.found
+        if run is None and not found:
             return Directory(self.folder)
-        return self._found[run or 0] if (run or 0) < len(self._found) else None
-
-    def _comparison(self) -> dict[str, Any]:
-        names = contents.names_of([directory.folder for directory in self._found])
-        limit = max(comparing.FEWEST, min(comparing.MOST, comparing.POINTS // max(1, len(names))))
-        return comparing.assemble([comparing.read(d, name, limit) for d, name in zip(self._found, names)])
+        return found[run or 0] if (run or 0) < len(found) else None
 
     def _of_run(self, directory: Directory, run: int) -> dict[str, Any]:
         last, found = self._checked.get(run, (-CHECK, []))
         if time.monotonic() - last >= CHECK:
             found = facts.checkpoints(directory.folder)
             self._checked[run] = (time.monotonic(), found)
-        return contents.run_facts(directory, directory.curves(4000), checkpoints=found)
+        return contents.run_facts(directory, found) | {"reading": int(run in self._runs.unread)}
 
-    def _fresh(self, directory: Directory, known: tuple[int, int] | None, packed: dict[str, Any]) -> dict[str, Any]:
-        """The run whole, or only the points after those that are known."""
+    # -- several runs
+
+    def _comparison(self, known: dict[int, tuple[int, int]], since: int) -> dict[str, Any]:
+        self._refresh()
+        names = self._common["differing"]
+        told = list(self._told.values())
+        limit = comparing.limit_of(told, len(self._runs.found))
+        runs = []
+        for i, directory in self._runs.ready():
+            if self._changed[i] <= since:
+                continue
+            fresh = comparing.in_table(self._told[i], names) | {"id": i, "link": f"run/{i}"}
+            added = self._added(directory, known.get(i))
+            if added is None:
+                points = comparing.curves(directory, limit)
+                added = comparing.packed_points(points, directory.clock(64), limit) | {"whole": True}
+            runs.append(fresh | added)
+        shared = self._common | {"written": facts.moment(facts.now()), "reading": len(self._runs.unread)}
+        return {"kind": "compare", "version": self._version, "runs": runs, "facts": shared}
+
+    def _refresh(self) -> None:
+        """Bring up to date what the table says of the runs in which something has changed."""
+        if len(self._names) != len(self._runs.found):
+            self._names = contents.names_of([directory.folder for directory in self._runs.found])
+        self._version += 1
+        now, before = facts.now(), self._common["differing"]
+        changed = False
+        for i, directory in self._runs.ready():
+            read = (directory.generation, directory.points.entries, len(directory.events))
+            seen = (*read, self._names[i], facts.status(directory, now))
+            if self._seen.get(i) != seen:
+                self._told[i], self._seen[i] = comparing.told(directory, self._names[i]), seen
+                self._changed[i], changed = self._version, True
+        if changed:
+            self._common = comparing.common([self._told[i] for i in sorted(self._told)])
+        if self._common["differing"] != before:  # then every row has other columns
+            self._changed = dict.fromkeys(self._changed, self._version)
+
+    def _added(self, directory: Directory, known: tuple[int, int] | None) -> dict[str, Any] | None:
+        """The points after those that are known; None where the run has to be sent whole."""
         points = directory.points
         missing = points.entries - known[1] if known else -1
         if known is None or known[0] != directory.generation or not 0 <= missing <= len(points.recent):
-            return packed | {"whole": True}
-        rest = {key: value for key, value in packed.items() if key not in ("points", "clock")}
+            return None
         entries = list(points.recent)[len(points.recent) - missing :]
         added: dict[str, list[list[float | None]]] = {}
         for entry in entries:
             for key in entry:
                 value = number(entry[key])
-                if value is not None and contents.is_curve(key) and key not in ("run", "step", "time", "epoch"):
+                if value is not None and contents.is_curve(key) and key not in NOT_CURVES:
                     steps, values = added.setdefault(key, [[], []])
                     steps.append(float(entry["step"]))
                     values.append(value if np.isfinite(value) else None)
-        return rest | {"added": added, "clock": self._clock(directory, [float(entry["step"]) for entry in entries])}
+        return {"added": added, "clock": self._clock(directory, [float(entry["step"]) for entry in entries])}
 
     def _clock(self, directory: Directory, steps: list[float]) -> list[list[float]]:
-        known, seconds = directory.clock()
-        if not len(known) or not steps:
+        if not steps:
             return []
-        return [[step, float(np.interp(step, known, seconds))] for step in sorted(set(steps))]
+        known, seconds = directory.clock()
+        return [[step, float(np.interp(step, known, seconds))] for step in sorted(set(steps))] if len(known) else []
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -152,7 +179,10 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(HTTPStatus.NOT_FOUND, "no such page", "text/plain")
         run = int(found[1]) if found[1] else None
         if found[2]:
-            news = self.watched.news(run, known_of(parse_qs(address.query).get("known", [""])[0]))
+            asked = parse_qs(address.query)
+            since = asked.get("since", ["0"])[0]
+            known = known_of(asked.get("known", [""])[0])
+            news = self.watched.news(run, known, int(since) if re.fullmatch(r"\d{1,18}", since) else 0)
             text, kind = None if news is None else page.encoded(news), "application/json"
         else:
             text, kind = self.watched.page(run), "text/html"
@@ -187,6 +217,11 @@ def known_of(text: str) -> dict[int, tuple[int, int]]:
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
+    watched: Watched
+
+    def server_close(self) -> None:
+        super().server_close()
+        self.watched.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that goes away in the middle of an answer is no news; anything else is said."""
@@ -199,9 +234,10 @@ def serve(folder: Path, port: int = PORT) -> Server:
     """A server for the directory, bound and not yet running; port 0 takes a free one."""
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(f"{folder} is a file; give the output_dir of a run, or a directory with several of them")
-    handler = type("Handler", (Handler,), {"watched": Watched(folder)})
+    watched = Watched(folder)
+    kind = type("Server", (Server,), {"watched": watched})  # it closes itself when the port cannot be had
     try:
-        return Server((HOST, port), handler)
+        return kind((HOST, port), type("Handler", (Handler,), {"watched": watched}))
     except OSError as error:
         raise ArgumentError(
             f"port {port} cannot be used ({error.strerror}); choose another one with --port, or --port 0 for a free one"

@@ -85,6 +85,23 @@ def test_a_dragged_range_zooms_every_chart_and_the_button_goes_back(see, report)
     assert all(low < 300 and high >= 3000 for low, high in sight.page.evaluate(ranges))
 
 
+def test_the_same_place_is_the_same_step_in_every_chart(see, report):
+    """Evaluations begin later than logs of training."""
+    sight = see(report)
+    sight.drawn()
+    first = "window.oneloopPage.charts.map(c => Math.min(...c.shown.map(s => s.x[0])))"
+    assert set(sight.page.evaluate(first)) == {10, 250}
+    ranges = "window.oneloopPage.charts.map(c => [c.plot.scales.x.min, c.plot.scales.x.max])"
+    assert set(map(tuple, sight.page.evaluate(ranges))) == {(10, 3000)}
+
+
+def test_a_chart_of_one_metric_is_called_by_its_name(see, tmp_path):
+    entries = [{"step": i, "loss": 1.0, "eval_accuracy": i / 10, "eval_loss": 1.0} for i in range(10)]
+    write_lines(tmp_path / "log.jsonl", [entry | {"eval_perplexity": 9.0} for entry in entries])
+    titles = see(write_page(tmp_path)).drawn()
+    assert list(titles) == ["loss", "accuracy (evaluation)", "perplexity (evaluation)"]
+
+
 def test_a_legend_is_made_of_switches(see, report):
     sight = see(report)
     sight.drawn()
@@ -172,6 +189,10 @@ def test_a_phone_shows_all_without_scrolling_sideways(see, report, comparison):
     sight = see(report, width=390, height=844, density=2)
     assert min(sight.drawn().values()) > 1000
     assert sight.overflow() <= 0
+    cut = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).length"
+    assert sight.page.evaluate(cut) == 0  # nor do its tables
+    torn = "[...document.querySelectorAll('.number')].filter(e => e.innerText && e.offsetHeight > 40).length"
+    assert sight.page.evaluate(torn) == 0
     sight.picture("report-phone.png")
     narrow = see(comparison, width=320, height=640)
     narrow.drawn()

@@ -8,7 +8,7 @@ import pytest
 
 from oneloop.errors import DataError
 from oneloop.report import comparing, contents, facts, write_page
-from oneloop.report.lines import Tail, sample
+from oneloop.report.lines import Tail
 from oneloop.report.reading import Directory, find_runs
 from oneloop.report.thinning import Series, thin
 from tests.report.scenes import ARGUMENTS, START, event, lines, write_lines, write_run
@@ -50,17 +50,58 @@ def test_lines_longer_than_a_block_are_read(tmp_path):
     assert [len(str(e["n"])) for block in Tail(tmp_path / "log.jsonl").read() for e in block] == [3_000_000, 1]
 
 
+def sampled(path, budget):
+    tail = Tail(path)
+    return [entry for block in tail.read(budget) for entry in block], tail
+
+
 def test_a_long_log_is_sampled_evenly_and_no_evaluation_is_missed(tmp_path):
     path = tmp_path / "log.jsonl"
     write_lines(path, lines(200_000, evaluations=1000))
-    blocks, whole = sample(path, 300_000)
-    entries = [entry for block in blocks for entry in block]
-    assert not whole and len(entries) < 2000 < path.stat().st_size / 400
+    entries, tail = sampled(path, 300_000)
+    assert not tail.whole and len(entries) < 2000 < path.stat().st_size / 400
     assert [e["step"] for e in entries if "eval_loss" in e] == list(range(1000, 200_001, 1000))
     steps = [e["step"] for e in entries if "loss" in e]
     assert steps == sorted(set(steps)) and steps[0] == 10 and steps[-1] == 200_000
     assert max(np.diff(steps)) < 200_000 / 50
-    assert sample(path, path.stat().st_size)[1] and sample(tmp_path / "none", 10)[1]
+    for file in (path, tmp_path / "none"):
+        assert sampled(file, path.stat().st_size)[1].whole
+
+
+@pytest.mark.parametrize("separators", [(", ", ": "), (",", ":")])
+def test_no_spike_and_no_nan_of_the_loss_is_missed_between_the_stretches(tmp_path, separators):
+    path, draw = tmp_path / "log.jsonl", np.random.default_rng(5)
+    losses = [float(value) for value in draw.normal(2, 0.1, size=60_000)]
+    odd = {1234: 77.5, 20_001: "nan", 33_333: -5e-07, 40_000: "inf", 47_000: 77.25, 59_998: 1e3}
+    for place, value in odd.items():
+        losses[place] = value
+    with open(path, "w") as f:
+        entries = ({"step": i, "eval_loss_": -9, "loss": loss, "z": [1]} for i, loss in enumerate(losses))
+        f.writelines(json.dumps(entry, separators=separators) + "\n" for entry in entries)
+    entries, tail = sampled(path, 40_000)
+    assert len(entries) < 3000 and not tail.whole
+    assert {e["step"]: e["loss"] for e in entries if not isinstance(e["loss"], float) or abs(e["loss"] - 2) > 1} == odd
+    assert [e["step"] for e in entries] == sorted({e["step"] for e in entries}) and entries[-1]["step"] == 59_999
+
+
+@pytest.mark.parametrize("end", ["", '{"n": 9'])
+def test_a_tail_goes_on_after_a_sample(tmp_path, end):
+    """Also where a line is longer than a stretch, the last one among them."""
+    path = tmp_path / "log.jsonl"
+    write_lines(path, [{"n": i, "pad": "x" * (9000 if i % 50 == 49 else 10)} for i in range(2000)])
+    with open(path, "a") as f:
+        f.write(end)
+    entries, tail = sampled(path, 9000)
+    assert (entries[0]["n"], entries[-1]["n"]) == (0, 1999) and len(entries) < 500 and not tail.whole
+    with open(path, "a") as f:
+        f.write((end and "}") + "\n" + '{"n": 10}\n')
+    assert [e["n"] for block in tail.read(9000) for e in block] == [9] * bool(end) + [10]
+    assert tail.generation == 0
+
+
+def test_a_long_file_without_an_end_of_line_is_no_log_yet(tmp_path):
+    (tmp_path / "log.jsonl").write_text("x" * 100_000)
+    assert sampled(tmp_path / "log.jsonl", 5000)[0] == []
 
 
 # -- thinning

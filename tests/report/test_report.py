@@ -56,7 +56,7 @@ def test_the_page_holds_curves_figures_and_arguments(tmp_path):
     _, html = write_report(tmp_path, history(), title="a <run>", arguments={"learning_rate": 0.001, "note": "<b>"})
     data = data_of(html)
     titles = [chart["title"] for chart in data["charts"]]
-    assert titles == ["loss", "evaluation", "learning rate", "gradient norm", "samples per second"]
+    assert titles == ["loss", "accuracy (evaluation)", "learning rate", "gradient norm", "samples per second"]
     steps, values = curve(data, "loss")
     assert steps == list(range(1, 51)) and values == pytest.approx([1 / step for step in steps])
     assert ["learning_rate", "0.001", ""] in data["arguments"] and ["note", "<b>", ""] in data["arguments"]

@@ -2,19 +2,22 @@
 
 import http.client
 import json
+import multiprocessing
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
 
 from oneloop.cli import main
+from oneloop.report import following
 from oneloop.report.watching import known_of, serve
-from tests.report.scenes import START, event, lines, write_lines, write_run
+from tests.report.scenes import BEGIN, START, event, lines, write_lines, write_run
 
 
 @contextmanager
@@ -111,6 +114,70 @@ def test_several_runs_are_compared_and_each_has_a_page(see, tmp_path):
         sight.until("window.oneloopPage?.data.kind === 'run'")
         assert sight.page.locator("h1").inner_text() == "two"
         sight.until("document.querySelector('#live').innerText === '● live'")
+
+
+def until(answer, seconds=60):
+    """The first answer that is worth something."""
+    end = time.monotonic() + seconds
+    while not (found := answer()):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return found
+
+
+def test_long_logs_are_read_by_others_while_the_page_is_there_already(see, tmp_path, monkeypatch):
+    monkeypatch.setattr(following, "AT_ONCE", 0)
+    monkeypatch.setattr(following, "LEAST", 1 << 15)
+    monkeypatch.setattr(following, "PARSED", 0)
+    for i in range(3):
+        write_run(tmp_path / f"run-{i}", steps=3000 if i else 60_000, run=f"{i:016x}")
+    with served(tmp_path) as address:
+        first = news(address, "")
+        assert first["facts"]["reading"] == 3 and first["runs"] == []
+        sight = see(address)
+        sight.until("window.oneloopPage.runs.length === 3 && window.oneloopPage.data.reading === 0", seconds=60)
+        sight.drawn()
+        assert sight.pixels_of("learning rate", "--c2") > 50
+        words = sight.page.locator("#notes").inner_text()
+        assert words.startswith("The logs of 3 runs were read in part") and "still" not in words
+        assert sight.page.evaluate("window.oneloopPage.runs.map(r => Math.max(...r.points.loss.x))") in (
+            [60_000, 3000, 3000],
+            [3000, 60_000, 3000],
+            [3000, 3000, 60_000],
+        )
+        sight.page.get_by_role("link", name="run-0").click()
+        sight.until("window.oneloopPage?.data.kind === 'run' && window.oneloopPage.charts.length > 4")
+        assert sight.page.locator("#notes").inner_text().startswith("The log was read in part")
+    assert multiprocessing.active_children() == []
+
+
+def test_runs_that_do_nothing_are_not_sent_again(tmp_path):
+    for i in range(3):
+        write_run(tmp_path / f"run-{i}", steps=300, run=f"{i:016x}")
+    with served(tmp_path) as address:
+        first = news(address, "")
+        assert [run["id"] for run in first["runs"]] == [0, 1, 2] and all(run["whole"] for run in first["runs"])
+        known = ",".join(f"{run['id']}:{run['generation']}:{run['entries']}" for run in first["runs"])
+        after = news(address, f"{known}&since={first['version']}")
+        assert after["runs"] == [] and after["version"] > first["version"]
+        write_lines(tmp_path / "run-1" / "log.jsonl", [{"run": f"{1:016x}", "step": 310, "time": BEGIN, "loss": 9.0}])
+        write_lines(tmp_path / "run-2" / "run.jsonl", [event("failed", 300, 95, run=f"{2:016x}", error="E")])
+        grown, failed = news(address, f"{known}&since={after['version']}")["runs"]
+        assert grown["id"] == 1 and grown["added"]["loss"] == [[310], [9.0]] and grown["metrics"]["loss"][0] == "9"
+        assert (failed["id"], failed["status"], failed["added"]) == (2, "failed", {})
+        # A server before this one gave smaller numbers: to a page that it left behind, all is new.
+        assert len(news(address, f"{known}&since={first['version'] - 10**6}")["runs"]) == 3
+        assert len(news(address, "&since=x")["runs"]) == 3
+
+
+def test_closing_ends_the_processes_that_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(following, "AT_ONCE", 0)
+    for i in range(10):
+        write_run(tmp_path / f"run-{i}", steps=10_000, run=f"{i:016x}")
+    with served(tmp_path) as address:
+        assert ask(address, "/")[0] == 200
+        until(lambda: multiprocessing.active_children())
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize(

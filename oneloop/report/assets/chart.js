@@ -102,13 +102,13 @@ class Chart {
   draw() {
     const { log, zoom } = this.page;
     this.shown = this.curves();
-    const table = lineUp(this.shown, log, zoom);
+    const table = lineUp(this.shown, log, zoom || this.page.extent());
     this.exact = table.exact;
     if (this.plot) this.plot.destroy();
     this.frame.replaceChildren();
     this.plot = new uPlot(this.options(table.data), table.data, this.frame);
     this.plot.over.append(this.tip);
-    if (zoom) this.setRange(zoom);
+    this.setRange(zoom || this.page.extent(), table.data);
     this.drawLegend();
   }
 
@@ -118,12 +118,12 @@ class Chart {
     const same = this.plot && shown.length === this.shown.length && shown.every((c, i) => c.id === this.shown[i].id && c.faint === this.shown[i].faint);
     if (!same) return this.draw();
     this.shown = shown;
-    const table = lineUp(shown, this.page.log, this.page.zoom);
+    const range = this.page.zoom || this.page.extent();
+    const table = lineUp(shown, this.page.log, range);
     this.exact = table.exact;
     this.quiet = true;
-    this.plot.setData(table.data, !this.page.zoom);
-    if (this.page.zoom) this.plot.redraw();
-    this.quiet = false;
+    this.plot.setData(table.data, false);
+    this.setRange(range, table.data);
     this.drawLegend();
   }
 
@@ -137,7 +137,7 @@ class Chart {
     if (!log) scale.range = (u, low, high) => this.heights(low, high);
     return {
       ...this.size(),
-      padding: [12, 22, 0, 0],
+      padding: [15, 22, 0, 0],
       legend: { show: false },
       focus: { alpha: crowd ? 0.15 : 0.35 },
       scales: { x: { time: false }, y: scale },
@@ -177,16 +177,11 @@ class Chart {
     return uPlot.rangeNum(low, high === low ? low + (Math.abs(low) || 1) * 0.1 : high, 0.08, true);
   }
 
-  setRange([min, max]) {
+  /** Show these steps or seconds; curves that went through a grid go through another one, unless that was just done. */
+  setRange([min, max], lined) {
     this.quiet = true;
-    if (!this.exact) this.plot.setData(lineUp(this.shown, this.page.log, [min, max]).data, false);
+    if (!this.exact && !lined) this.plot.setData(lineUp(this.shown, this.page.log, [min, max]).data, false);
     this.plot.setScale("x", { min, max });
-    this.quiet = false;
-  }
-
-  showAll() {
-    this.quiet = true;
-    this.plot.setData(this.exact ? this.plot.data : lineUp(this.shown, this.page.log, null).data, true);
     this.quiet = false;
   }
 
@@ -194,7 +189,7 @@ class Chart {
   zoomed() {
     if (this.quiet || !this.plot || this.plot.status === 0) return;
     const { min, max } = this.plot.scales.x;
-    const [low, high] = extent(this.shown);
+    const [low, high] = this.page.extent();
     this.page.setZoom(min <= low && max >= high ? null : [min, max], this);
   }
 
@@ -240,7 +235,7 @@ class Chart {
       this.byKey = false;
     } else if (event.key === "+" || event.key === "=" || event.key === "-") {
       const { min, max } = u.scales.x, centre = u.posToVal(left, "x"), factor = event.key === "-" ? 2 : 0.5;
-      const [low, high] = extent(this.shown);
+      const [low, high] = this.page.extent();
       const range = [Math.max(low, centre - (centre - min) * factor), Math.min(high, centre + (max - centre) * factor)];
       this.page.setZoom(range[0] <= low && range[1] >= high ? null : range);
     } else if (event.key === "Escape") {
@@ -272,7 +267,7 @@ class Chart {
       else words.push({ place, letters: new Set(letter) });
     }
     for (const { place, letters } of words)
-      ctx.fillText([...letters].slice(0, 3).join(""), Math.max(bbox.left + 6, place), bbox.top - 3 * devicePixelRatio);
+      ctx.fillText([...letters].slice(0, 3).join(""), Math.max(bbox.left + 6, place), bbox.top - 5 * devicePixelRatio);
     ctx.restore();
   }
 

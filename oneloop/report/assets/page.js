@@ -35,7 +35,13 @@ class Page {
       drawSummary(this);
       drawTables(this);
     }
+    drawNotes(this.data, this.many);
     document.getElementById("footer").textContent = `oneloop · ${this.data.written}`;
+  }
+
+  nothing() {
+    if (this.data.reading) return "The curves come when the first log has been read.";
+    return this.data.live ? "Nothing has been logged yet. The curves come with the first lines." : "Nothing was logged.";
   }
 
   marks() {
@@ -55,7 +61,7 @@ class Page {
     });
     const place = document.getElementById("charts");
     const cards = this.charts.map((chart) => chart.card);
-    if (!cards.length) cards.push(element("p", { class: "card note", text: this.data.live ? "Nothing has been logged yet. The curves come with the first lines." : "Nothing was logged." }));
+    if (!cards.length) cards.push(element("p", { class: "card note", text: this.nothing() }));
     if (place.childNodes.length !== cards.length || cards.some((card, i) => place.childNodes[i] !== card)) place.replaceChildren(...cards);
     this.redraw();
   }
@@ -78,12 +84,21 @@ class Page {
     }
   }
 
+  /** From the first to the last point of all charts, so that the same place is the same moment in each of them. */
+  extent() {
+    const keys = new Set(this.data.charts.flatMap((spec) => spec.keys.map(([key]) => key)));
+    const ends = [];
+    for (const run of this.runs) for (const [key, { x }] of Object.entries(run.points))
+      if (x.length && keys.has(key) && !run.off) ends.push({ x: places(run, [x[0], x[x.length - 1]], this.axis) });
+    return extent(ends);
+  }
+
   setZoom(range, from) {
     this.zoom = range;
     document.getElementById("reset").disabled = !range;
     for (const chart of this.charts) {
       if (!chart.plot || chart.waits || (chart === from && chart.exact)) continue;
-      if (range) chart.setRange(range); else chart.showAll();
+      chart.setRange(range || this.extent());
     }
   }
 
@@ -129,8 +144,10 @@ class Page {
     for (;;) {
       let text = "● live";
       try {
-        const known = this.runs.map((run) => `${run.id}:${run.generation}:${run.entries}`).join(",");
-        const answer = await fetch(`${this.data.live}?known=${encodeURIComponent(known)}`, { cache: "no-store" });
+        // Of a run that had stopped and goes on, all is sent once more; so a thousand of them make no long address.
+        const going = this.runs.filter((run) => !this.many || run.status === "running");
+        const known = going.map((run) => `${run.id}:${run.generation}:${run.entries}`).join(",");
+        const answer = await fetch(`${this.data.live}?known=${known}&since=${this.data.version}`, { cache: "no-store" });
         if (!answer.ok) throw new Error(answer.status);
         const news = await answer.json();
         if (news.kind !== this.data.kind) return location.reload();
@@ -169,9 +186,10 @@ class Page {
       Object.assign(run, rest);
     }
     const titles = JSON.stringify(this.data.charts);
-    Object.assign(this.data, news.facts);
-    this.facts();
-    if (JSON.stringify(this.data.charts) !== titles) this.makeCharts();
+    const words = news.runs.length || news.facts.reading !== this.data.reading;
+    Object.assign(this.data, news.facts, { version: news.version });
+    if (words) this.facts();
+    if (JSON.stringify(this.data.charts) !== titles || !this.charts.length) this.makeCharts();
     else if (more) this.charts.forEach((chart) => chart.plot && !chart.waits && chart.update());
   }
 }

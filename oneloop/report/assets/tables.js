@@ -3,10 +3,15 @@
 // Events that are drawn into the charts, by a letter; the others are only listed.
 const LETTERS = { resumed: "R", preempted: "P", died: "K", nonfinite: "N", out_of_memory: "M", save_failed: "D", save_waited: "W", profiled: "T", failed: "F" };
 
+/** The text with places where a line may end: the joints of a name. A number is never torn. */
+function breakable(text) {
+  return text.split(/(?<=[_/])(?=.)/).flatMap((part, i) => (i ? [element("wbr"), part] : [part]));
+}
+
 function table(heads, rows, numbers = []) {
   const cell = (tag, value, i) => {
     const node = element(tag, { class: numbers.includes(i) ? "number" : null });
-    node.append(value instanceof Node ? value : String(value ?? ""));
+    node.append(...(value instanceof Node ? [value] : breakable(String(value ?? ""))));
     if (tag === "th") node.scope = "col";
     return node;
   };
@@ -27,7 +32,7 @@ function section(id, title, content, note = "") {
 const SIGNS = { whole: "✓", foreign: "✓", damaged: "✕", best: "★", latest: "→", running: "●", finished: "✓", failed: "✕", died: "✕", nonfinite: "!", save_failed: "!", out_of_memory: "!" };
 
 function badge(name, kind = name) {
-  return element("span", { class: `badge ${kind}`, text: `${SIGNS[kind] ? SIGNS[kind] + " " : ""}${name}` });
+  return element("span", { class: `badge ${kind.replaceAll(" ", "-")}`, text: `${SIGNS[kind] ? SIGNS[kind] + " " : ""}${name}` });
 }
 
 function drawTables(page) {
@@ -36,9 +41,11 @@ function drawTables(page) {
     found.push(section("events", "Events", table(["", "Step", "What", "More", "Time"],
       d.events.map((e) => [LETTERS[e.kind] ? element("span", { class: "letter", text: LETTERS[e.kind] }) : "", e.step.toLocaleString("en"), badge(e.title, e.kind), e.text, e.time]), [1]),
       d.events.some((e) => LETTERS[e.kind]) ? "Letters mark the event in the charts." : ""));
-  if (d.checkpoints.length)
-    found.push(section("checkpoints", "Checkpoints", table(["Name", "State", "Size", "Written", "Why"],
-      d.checkpoints.map((c) => [c.name, element("span", {}, badge(c.state), ...c.marks.flatMap((m) => [" ", badge(m)])), c.size, c.written, c.why]), [2])));
+  if (d.checkpoints.length) {
+    const why = d.checkpoints.some((c) => c.why);
+    found.push(section("checkpoints", "Checkpoints", table(["Name", "State", "Size", "Written", ...(why ? ["Why"] : [])],
+      d.checkpoints.map((c) => [c.name, element("span", {}, badge(c.state), ...c.marks.flatMap((m) => [" ", badge(m)])), c.size, c.written, ...(why ? [c.why] : [])]), [2])));
+  }
   if (d.figures.length)
     found.push(section("figures", "Figures", table(["Name", "Last", "Best", "At step"], d.figures, [1, 2, 3])));
   if (d.arguments.length)
@@ -64,6 +71,18 @@ function drawSummary(page) {
   }
 }
 
+/** How much of the logs the page was made from, where that is not all. */
+function drawNotes(d, many) {
+  const found = [];
+  const those = (count) => (many ? `The log${count > 1 ? "s" : ""} of ${count.toLocaleString("en")} run${count > 1 ? "s" : ""}` : "The log");
+  if (d.reading) found.push(`${those(d.reading)} ${d.reading > 1 ? "are" : "is"} still being read.`);
+  const partly = Number(d.partly);
+  if (partly) found.push(`${those(partly)} ${partly > 1 ? "were" : "was"} read in part: evenly spaced stretches, every evaluation, and each spike and NaN of the loss.`);
+  const place = document.getElementById("notes");
+  place.hidden = !found.length;
+  place.textContent = found.join(" ");
+}
+
 // -- several runs
 
 const PAGE = 50; // rows that the table of runs shows at once
@@ -78,7 +97,6 @@ function drawRuns(page) {
     const bar = element("div", { class: "runbar" }, element("label", { for: "filter", text: "Filter" }), filter, all, none, listed, element("span", { id: "count", class: "note", role: "status" }));
     const content = element("div", { id: "runtable" });
     place.replaceChildren(element("section", { class: "card facts", "aria-label": "Runs" }, element("h2", { text: "Runs" }), bar, content));
-    if (d.partly) place.firstChild.append(element("p", { class: "note", text: `The logs of ${d.partly} runs were read in part: evenly spaced stretches, and every evaluation.` }));
     page.sort = { column: null, down: false };
     page.rowsShown = PAGE;
   }
