@@ -264,3 +264,13 @@ def test_an_evaluation_without_labels_says_that_it_has_no_loss(backend, argument
     metrics = Trainer(backend.classifier(), arguments(), eval_dataset=unlabelled).evaluate()
     assert "eval_loss" not in metrics
     assert "no eval_loss" in caplog.text and "label_names" in caplog.text
+
+
+def test_each_evaluation_does_not_say_it_again(backend, make, caplog):
+    trainer = make(eval_dataset=[{"x": row["x"], "text": "a"} for row in rows(4)])
+    for _ in range(3):
+        trainer.evaluate()
+    assert caplog.text.count("does not take the columns text") == 1
+    assert caplog.text.count("no label was found") == 1
+    trainer.evaluate([row | {"note": "b"} for row in rows(4)])
+    assert "does not take the columns note" in caplog.text, "another data set has other columns"
