@@ -78,7 +78,7 @@ def evaluation_loop(
     metrics = gather.finish(prefix)
     if gather.seen == 0:
         raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
-    if not gather.has_loss and description == "Evaluation":
+    if not gather.has_loss and description == "Evaluation" and trainer.first_time("no loss", prefix):
         logger.warning(
             "The evaluation has no %s_loss: no label was found among its inputs (label_names is %s). Add labels to the "
             "data set, or name them in label_names.",

@@ -1,6 +1,7 @@
 """The part of `check` that knows arguments: keywords, command lines and JSON files, against the tables of answers."""
 
 import ast
+import difflib
 import json
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,8 +34,9 @@ class _Parser(ArgumentParser):
 class Arguments:
     """Answers for arguments of a script that runs on this framework."""
 
-    def __init__(self, framework: str, classes: Classes) -> None:
-        self.framework, self.classes = framework, classes
+    def __init__(self, framework: str, classes: Classes, parsed: set[str] | None = None) -> None:
+        """parsed: the classes that the command line goes into, where no other options are taken; see parsers.py."""
+        self.framework, self.classes, self.parsed = framework, classes, parsed
         self.cls: Any = Seq2SeqTrainingArguments
         self.known = {rules["public"] or name: name for name, (_, rules) in declared(self.cls).items()}
 
@@ -148,8 +150,12 @@ class Arguments:
         met, others = self._met(args), set(_options(rest))
         found = []
         for name in _options(words):
+            elsewhere = TrainingArguments.__elsewhere__.get(name)
             if name in others:
                 found.append(self._foreign(place, name))
+            elif elsewhere and self.parsed is not None and elsewhere not in self.parsed:
+                text = f"it belongs to {elsewhere}, which the script does not parse"
+                found.append(Finding(place, 0, "argument", name, "refused", text))
             else:
                 known = name in self.known or name in self.cls.__aliases__
                 plain = name if known else name.removeprefix("no_")
@@ -162,7 +168,10 @@ class Arguments:
         if name in self.classes.fields() or name.removeprefix("no_") in self.classes.fields():
             return Finding(place, 0, "argument", name, "works", "a field of the script's own")
         text = "no argument of oneloop and no field of a class in the files that were read"
-        return Finding(place, 0, "argument", name, "unseen", text)
+        if self.parsed is None:
+            return Finding(place, 0, "argument", name, "unseen", text)
+        near = difflib.get_close_matches(name, [*self.known, *self.cls.__aliases__, *self.classes.fields()], 1)
+        return Finding(place, 0, "argument", name, "refused", text + (f"; did you mean {near[0]}?" if near else ""))
 
     def _of_json(self, name: str) -> list[Finding]:
         path = Path(name)

@@ -9,6 +9,7 @@ from .arguments import Arguments
 from .classes import Classes
 from .code import Reader
 from .findings import Finding, as_data, as_text
+from .parsers import parsed_classes
 from .reading import imported, libraries_of, sources
 
 
@@ -32,7 +33,7 @@ def check(script: str, words: Sequence[str] = (), library: str | None = None) ->
     libraries = [library] if library else libraries_of(path)
     framework = _framework(roots, libraries)
     classes = Classes(files)
-    arguments = Arguments(framework, classes)
+    arguments = Arguments(framework, classes, parsed_classes(files, classes))
     found: list[Finding] = []
     for source in files:
         found += Reader(source, classes, arguments).findings()

@@ -184,15 +184,23 @@ class TrainerData(TrainerParts):
                     f"takes {sorted(keep)}. Rename the columns (dataset.rename_column), tokenize the text first, or "
                     "set remove_unused_columns=False and pass a data_collator that makes what the model takes."
                 )
-            if dropped:
-                say_dropped(where, [name for name in dropped if name != self.args.length_column_name])
+            unknown = [name for name in dropped if name != self.args.length_column_name]
+            if unknown and self.first_time(where, tuple(unknown)):
+                say_dropped(where, unknown)
             if self.args.length_column_name in dataset.column_names:
                 # Needed for grouping and useless to the model: dropped when the batch is made.
                 return dataset.remove_columns(
                     [name for name in dropped if name != self.args.length_column_name]
                 ), ColumnFilter(collate, keep - {self.args.length_column_name})
             return dataset.remove_columns(dropped), collate
-        return dataset, ColumnFilter(collate, keep, partial(say_dropped, where))
+        say = partial(say_dropped, where) if self.first_time(where, id(dataset)) else None
+        return dataset, ColumnFilter(collate, keep, say)
+
+    def first_time(self, *what: Any) -> bool:
+        """Whether this has not been said yet: an evaluation every hundred steps need not say it every hundred steps."""
+        new = what not in self._said
+        self._said.add(what)
+        return new
 
     # -- batches
 

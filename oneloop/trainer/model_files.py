@@ -47,12 +47,25 @@ def _as_they_are(tensors: dict[str, Any]) -> dict[str, Any]:
     return tensors
 
 
+@contextlib.contextmanager
+def _quietly(kind: type) -> Iterator[None]:
+    """Without the messages of the library of this class: they would name a folder that is gone a moment later."""
+    library = logging.getLogger(kind.__module__.partition(".")[0])
+    level = library.level
+    library.setLevel(max(library.getEffectiveLevel(), logging.WARNING))
+    try:
+        yield
+    finally:
+        library.setLevel(level)
+
+
 def _saved_files(thing: Any) -> dict[str, bytes]:
     """The files that an object writes with save_pretrained."""
     if not hasattr(thing, "save_pretrained"):
         return {}
     with tempfile.TemporaryDirectory() as folder:
-        thing.save_pretrained(folder)
+        with _quietly(type(thing)):
+            thing.save_pretrained(folder)
         return {
             path.relative_to(folder).as_posix(): path.read_bytes()
             for path in sorted(Path(folder).rglob("*"))

@@ -68,6 +68,7 @@ class TrainerParts:
     _accumulation: int  # micro-batches in an update; another number of processes may change it on resume
     _ignore_keys_for_eval: list[str] | None
     _signature_columns: list[str] | None
+    _said: set[Any]  # what need not be said again; see first_time
     _has_room: bool  # the memory for copies of the first save has been seen to
     _new_best: bool
     _save_for_best: bool

@@ -114,6 +114,7 @@ class TrainerReporting(TrainerParts):
         metrics = self.evaluate(ignore_keys=ignore_keys)
         # Time spent on evaluation is not the training's.
         self._log_clock = (self._log_clock[0] + time.perf_counter() - started, self._log_clock[1])
+        metrics = self.team.from_main(metrics)  # an override may compute them in the main process alone
         if self._steps_by_metric:
             self.lr_scheduler.step(self._metric_of(metrics))
         if self._trial is not None:

@@ -277,5 +277,6 @@ class TrainerRunning(TrainerParts):
         self._train_started = time.time()
         self._log_clock = (time.perf_counter(), 0)
         self._ignore_keys_for_eval = None
+        self._said: set[Any] = set()
         self.losses = LossMeter(self.backend, self.args.logging_nan_inf_filter or self.args.nonfinite == "skip")
         self._read_overrides()

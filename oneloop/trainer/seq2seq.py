@@ -105,6 +105,7 @@ class Seq2SeqTrainer(Trainer):
             given = {k: v for k, v in given.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
         with self.backend.engine.no_gradients(), self.compute_loss_context_manager():
             options = gen_kwargs or self._gen_kwargs or self._generation({})
+            options = {k: v for k, v in options.items() if v is not None}  # overrides of evaluate pass None along
             own = {k: v for k, v in self.strategy.generation_options().items() if accepts(base.generate, k)}
             generated = base.generate(**given, **own | options)
         # PaddleNLP's models return their scores beside what they have generated.

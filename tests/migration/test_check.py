@@ -182,6 +182,52 @@ def test_a_command_line_that_contradicts_itself(script):
     assert said["together"][0] == "refused" and "are two spellings of one argument" in said["together"][1]
 
 
+PARSING = """\
+from dataclasses import dataclass
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+@dataclass
+class Data:
+    max_train_samples: int = 0
+parser = HfArgumentParser((Data, TrainingArguments))
+data, args = parser.parse_args_into_dataclasses()
+Trainer(None, args)
+"""
+
+
+def test_an_option_that_the_scripts_parser_does_not_have(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(PARSING)
+    words = "--output_dir o --max_train_samples 3 --max_train_sampels 3 --predict_with_generate --seed 3".split()
+    said = command_line(path, *words)
+    assert said["max_train_samples"][0] == said["seed"][0] == "works"
+    assert said["max_train_sampels"][0] == "refused"
+    assert said["max_train_sampels"][1].endswith("did you mean max_train_samples?")
+    assert said["predict_with_generate"] == (
+        "refused",
+        "it belongs to Seq2SeqTrainingArguments, which the script does not parse",
+    )
+    path.write_text(PARSING.replace("TrainingArguments", "Seq2SeqTrainingArguments"))
+    assert command_line(path, *words)["predict_with_generate"] == ("works", "")
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("dataclasses()", "dataclasses(return_remaining_strings=True)"),
+        ("dataclasses()", "dataclasses(None, True)"),
+        ("dataclasses()", "dataclasses(**options)"),
+        ("parser.parse_args", "parser.add_argument('--x')\nparser.parse_args"),
+        ("class Data:", "class Data(Imported):"),
+        ("(Data, TrainingArguments)", "classes"),
+    ],
+)
+def test_options_that_another_part_of_the_script_may_take(tmp_path, old, new):
+    path = tmp_path / "script.py"
+    path.write_text(PARSING.replace(old, new))
+    said = command_line(path, "--max_train_sampels", "3", "--predict_with_generate")
+    assert said["max_train_sampels"][0] == "unseen" and said["predict_with_generate"][0] == "works"
+
+
 def test_a_json_file(script, tmp_path):
     path = tmp_path / "settings.json"
     path.write_text(json.dumps({"output_dir": "o", "evaluation_strategy": "no", "use_ipex": True, "own": 2, "x": 1}))

@@ -290,6 +290,35 @@ def asked_by_one(folder):
     return {"saved": asking.saved, "evaluated": asking.evaluated, "steps": trainer.state.global_step}
 
 
+class MetricsOfMain(Trainer):
+    """As published trainers for question answering do: what one process writes and scores, the others do not know."""
+
+    def evaluate(self, *args, **kwargs):
+        metrics = super().evaluate(*args, **kwargs)
+        if not self.args.should_save:
+            return {"eval_runtime": metrics["eval_runtime"]}
+        return metrics | {"eval_score": -abs(self.state.global_step - 4)}
+
+
+@case
+def metrics_of_main(folder):
+    trainer = train(
+        folder,
+        "metrics_of_main",
+        KIT.classifier(),
+        rows(29),
+        MetricsOfMain,
+        eval_dataset=rows(5),
+        eval_strategy="steps",
+        eval_steps=2,
+        metric_for_best_model="score",
+        greater_is_better=True,
+        load_best_model_at_end=True,
+    )
+    best = trainer.state.best_metric, trainer.state.best_global_step
+    return {"best": best, "weights": course(trainer)["weights"]}
+
+
 @case
 def callback_of_one(folder):
     """Only the last process has the callback at all."""

@@ -23,6 +23,7 @@ CASES = (
     "own_means",
     "one_bad_sample",
     "asked_by_one",
+    "metrics_of_main",
     "first_and_later",
     "searched",
 )
@@ -145,6 +146,7 @@ def test_what_one_process_meets_or_asks_for_concerns_all(runs):
         assert each["asked_by_one"]["saved"] == [2]
         assert each["asked_by_one"]["steps"] == 5
         assert [step for step, _ in each["asked_by_one"]["evaluated"]] == [3]
+        assert each["metrics_of_main"]["best"] == [0, 4]
 
 
 def test_a_search_trains_the_same_trials_in_all_processes(runs):

@@ -85,6 +85,12 @@ def test_tokens_and_operations_are_those_of_all_processes(many, shared):
         assert each["counted"] == shared(1)[0]["counted"]
 
 
+def test_metrics_that_only_the_main_process_has_decide_for_all(many):
+    for each in many:
+        assert each["metrics_of_main"]["best"] == [0, 4]
+        assert each["metrics_of_main"]["weights"] == many[0]["metrics_of_main"]["weights"]
+
+
 def test_metrics_by_batches_see_every_batch_in_the_main_process(many):
     main, *others = [each["batch_metrics"] for each in many]
     assert sum(main["seen"]) == main["count"] == 31

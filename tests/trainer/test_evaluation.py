@@ -285,3 +285,13 @@ def test_outputs_whose_parts_differ_from_batch_to_batch(backend, arguments, kind
     assert [len(parts[1]) for parts in (first, second)] == [4, 2]
     if kind == "words":
         assert [str(word) for word in first[1]] == ["word 0", "word 1", "word 2", "word 3"]
+
+
+def test_each_evaluation_does_not_say_it_again(backend, make, caplog):
+    trainer = make(eval_dataset=[{"x": row["x"], "text": "a"} for row in rows(4)])
+    for _ in range(3):
+        trainer.evaluate()
+    assert caplog.text.count("does not take the columns text") == 1
+    assert caplog.text.count("no label was found") == 1
+    trainer.evaluate([row | {"note": "b"} for row in rows(4)])
+    assert "does not take the columns note" in caplog.text, "another data set has other columns"

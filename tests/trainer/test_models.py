@@ -1,6 +1,8 @@
 """What a model may return, where it may come from, and what of it is saved."""
 
 import json
+import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -129,3 +131,20 @@ def test_save_model_writes_arguments_and_no_pickle(backend, trained, tmp_path):
 def test_what_is_not_a_model(arguments, given, said):
     with pytest.raises(ModelError, match=said):
         Trainer(given, arguments())
+
+
+def test_a_tokenizer_does_not_name_the_folder_that_it_is_asked_to_write(backend, arguments, tmp_path, caplog):
+    library = logging.getLogger(__name__.partition(".")[0])
+
+    class Tokenizer:
+        def save_pretrained(self, folder):
+            (Path(folder) / "words.json").write_text("[]")
+            library.info("saved in %s", folder)
+            library.warning("an old format")
+
+    caplog.set_level(logging.INFO, library.name)
+    trainer = Trainer(backend.classifier(), arguments(), processing_class=Tokenizer())
+    trainer.save_model(tmp_path / "model")
+    assert (tmp_path / "model" / "words.json").read_text() == "[]"
+    assert "an old format" in caplog.text and "saved in" not in caplog.text
+    assert library.level == logging.INFO

@@ -139,3 +139,19 @@ def test_every_set_of_several_is_generated_with_the_given_arguments(tmp_path, ow
     assert (metrics["eval_a_width"], metrics["eval_b_width"]) == (7, 7)
     assert model.asked == [{"max_length": 7, "num_beams": 2}] * 2
     assert trainer.evaluate(**given)["eval_b_width"] == 3  # and they are forgotten afterwards
+
+
+def test_an_override_of_evaluate_may_pass_nothing_along(tmp_path):
+    """As published trainers do, which set what generate is given themselves."""
+
+    class Own(Seq2SeqTrainer):
+        def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval", **gen_kwargs):
+            self._gen_kwargs = gen_kwargs
+            loader = self.get_eval_dataloader(eval_dataset)
+            return self.evaluation_loop(loader, "Evaluation", None, ignore_keys, metric_key_prefix).metrics
+
+    data = [{"input_ids": np.array([1, 2]), "labels": np.array([1, 2])}] * 2
+    args = Seq2SeqTrainingArguments(str(tmp_path), report_to="none", disable_tqdm=True, predict_with_generate=True)
+    model = Echo()
+    Own(model, args, eval_dataset=data, compute_metrics=lambda p: {}).evaluate(max_length=4, num_beams=None)
+    assert model.asked == [{"max_length": 4}]
