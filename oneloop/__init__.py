@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "trainer": "Trainer Seq2SeqTrainer",
     "trainer.checks": "has_length",
-    "arguments": "TrainingArguments Seq2SeqTrainingArguments",
+    "arguments": "TrainingArguments Seq2SeqTrainingArguments CompressionArguments",
     "parser": "ArgumentParser HfArgumentParser PdArgumentParser",
     "callbacks": "TrainerCallback CallbackHandler DefaultFlowCallback EarlyStoppingCallback NotebookProgressCallback "
     "PrinterCallback ProgressCallback",

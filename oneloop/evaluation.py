@@ -4,6 +4,7 @@ import inspect
 import logging
 import math
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from .data.order import NoBatch
@@ -49,20 +50,21 @@ def evaluation_loop(
     prediction_loss_only: bool | None,
     ignore_keys: list[str] | None,
     prefix: str,
+    most: int | None = None,
 ) -> EvalLoopOutput:
-    """Run the model over the loader without gradients and gather what it returns."""
+    """Run the model over the loader, or its first `most` batches, without gradients and gather what it returns."""
     args, backend = trainer.args, trainer.backend
     loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
     model = trainer._model_for_evaluation()
     trainer.strategy.settle(trainer.model)
     training = backend.models.eval_mode(model)
     trainer.callback_handler.eval_dataloader = loader
-    expected = loader_rows(loader)
+    expected = loader_rows(loader) if most is None else None
     logger.info("%s: %s samples in batches of %s", description, expected or "unknown", args.eval_batch_size)
     gather = _gatherer(trainer, expected, loss_only, description)
     past, trainer._past = trainer._past, None  # past_index: training's past is not this data's
     step = -1
-    for step, inputs in enumerate(_batches(trainer, model, loader, ignore_keys)):
+    for step, inputs in enumerate(islice(_batches(trainer, model, loader, ignore_keys), most)):
         if trainer.team.size == 1 and trainer.interrupted:
             raise EvaluationInterrupted("a signal asked the run to leave")
         if not isinstance(inputs, NoBatch):

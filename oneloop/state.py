@@ -65,7 +65,7 @@ class TrainerState:
                 value = max(1, math.ceil(max_steps * value))
             setattr(self, name, int(value))
         times = getattr(args, "minimum_eval_times", None)
-        if times and max_steps > 0:
+        if times is not None and times > 0 and max_steps > 0:
             self.eval_steps = max(1, min(self.eval_steps, max_steps // times))
 
 

@@ -53,7 +53,9 @@ class Evaluation(Group):
     eval_use_gather_object: bool = arg(
         False, "With several processes: outputs that are not tensors are gathered too, with it or without."
     )
-    minimum_eval_times: int | None = arg(None, "Lowers eval_steps until there are at least so many.", low=1)
+    minimum_eval_times: int | None = arg(
+        None, "Lowers eval_steps until there are at least so many; -1 or 0: off.", low=-1
+    )
     prediction_loss_only: bool = arg(False, "Keep the loss alone, no outputs.")
     include_for_metrics: list[str] = arg(
         list, "What compute_metrics gets besides: inputs, loss.", choices=("inputs", "loss"), none=True

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import DataError
 from ..processes import ALONE, Team
 from .order import BLOCK, Order
 from .seeding import Indices
@@ -84,3 +85,44 @@ class SamplerBatches:
             each, extra = divmod(len(chunk), self.world)
             start = self.team.rank * each + min(self.team.rank, extra)
             yield chunk[start : start + each + (self.team.rank < extra)].tolist()
+
+
+def makes_batches(sampler: Any) -> bool:
+    """A batch sampler of torch or Paddle, found without importing either: PaddleNLP's overrides return one."""
+    return any(
+        base.__name__ == "BatchSampler" and base.__module__.partition(".")[0] in ("paddle", "torch")
+        for base in type(sampler).__mro__
+    )
+
+
+class GivenBatches:
+    """The batches of a batch sampler that a user wrote, as they are. A resume walks through them again."""
+
+    world = 1
+
+    def __init__(self, sampler: Any, placed: bool = False, team: Team = ALONE) -> None:
+        if team.size > 1 and not (hasattr(sampler, "nranks") or hasattr(sampler, "num_replicas")):
+            raise DataError(
+                f"a {type(sampler).__name__} gives the same batches to each of the {team.size} processes. Return a "
+                "sampler of single indices, which is dealt out, or a DistributedBatchSampler."
+            )
+        self.sampler = sampler
+        self.batch_size = int(getattr(sampler, "batch_size", None) or 1)
+        self.placed = placed
+        self.team = team
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = ([int(i) for i in batch] for batch in self.sampler)
+        if not self.placed:
+            return batches
+        epoch, size, first = self.epoch, self.batch_size * self.team.size, self.batch_size * self.team.rank
+        return (Indices(batch, (epoch, number, number * size + first)) for number, batch in enumerate(batches))

@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 
 from ..arguments import Seq2SeqTrainingArguments, TrainingArguments
 from ..arguments.answers import REFUSED_NAMES, Refusal, refusals_of
+from ..arguments.compression import FIELDS as COMPRESSION
+from ..arguments.compression import WHY
 from ..arguments.fields import declared
 from ..errors import ArgumentError, OneloopError
 from ..parser import ArgumentParser
@@ -38,6 +40,7 @@ class Arguments:
         """parsed: the classes that the command line goes into, where no other options are taken; see parsers.py."""
         self.framework, self.classes, self.parsed = framework, classes, parsed
         self.cls: Any = Seq2SeqTrainingArguments
+        self.compression = COMPRESSION if "CompressionArguments" in classes.library_names() else frozenset()
         self.known = {rules["public"] or name: name for name, (_, rules) in declared(self.cls).items()}
 
     # -- in a call
@@ -103,6 +106,8 @@ class Arguments:
             alias = self.cls.__aliases__[name]
             more = "" if alias.help.startswith("The same as") else f": {alias.help}"
             return "maps", self._public(alias.target) + more
+        if name in self.compression:
+            return self._of_compression(name, value)
         if name in self.classes.fields():
             return "works", "a field of the script's own"
         try:
@@ -110,6 +115,13 @@ class Arguments:
         except OneloopError as error:
             return "refused", str(error).replace(self.cls.__name__, "TrainingArguments")
         return "works", ""
+
+    def _of_compression(self, name: str, value: Any) -> tuple[str, str]:
+        if name != "do_compress":
+            return "works", "for compression alone, which is refused"
+        if value is _NOT_READ:
+            return "depends", f"refused when True: {WHY}"
+        return ("refused", WHY) if value else ("works", "")
 
     def _refused(self, values: dict[str, Any], read_all: bool) -> dict[str, list[tuple[str, str]]]:
         """By public name of the argument, and "" for all together: what these values meet."""
@@ -152,7 +164,7 @@ class Arguments:
         for name in _options(words):
             elsewhere = TrainingArguments.__elsewhere__.get(name)
             if name in others:
-                found.append(self._foreign(place, name))
+                found.append(self._foreign(place, name, _is_said(name, words)))
             elif elsewhere and self.parsed is not None and elsewhere not in self.parsed:
                 text = f"it belongs to {elsewhere}, which the script does not parse"
                 found.append(Finding(place, 0, "argument", name, "refused", text))
@@ -162,9 +174,11 @@ class Arguments:
                 found.append(self._finding(place, 0, plain, getattr(args, plain), met))
         return found
 
-    def _foreign(self, place: str, name: str) -> Finding:
+    def _foreign(self, place: str, name: str, value: Any = _NOT_READ) -> Finding:
         if name in REFUSED_NAMES:
             return Finding(place, 0, "argument", name, "refused", REFUSED_NAMES[name])
+        if name in self.compression:
+            return Finding(place, 0, "argument", name, *self._of_compression(name, value))
         if name in self.classes.fields() or name.removeprefix("no_") in self.classes.fields():
             return Finding(place, 0, "argument", name, "works", "a field of the script's own")
         text = "no argument of oneloop and no field of a class in the files that were read"
@@ -182,7 +196,7 @@ class Arguments:
         values = {key: value for key, value in data.items() if key in self.known or key in self.cls.__aliases__}
         refused = self._refused(values, True)
         found = [
-            self._finding(name, 0, key, value, refused) if key in values else self._foreign(name, key)
+            self._finding(name, 0, key, value, refused) if key in values else self._foreign(name, key, value)
             for key, value in data.items()
         ]
         return found + [Finding(name, 0, "argument", "together", *each) for each in refused.get("", [])]
@@ -202,6 +216,16 @@ def _literal(node: ast.AST) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
         return _NOT_READ
+
+
+def _is_said(name: str, words: list[str]) -> bool:
+    """Whether a switch is on: named alone, or with any word but a no."""
+    for word, following in zip(words, [*words[1:], ""]):
+        if word == f"--{name}":
+            return following.lower() not in ("false", "0", "no", "off")
+        if word.startswith(f"--{name}="):
+            return word.partition("=")[2].lower() not in ("false", "0", "no", "off")
+    return False
 
 
 def _options(words: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ ROLES = {
     "Seq2SeqTrainer": "Trainer",
     "TrainingArguments": "TrainingArguments",
     "Seq2SeqTrainingArguments": "TrainingArguments",
+    "CompressionArguments": "TrainingArguments",
     "TrainerCallback": "TrainerCallback",
     "HfArgumentParser": "Parser",
     "PdArgumentParser": "Parser",
@@ -50,6 +51,11 @@ class Classes:
         origin = self.origin(node)
         root, _, last = origin.partition(".")[0], None, origin.rpartition(".")[2]
         return last if root in (*LIBRARIES, "oneloop") and last in OWN else None
+
+    def library_names(self) -> set[str]:
+        """The names of the Trainer's machinery that the script imports."""
+        origins = [origin.split(".") for origin in self.names.values()]
+        return {parts[-1] for parts in origins if parts[0] in (*LIBRARIES, "oneloop") and parts[-1] in OWN}
 
     def role(self, node: ast.AST) -> str | None:
         """Trainer, TrainingArguments, TrainerCallback or Parser, for the name of a class or what derives from it."""

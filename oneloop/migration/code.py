@@ -206,7 +206,8 @@ class Reader:
 
     def _argument_attribute(self, node: ast.Attribute) -> None:
         name = node.attr
-        if not hasattr(self.arguments.cls, name) and name not in {*self.arguments.known, *self.classes.fields()}:
+        known = {*self.arguments.known, *self.arguments.compression, *self.classes.fields()}
+        if not hasattr(self.arguments.cls, name) and name not in known:
             self._add(node, "attribute", f"args.{name}", "refused", "TrainingArguments has no such attribute")
 
     def _is_trainer(self, node: ast.AST) -> bool:

@@ -42,10 +42,6 @@ _TOP = (
 _GONE = "DataCollatorForWholeWordMask DataCollatorForSOP"
 
 _TPU = "TPUs, TensorFlow and SageMaker have no backend here; use Trainer with a torch model"
-_COMPRESSION = (
-    "compression (pruning, quantisation, distillation with PaddleSlim) is not part of oneloop: train here, then "
-    "compress with PaddleNLP itself"
-)
 _OWN_LOOP = "it has a loop of its own, which is not redirected; use Trainer"
 
 # Names that would train past oneloop, or ask for what it has not: usable for nothing but an error that says so.
@@ -54,7 +50,6 @@ REFUSED = {
     "TFTrainingArguments": _TPU,
     "SageMakerTrainer": _TPU,
     "SageMakerTrainingArguments": _TPU,
-    "CompressionArguments": _COMPRESSION,
     "AutoTrainer": "PaddleNLP's automatic parallelism cuts the model up, which oneloop does not; use Trainer",
     "Evaluator": _OWN_LOOP + ".evaluate()",
     "CheckpointCallback": "it belongs to MindNLP's first Trainer; use save_strategy and save_total_limit",
@@ -103,9 +98,7 @@ _TRANSFORMERS = {
 }  # fmt: skip
 
 _PADDLENLP = {
-    "paddlenlp.trainer": Module(
-        f"{MACHINERY} PdArgumentParser VisualDLCallback", refused="CompressionArguments", opened=True
-    ),
+    "paddlenlp.trainer": Module(f"{MACHINERY} PdArgumentParser CompressionArguments VisualDLCallback", opened=True),
     "paddlenlp.trainer.trainer": Module(MACHINERY),
     "paddlenlp.trainer.trainer_seq2seq": Module(MACHINERY),
     "paddlenlp.trainer.trainer_callback": Module(f"{_CALLBACKS} {_STATE}"),
@@ -114,7 +107,7 @@ _PADDLENLP = {
     "paddlenlp.trainer.training_args_seq2seq": Module(_ARGUMENTS),
     "paddlenlp.trainer.argparser": Module("PdArgumentParser"),
     "paddlenlp.trainer.integrations": Module("VisualDLCallback TensorBoardCallback WandbCallback"),
-    "paddlenlp.trainer.compression_args": Module("", refused="CompressionArguments"),
+    "paddlenlp.trainer.compression_args": Module("CompressionArguments"),
     "paddlenlp.trainer.auto_trainer": Module("", refused="AutoTrainer"),
 }
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NoReturn
 
+from .. import manners
 from ..checkpoint import store
 from ..errors import RefusedError
 from .names import LIBRARIES, MODULES, REFUSED, RENAMED, TITLES, WITHOUT_LIBRARY, Module
@@ -29,6 +30,7 @@ def redirect(*libraries: str, stand_in: Iterable[str] = ("transformers", "paddle
         sys.meta_path.insert(0, finder)
     for library in libraries or LIBRARIES:
         finder.add(library, library in stand_in)
+        manners.follow(library)
 
 
 # -- names

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .. import manners
 from ..errors import ArgumentError
 from .values import ValueType
 
@@ -72,7 +73,7 @@ class Option:
 def collect(classes: Iterable[type]) -> list[Option]:
     """The options of all these dataclasses. Two fields of one name are an error; a field beats a foreign alias."""
     found: dict[str, Option] = {}
-    per_class = [_options_of(cls) for cls in classes]
+    per_class = _without_unknown([_options_of(cls) for cls in classes])
     for option in (option for options in per_class for option in options if not option.is_alias):
         _refuse_twins(found.get(option.name), option)
         found[option.name] = option
@@ -90,6 +91,22 @@ def collect(classes: Iterable[type]) -> list[Option]:
         if option.is_alias:
             found[option.field.name].aliases.append(f"--{option.name}")
     return list(found.values())
+
+
+def _without_unknown(per_class: list[list[Option]]) -> list[list[Option]]:
+    """In a script for PaddleNLP a field of its own beats an argument of oneloop's: PaddleNLP has no such argument, or
+    the script would not run there. The argument keeps its default."""
+    if not manners.follows("paddlenlp"):
+        return per_class
+    own = {option.name for options in per_class for option in options if not _is_of_oneloop(option)}
+    return [
+        [option for option in options if not (_is_of_oneloop(option) and option.field.name in own)]
+        for options in per_class
+    ]
+
+
+def _is_of_oneloop(option: Option) -> bool:
+    return "group" in option.metadata and "enum" in option.metadata
 
 
 def _refuse_twins(holder: Option | None, option: Option, flag: str | None = None) -> None:

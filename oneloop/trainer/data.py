@@ -12,7 +12,7 @@ from ..data.columns import ColumnFilter
 from ..data.dealing import Dealt, minds_processes
 from ..data.lengths import LengthGroups, measure_lengths
 from ..data.order import BatchSampler, NoBatch, Order
-from ..data.samplers import IndexSampler, SamplerBatches
+from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_batches
 from ..data.seeding import GivesBack, SeededData
 from ..errors import DataError
 from ..evaluation import batch_rows
@@ -153,6 +153,8 @@ class TrainerData(TrainerParts):
                     f"{where} has {len(dataset)} samples, fewer than one batch of {batch_size}, and "
                     "dataloader_drop_last=True drops it. Use a smaller batch, or dataloader_drop_last=False."
                 )
+        elif makes_batches(sampler):
+            batches = GivenBatches(sampler, placed, self.team)
         else:
             batches = SamplerBatches(sampler, batch_size, drop_last, placed, self.team)
         return loaders.make_loader(dataset, batches=batches, **options)
@@ -193,6 +195,8 @@ class TrainerData(TrainerParts):
                     [name for name in dropped if name != self.args.length_column_name]
                 ), ColumnFilter(collate, keep - {self.args.length_column_name})
             return dataset.remove_columns(dropped), collate
+        if self._as_paddlenlp:  # there a collator sees whole samples
+            return dataset, collate
         say = partial(say_dropped, where) if self.first_time(where, id(dataset)) else None
         return dataset, ColumnFilter(collate, keep, say)
 

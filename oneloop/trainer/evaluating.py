@@ -26,7 +26,8 @@ class TrainerEvaluating(TrainerParts):
                 metrics.update(self.evaluate(part if override else name, ignore_keys, f"{metric_key_prefix}_{name}"))
             return metrics
         self.memory.start("eval", self.backend, self.args.device)
-        loader = self.get_eval_dataloader(eval_dataset)
+        # PaddleNLP hands on what evaluate() was given: overrides of its loader treat the Trainer's own set otherwise.
+        loader = self.get_eval_dataloader(None if self._as_paddlenlp and not override else eval_dataset)
         started = time.time()
         output = self._run_evaluation(
             loader, "Evaluation", self.compute_metrics is None or None, ignore_keys, metric_key_prefix
@@ -78,10 +79,17 @@ class TrainerEvaluating(TrainerParts):
         prediction_loss_only: bool | None = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
+        max_eval_iters: int | None = -1,
     ) -> EvalLoopOutput:
-        """One pass over a loader: predictions, labels and metrics. evaluate() and predict() both run it."""
+        """One pass over a loader: predictions, labels and metrics. evaluate() and predict() both run it.
+
+        max_eval_iters, of PaddleNLP, ends it after so many batches.
+        """
         this: Any = self
-        return evaluation_loop(this, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        most = max_eval_iters if max_eval_iters is not None and max_eval_iters > 0 else None
+        return evaluation_loop(
+            this, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix, most
+        )
 
     def prediction_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
         """The old name of evaluation_loop."""

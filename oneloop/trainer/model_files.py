@@ -123,8 +123,13 @@ class TrainerModelFiles(TrainerParts):
         finally:
             self._model_parts = None
 
-    def _save(self, output_dir: str, state_dict: dict[str, Any] | None = None) -> None:
-        folder = Path(output_dir)
+    def _save(
+        self,
+        output_dir: str | None = None,
+        state_dict: dict[str, Any] | None = None,
+        merge_tensor_parallel: bool = False,
+    ) -> None:
+        folder = Path(output_dir or self.args.output_dir)
         contents = Contents()
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)

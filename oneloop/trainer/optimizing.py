@@ -1,10 +1,13 @@
 """Optimizer and schedule."""
 
+import inspect
 import logging
 from typing import Any
 
+from .. import manners
 from ..backends.common import parameter_groups
 from ..errors import ArgumentError, ModelError
+from ..losses import accepts
 from ..optimization import MetricScheduler, Scheduler, steps_by_metric
 from ..schedules import follows_metric, make_metric_schedule, make_schedule, needs_length
 from .parts import TrainerParts
@@ -17,12 +20,21 @@ class TrainerOptimizing(TrainerParts):
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Both, unless they were given. Override it, or one of the two below."""
+        if "lr_scheduler" in inspect.signature(self.create_optimizer).parameters:
+            # An override for PaddleNLP, where an optimizer is built with its schedule.
+            self.create_scheduler(num_training_steps=num_training_steps)
+            self.create_optimizer(self.lr_scheduler)
+            return
         self.create_optimizer()
-        self.create_scheduler(num_training_steps=num_training_steps, optimizer=self.optimizer)
+        known = {"optimizer": self.optimizer} if accepts(self.create_scheduler, "optimizer") else {}
+        self.create_scheduler(num_training_steps=num_training_steps, **known)
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """The optimizer over all trainable parameters; no decay on biases and norms."""
-        model = self.model if model is None else model
+        """The optimizer over all trainable parameters; no decay on biases and norms.
+
+        In place of a model, overrides written for PaddleNLP hand on the schedule, which is there already.
+        """
+        model = self.model if model is None or model is self.lr_scheduler else model
         if self.optimizer is not None:
             return self.optimizer
         named = self.backend.models.named_parameters(model)
@@ -34,7 +46,7 @@ class TrainerOptimizing(TrainerParts):
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The learning-rate schedule: a pure function of the step."""
+        """The learning-rate schedule: a pure function of the step. Without an optimizer, one to build it with."""
         if self.lr_scheduler is not None:
             return self.lr_scheduler
         args = self.args
@@ -44,25 +56,38 @@ class TrainerOptimizing(TrainerParts):
             return self.lr_scheduler
         name = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
         options = dict(args.lr_scheduler_kwargs or {})
+        if optimizer is None:
+            factor = self._factor(name, num_training_steps, args.learning_rate, options)
+            self.lr_scheduler = self.backend.optimizers.schedule_alone(args.learning_rate, factor)
+            return self.lr_scheduler
         if follows_metric(name):
             options.setdefault("mode", "max" if args.greater_is_better else "min")
             rule = make_metric_schedule(name, self.backend.optimizers.learning_rates(optimizer), **options)
             self.lr_scheduler = MetricScheduler(self.backend, optimizer, rule)
             return self.lr_scheduler
+        rate = self.backend.optimizers.learning_rates(optimizer)[0]
+        self.lr_scheduler = Scheduler(self.backend, optimizer, self._factor(name, num_training_steps, rate, options))
+        return self.lr_scheduler
+
+    def _factor(self, name: str, num_training_steps: int, rate: float, options: dict[str, Any]) -> Any:
+        """What the rate is multiplied by, a function of the step."""
+        if follows_metric(name):
+            raise ArgumentError(
+                f"lr_scheduler_type={name!r} follows the evaluations and cannot be made before the optimizer: build "
+                "the optimizer first, in a create_optimizer that takes no lr_scheduler."
+            )
         if num_training_steps <= 0 and needs_length(name):
             raise ArgumentError(
                 f"lr_scheduler_type={name!r} needs to know how long the run is, and the data set has no length: set "
                 "max_steps, or use a schedule without an end such as constant, constant_with_warmup or inverse_sqrt"
             )
-        factor = make_schedule(
+        return make_schedule(
             name,
-            args.get_warmup_steps(max(num_training_steps, 0)),
+            self.args.get_warmup_steps(max(num_training_steps, 0)),
             num_training_steps if num_training_steps > 0 else None,
-            lr_init=self.backend.optimizers.learning_rates(optimizer)[0],
+            lr_init=rate,
             **options,
         )
-        self.lr_scheduler = Scheduler(self.backend, optimizer, factor)
-        return self.lr_scheduler
 
     def get_decay_parameter_names(self, model: Any) -> list[str]:
         """Names of the parameters that weight decay applies to."""
@@ -70,11 +95,18 @@ class TrainerOptimizing(TrainerParts):
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
-        """The optimizer class for args.optim, and what to build it with."""
+        """The optimizer class for args.optim, and what to build it with.
+
+        Overrides of PaddleNLP's Trainer build the optimizer with a schedule in place of the rate, so for its scripts
+        the rate is left out, as there.
+        """
         from ..backends import guess, load, of_model
 
         backend = of_model(model) if model is not None else load(guess() or "torch")
-        return backend.optimizers.class_and_options(args, model)
+        cls, options = backend.optimizers.class_and_options(args, model)
+        if model is None and backend.NAME == "paddle" and manners.follows("paddlenlp"):
+            options.pop("learning_rate", None)
+        return cls, options
 
     def get_learning_rates(self) -> list[float]:
         """The rate of each parameter group."""

@@ -2,12 +2,18 @@
 
 from typing import Any, NoReturn
 
+from .. import manners
 from ..errors import RefusedError
 from .parts import TrainerParts
 
 
 class TrainerPaddleNLP(TrainerParts):
     """Thin: each leads to what does the work here."""
+
+    @property
+    def _as_paddlenlp(self) -> bool:
+        """A script for PaddleNLP, with a model of Paddle: where libraries differ, its way is kept."""
+        return self.backend.NAME == "paddle" and manners.follows("paddlenlp")
 
     def export_model(self, input_spec: Any = None, load_best_model: bool = False, output_dir: Any = None) -> list[str]:
         """export() with PaddleNLP's arguments; load_best_model takes the weights of the best checkpoint first."""

@@ -24,6 +24,8 @@ class TrainerReporting(TrainerParts):
         """Hand values to the history and to every callback that listens."""
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
+            if self._as_paddlenlp:
+                logs["progress_or_epoch"] = round(self.state.epoch, 4)
         if self._counts_tokens != "no":
             self.store_flos()
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
@@ -103,6 +105,8 @@ class TrainerReporting(TrainerParts):
         if seconds > 0 and steps > 0:
             logs["steps_per_second"] = round(steps / seconds, 3)
             logs["samples_per_second"] = round(steps * self._plan.samples_per_step / seconds, 3)
+            if self._as_paddlenlp:
+                logs |= _in_words_of_paddlenlp(logs, step, seconds)
         self._log_clock = (now, step)
         self._figures = self._figures_of_step(seconds)
         # Overrides written for 4.x take the logs alone.
@@ -203,3 +207,9 @@ class TrainerReporting(TrainerParts):
                 path = folder / "all_results.json"
                 before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
                 write_json(path, before | metrics)
+
+
+def _in_words_of_paddlenlp(logs: dict[str, Any], step: int, seconds: float) -> dict[str, Any]:
+    """The keys that callbacks and readers of PaddleNLP's logs look for."""
+    speeds = {f"interval_{name}": logs[name] for name in ("samples_per_second", "steps_per_second")}
+    return {"global_step": step, "interval_runtime": round(seconds, 4), **speeds}

@@ -14,7 +14,7 @@ from ..checkpoint.tensors import read as read_tensors
 from ..checkpoint.tensors import read_metadata
 from ..data.dealing import fits_any_number, of_one_process
 from ..data.order import BatchSampler
-from ..errors import CheckpointError
+from ..errors import CheckpointError, RefusedError
 from ..state import TrainerState
 from . import crossing, foreign
 from .course import BUFFER, DATA_STATES, RANDOM, RUN, STATE
@@ -74,6 +74,19 @@ class TrainerResuming(TrainerParts):
         return None
 
     # -- what is in it
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: Any = None, model: Any = None) -> None:
+        """The weights of a checkpoint into the model; for trainers of others, which call it themselves.
+
+        True is the last checkpoint in output_dir; without a checkpoint nothing is done.
+        """
+        if not resume_from_checkpoint:
+            return
+        if model is not None and model is not self.model:
+            raise RefusedError("_load_from_checkpoint fills the Trainer's own model; set trainer.model first.")
+        path = self._find_checkpoint(resume_from_checkpoint)
+        if path is not None:
+            self._load_weights(path)
 
     def _load_weights(self, path: Path) -> None:
         """Weights of a checkpoint or of a directory that save_model wrote."""

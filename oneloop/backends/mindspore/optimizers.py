@@ -1,13 +1,14 @@
 """Optimizers by name, parameter groups, and their learning rates."""
 
 import inspect
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import mindspore as ms
 from mindspore import nn, ops
 from mindspore.experimental import optim as experimental
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, RefusedError
 from ..common import optimizer_options
 from .updates import SGD, AdamW
 
@@ -97,6 +98,13 @@ def set_learning_rates(optimizer: Any, rates: list[float]) -> None:
 
 def own_schedule(optimizer: Any) -> None:
     """The schedule inside an optimizer: one of mindspore.nn that has one is refused, see above."""
+
+
+def schedule_alone(rate: float, factor: Callable[[int], float]) -> NoReturn:
+    """A schedule that an optimizer can be built with: Paddle has such."""
+    raise RefusedError(
+        "there is no optimizer yet, and a schedule needs one here: call create_optimizer before create_scheduler."
+    )
 
 
 def attach(optimizer: Any, scheduler: Any) -> None:

@@ -15,6 +15,7 @@ from ..torch.optimizers import (
     is_optimizer,
     learning_rates,
     own_schedule,
+    schedule_alone,
     set_learning_rates,
 )
 from .adamw import SGD, AdamW
@@ -29,6 +30,7 @@ __all__ = [
     "is_optimizer",
     "learning_rates",
     "own_schedule",
+    "schedule_alone",
     "set_learning_rates",
 ]
 

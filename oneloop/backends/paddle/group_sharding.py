@@ -17,7 +17,9 @@ from ...arguments.sharding import degree_of
 from ...errors import ModelError, RefusedError
 from ...processes import Team
 from ..strategy import AS_IT_IS
+from .adapters import is_adapter
 from .engine import Engine
+from .models import unwrap
 from .parallel import DataParallel
 
 LEVELS = {"stage2": "os_g", "stage3": "p_g_os"}
@@ -49,6 +51,11 @@ class GroupSharded(DataParallel):
         if self.sharded is not None:
             raise RefusedError(
                 "group_sharded_parallel: a model is trained once; make a new Trainer for a second train()."
+            )
+        if is_adapter(unwrap(model)):
+            raise RefusedError(
+                "an adapter writes its own files from whole weights, and sharding stage2 and stage3 divide them. Use "
+                "sharding='stage1', or leave sharding out: an adapter's gradients and optimizer state are small."
             )
         self.model = model
         self.agree(model)

@@ -11,6 +11,7 @@ from paddle import nn
 
 from ...errors import ArgumentError, ModelError, RefusedError
 from .. import common
+from .adapters import is_adapter
 
 HALF_LEVELS = ("O0", "O1", "O2", "O3")  # of fp16_opt_level
 NEAREST_HALF = "half weights with float32 master weights; the nearest, O1 (autocast),"
@@ -40,14 +41,10 @@ def unwrap(model: nn.Layer) -> nn.Layer:
             return model
 
 
-def is_adapter(model: nn.Layer) -> bool:
-    """Whether the model saves an adapter alone. On Paddle every model is saved whole."""
-    return False
-
-
-def base_of(model: nn.Layer) -> nn.Layer:
-    """The user's model under wrappers: the one whose forward names the inputs."""
-    return unwrap(model)
+def base_of(model: nn.Layer) -> Any:
+    """The user's model under wrappers and adapters: the one whose forward names the inputs."""
+    model = unwrap(model)
+    return model.model if is_adapter(model) else model
 
 
 def config_of(model: nn.Layer) -> Any:

@@ -6,6 +6,7 @@ apply_decay_param_fun get a plain list of parameters: they step faster over it t
 
 import inspect
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import paddle
@@ -137,6 +138,11 @@ def own_schedule(optimizer: Any) -> Any:
     """The schedule that an optimizer was built with in place of a rate; None when it has a rate."""
     rate = getattr(optimizer, "_learning_rate", None)
     return rate if isinstance(rate, LRScheduler) else None
+
+
+def schedule_alone(rate: float, factor: Callable[[int], float]) -> LRScheduler:
+    """A schedule that an optimizer can be built with, as PaddleNLP's overrides do it."""
+    return paddle.optimizer.lr.LambdaDecay(rate, factor)
 
 
 def attach(optimizer: Any, scheduler: Any) -> None:

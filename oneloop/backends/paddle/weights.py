@@ -5,15 +5,17 @@ Paddle names a parameter by the order in which it was made, so state is stored u
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import paddle
 from paddle import nn
 
+from ...checkpoint.contents import WEIGHTS
 from ...checkpoint.tensors import Raw, read
-from ...errors import CheckpointError, RefusedError
+from ...errors import CheckpointError
 from ..common import check_fit, check_optimizer_fit
+from . import adapters
 from .models import unwrap
 from .optimizers import groups, own_schedule
 
@@ -139,12 +141,21 @@ def _assign(target: paddle.Tensor, value: paddle.Tensor) -> None:
     target.set_value(value if value.dtype == target.dtype else value.astype(target.dtype))
 
 
-def save_adapter(model: nn.Layer, directory: Path) -> NoReturn:
-    raise RefusedError("on Paddle a model is saved whole; adapters that save themselves are PEFT's, on torch.")
+def save_adapter(model: nn.Layer, directory: Path) -> None:
+    """An adapter of PaddleNLP, without the model that it sits on."""
+    adapters.save(unwrap(model), directory, raw, LAYOUT)
 
 
-def load_adapter(model: nn.Layer, directory: Path) -> NoReturn:
-    raise RefusedError("on Paddle a model is loaded whole; adapters that load themselves are PEFT's, on torch.")
+def load_adapter(model: nn.Layer, directory: Path) -> None:
+    """The adapter, from where save_adapter or PaddleNLP has put it."""
+    whole = directory / WEIGHTS
+    if whole.is_file() and not (directory / adapters.INDEX).is_file():  # adapters used to be saved with their model
+        load_model(model, load_tensors(whole), {}, str(directory))
+        return
+    own, values = adapters.tensors_of(unwrap(model)), adapters.read(directory, load_tensors)
+    check_fit(values, own, str(directory))
+    for name, target in own.items():
+        _assign(target, values[name])
 
 
 # -- optimizer

@@ -2,12 +2,12 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, RefusedError
 from ..common import from_package, optimizer_options
 
 ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused")
@@ -129,6 +129,13 @@ def set_learning_rates(optimizer: Any, rates: list[float]) -> None:
 
 def own_schedule(optimizer: Any) -> None:
     """The schedule inside an optimizer: on torch there is none, schedules are objects beside it."""
+
+
+def schedule_alone(rate: float, factor: Callable[[int], float]) -> NoReturn:
+    """A schedule that an optimizer can be built with: Paddle has such."""
+    raise RefusedError(
+        "there is no optimizer yet, and a schedule needs one here: call create_optimizer before create_scheduler."
+    )
 
 
 def attach(optimizer: Any, scheduler: Any) -> None:

@@ -1,0 +1,54 @@
+"""PaddleNLP's CompressionArguments: many of its scripts take them for training alone, and that works here."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ..errors import RefusedError
+from .training import TrainingArguments
+
+WHY = (
+    "compression (pruning, quantisation, distillation with PaddleSlim) is not part of oneloop: train here, then "
+    "compress with PaddleNLP itself"
+)
+
+
+def _only(default: Any) -> Any:
+    return field(default=default, metadata={"help": "PaddleNLP: for its compression alone."})
+
+
+@dataclass(repr=False)
+class CompressionArguments(TrainingArguments):
+    """TrainingArguments with PaddleNLP's defaults for these three, and what its compression asks for.
+
+    The latter can be given and read, as scripts do that compress in another run; do_compress itself is refused.
+    """
+
+    warmup_ratio: float = field(default=0.1, metadata={"help": "Warm-up as a ratio of all steps; warmup_steps wins."})
+    logging_steps: float = field(default=100, metadata={"help": "Steps between logs."})
+    save_steps: float = field(default=100, metadata={"help": "Steps between checkpoints."})
+    do_compress: bool = field(default=False, metadata={"help": "PaddleNLP: compress the model. Refused here."})
+    strategy: str | None = _only("dynabert+ptq")
+    input_dtype: str | None = _only("int64")
+    prune_embeddings: bool = _only(False)
+    onnx_format: bool | None = _only(True)
+    width_mult_list: list[str] | None = _only(None)
+    weight_quantize_type: str | None = _only("channel_wise_abs_max")
+    activation_quantize_type: str | None = _only(None)
+    algo_list: list[str] | None = _only(None)
+    batch_num_list: list[int] | None = _only(None)
+    batch_size_list: list[int] | None = _only(None)
+    round_type: str | None = _only("round")
+    bias_correction: bool | None = _only(False)
+    input_infer_model_path: str | None = _only(None)
+    use_pact: bool | None = _only(True)
+    moving_rate: float | None = _only(0.9)
+
+    def check_together(self) -> None:
+        super().check_together()
+        if self.do_compress:
+            raise RefusedError(f"do_compress=True is refused: {WHY}.")
+
+
+FIELDS = frozenset(
+    item.name for item in fields(CompressionArguments) if item.name not in TrainingArguments.__dataclass_fields__
+)

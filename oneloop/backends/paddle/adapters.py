@@ -1,0 +1,59 @@
+"""PaddleNLP's adapters (LoRAModel, PrefixModelForCausalLM): saved alone, in files that their from_pretrained opens.
+
+PaddleNLP writes them as pickles or, in its unified checkpoints, as safetensors with an index. These are the latter.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import paddle
+from paddle import nn
+
+from ...checkpoint.tensors import write
+from ...errors import CheckpointError
+
+INDEX = "peft_model.safetensors.index.json"
+FILE = "peft_model-00001-of-00001.safetensors"
+PICKLES = ("lora_model_state.pdparams", "prefix_model_state.pdparams")  # what PaddleNLP itself writes
+
+_CLASSES = ("LoRAModel", "PrefixModelForCausalLM")
+
+
+def is_adapter(model: nn.Layer) -> bool:
+    return any(base.__name__ in _CLASSES and base.__module__.startswith("paddlenlp.") for base in type(model).__mro__)
+
+
+def tensors_of(model: Any) -> dict[str, paddle.Tensor]:
+    """What is trained and saved, by the names that PaddleNLP gives it."""
+    if hasattr(model, "get_trainable_state_dict"):
+        return dict(model.get_trainable_state_dict())
+    return dict(model.prefix_encoder.state_dict())
+
+
+def save(model: Any, directory: Path, raw: Any, layout: str) -> None:
+    raws = {name: raw(value) for name, value in tensors_of(model).items()}
+    write(directory / FILE, raws, {"format": layout})
+    size = sum(each.data.nbytes for each in raws.values())
+    index = {"metadata": {"total_size": size}, "weight_map": dict.fromkeys(sorted(raws), FILE)}
+    (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    for config in (getattr(model, "lora_config", None), getattr(model, "prefix_config", None), model.model.config):
+        if config is not None:
+            config.save_pretrained(str(directory))
+
+
+def read(directory: Path, load_tensors: Any) -> dict[str, paddle.Tensor]:
+    """The adapter in a directory, written here or by PaddleNLP."""
+    if (directory / INDEX).is_file():
+        index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
+        tensors: dict[str, paddle.Tensor] = {}
+        for name in sorted(set(index["weight_map"].values())):
+            tensors |= load_tensors(directory / name)
+        return tensors
+    for name in PICKLES:
+        if (directory / name).is_file():
+            return {key: paddle.to_tensor(value) for key, value in paddle.load(str(directory / name)).items()}
+    raise CheckpointError(
+        f"{directory} has no adapter ({INDEX} or {PICKLES[0]}). Give a checkpoint of a run with this adapter, or leave "
+        "resume_from_checkpoint out."
+    )
