@@ -1,7 +1,8 @@
 """Which process this is, read from the launcher's variables, and what the processes of a run say to each other."""
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,6 +129,17 @@ class Team:
     def explain(self, error: BaseException) -> ProcessLostError | None:
         """The error in words when it comes from the loss of another process; None when it is one of this process."""
         return None
+
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """What the framework says within it when another process is gone is said in words that name it."""
+        try:
+            yield
+        except Exception as error:
+            lost = self.explain(error)
+            if lost is None:
+                raise
+            raise lost from error
 
 
 ALONE = Team()

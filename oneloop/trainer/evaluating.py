@@ -8,7 +8,6 @@ from ..measuring import speed_metrics
 from ..outputs import EvalLoopOutput, PredictionOutput
 from . import setup
 from .parts import TrainerParts
-from .together import lost_processes
 
 
 class TrainerEvaluating(TrainerParts):
@@ -53,7 +52,7 @@ class TrainerEvaluating(TrainerParts):
 
     def _run_evaluation(self, loader: Any, description: str, loss_only: Any, ignore_keys: Any, prefix: str) -> Any:
         run = self.prediction_loop if self.args.use_legacy_prediction_loop else self.evaluation_loop
-        with setup.full_half_evaluation(self), lost_processes(self.team):
+        with setup.full_half_evaluation(self), self.team.explaining():
             try:
                 return run(
                     loader,

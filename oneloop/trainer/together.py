@@ -168,16 +168,11 @@ class TrainerTogether(TrainerParts):
 
 
 @contextlib.contextmanager
-def lost_processes(team: Team, watch: Watch | None = None) -> Iterator[None]:
+def lost_processes(team: Team, watch: Watch) -> Iterator[None]:
     """What the framework says when another process is gone, in words that name it."""
     try:
-        yield
-    except Exception as error:
-        lost = error if isinstance(error, ProcessLostError) else team.explain(error)
-        if lost is None:
-            raise
-        if watch is not None:
-            watch.leave_with_others()  # the launcher is about to end this one too, before it could say why
-        if lost is error:
-            raise
-        raise lost from error
+        with team.explaining():
+            yield
+    except ProcessLostError:
+        watch.leave_with_others()  # the launcher is about to end this one too, before it could say why
+        raise

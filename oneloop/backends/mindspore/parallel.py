@@ -5,7 +5,6 @@ A `Team` (see processes.py) carries plain values; a strategy (see backends/strat
 """
 
 import atexit
-import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -94,16 +93,6 @@ class Processes(Messages):
         self._gather, self._spread = ops.AllGather(), ops.Broadcast(0)
         self.neighbours = Neighbours(self.rank, self.size)
 
-    @contextlib.contextmanager
-    def _speaking(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            lost = self.explain(error)
-            if lost is None:
-                raise
-            raise lost from error
-
     def explain(self, error: BaseException) -> ProcessLostError | None:
         if isinstance(error, ProcessLostError) or not _is_of_communication(error):
             return None
@@ -115,12 +104,12 @@ class Processes(Messages):
         )
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
-        with self._speaking():
+        with self.explaining():
             every = self._gather(ms.Tensor(array)).asnumpy()
         return list(every.reshape(self.size, -1))
 
     def spread(self, array: np.ndarray) -> np.ndarray:
-        with self._speaking():
+        with self.explaining():
             return self._spread((ms.Tensor(array),))[0].asnumpy()
 
 

@@ -99,16 +99,9 @@ class Processes(Messages):
         if self.own and dist.is_initialized():
             dist.destroy_process_group()
 
-    @contextlib.contextmanager
-    def _speaking(self) -> Iterator[None]:
+    def _speaking(self) -> contextlib.AbstractContextManager:
         self.signs.meetings += 1
-        try:
-            yield
-        except (RuntimeError, OSError) as error:
-            lost = self.explain(error)
-            if lost is None:
-                raise
-            raise lost from error
+        return self.explaining()
 
     def explain(self, error: BaseException) -> ProcessLostError | None:
         if isinstance(error, ProcessLostError) or not _is_of_communication(error):

@@ -9,7 +9,7 @@ import atexit
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -99,17 +99,7 @@ class Processes(Team):
 
     def _speaking(self) -> contextlib.AbstractContextManager:
         self.signs.meetings += 1
-        return self._explaining()
-
-    @contextlib.contextmanager
-    def _explaining(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            lost = self.explain(error)
-            if lost is None:
-                raise
-            raise lost from error
+        return self.explaining()
 
     def explain(self, error: BaseException) -> ProcessLostError | None:
         if isinstance(error, ProcessLostError) or not _is_of_communication(error):
@@ -132,7 +122,7 @@ class Processes(Team):
 
         def told() -> list[list[float]]:
             if not rows:
-                with self._explaining():
+                with self.explaining():
                     message.wait()
                 rows.extend(of_rank.tolist() for of_rank in every)
             return rows
