@@ -210,3 +210,11 @@ def test_memory_of_a_stage():
     train(Owner(True).tracker, off)
     assert {"init_mem_cpu_alloc_delta", "train_mem_cpu_alloc_delta", "train_mem_cpu_peaked_delta"} <= set(on)
     assert off == {}
+
+
+def test_no_two_parts_of_the_trainer_keep_different_things_under_one_name():
+    kinds = {}
+    for part in Trainer.__mro__:
+        for name, kind in vars(part).get("__annotations__", {}).items():
+            kinds.setdefault(name, set()).add(str(kind))
+    assert {name: found for name, found in kinds.items() if len(found) > 1} == {}
