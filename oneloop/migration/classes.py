@@ -90,13 +90,15 @@ class Classes:
                 own for base in each.bases if (own := self.nodes.get(self.origin(base).rpartition(".")[2])) is not None
             ]
 
-    def fields(self) -> set[str]:
-        """The annotated names of all classes of the script: the options that its own dataclasses have."""
+    def fields(self, beside: bool = False) -> set[str]:
+        """The annotated names of all classes of the script: the options that its own dataclasses have. beside: of
+        those alone that are no training arguments."""
         return {
             item.target.id
             for node in self.nodes.values()
             for item in node.body
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+            if not beside or self.role_of_class(node) != "TrainingArguments"
         }
 
     def trainer_is_built(self, files: list[Source]) -> bool:

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from ..accelerator import Accelerator
-from ..callbacks import TrainerCallback
+from ..callbacks import OF_PADDLENLP, TrainerCallback
 from ..trainer import Trainer
 from ..trainer.surface import UNUSED_OVERRIDES
 from .arguments import Arguments
@@ -19,7 +19,7 @@ _SIGNATURE = inspect.signature(Trainer.__init__).parameters
 PARAMETERS = [name for name, each in _SIGNATURE.items() if each.kind is not each.VAR_POSITIONAL and name != "self"]
 POSITIONAL = [name for name in PARAMETERS if _SIGNATURE[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
 OPTIONAL = ("num_items_in_batch", "start_time", "_internal_call")  # passed to overrides that take them
-EVENTS = {name for name in dir(TrainerCallback) if name.startswith("on_")}
+EVENTS = {*(name for name in dir(TrainerCallback) if name.startswith("on_")), *OF_PADDLENLP}
 # Libraries whose trainers derive from transformers' own, and so from oneloop's under redirection.
 DERIVED = {
     "trl": "its trainers become subclasses of oneloop's Trainer and lean on transformers' internals: not tried",
