@@ -118,6 +118,9 @@ class Reader:
             self.found += self.arguments.of_call(self.file, node, plain)
         elif role == "Trainer":
             self._trainer_call(node)
+        elif (name := self.classes.derived_name(node.func)) is not None:
+            text = "the library's own subclass of its Trainer, and so of oneloop's here: what it overrides is not read"
+            self._add(node, "class", name, "unseen", text)
 
     def _trainer_call(self, node: ast.Call) -> None:
         own = self.classes.nodes.get(self.classes.origin(node.func).rpartition(".")[2])
@@ -207,8 +210,12 @@ class Reader:
     def _argument_attribute(self, node: ast.Attribute) -> None:
         name = node.attr
         known = {*self.arguments.known, *self.arguments.compression, *self.classes.fields()}
-        if not hasattr(self.arguments.cls, name) and name not in known:
-            self._add(node, "attribute", f"args.{name}", "refused", "TrainingArguments has no such attribute")
+        if hasattr(self.arguments.cls, name) or name in known | self.classes.set_on_arguments:
+            return
+        answer, text = "refused", "TrainingArguments has no such attribute"
+        if derived := self.classes.derived_arguments():
+            answer, text = "unseen", f"TrainingArguments has no such attribute; {' or '.join(derived)} may have it"
+        self._add(node, "attribute", f"args.{name}", answer, text)
 
     def _is_trainer(self, node: ast.AST) -> bool:
         """A variable that holds a Trainer; self or super() in a subclass of one."""

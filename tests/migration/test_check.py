@@ -264,6 +264,22 @@ def test_a_script_of_paddlenlp_with_compression(tmp_path):
     assert answer.answer == "refused" and "PaddleSlim" in answer.text
 
 
+def test_what_a_library_derives_itself_is_unseen(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "from paddlenlp.prompt import PromptTrainer, PromptTuningArguments\n"
+        "from paddlenlp.trainer import PdArgumentParser\n"
+        "(training_args,) = PdArgumentParser(PromptTuningArguments).parse_args_into_dataclasses()\n"
+        "training_args.rounds = 3\n"
+        "print(training_args.rounds, training_args.freeze_plm)\n"
+        "trainer = PromptTrainer(model=model, args=training_args)\n"
+    )
+    said = {(each.line, each.name): (each.answer, each.text) for each in check(str(path))[0]}
+    assert said[5, "args.freeze_plm"][0] == said[6, "PromptTrainer"][0] == "unseen"
+    assert said[5, "args.freeze_plm"][1].endswith("PromptTuningArguments may have it")
+    assert (5, "args.rounds") not in said and (0, "Trainer") not in said
+
+
 def test_a_json_file(script, tmp_path):
     path = tmp_path / "settings.json"
     path.write_text(json.dumps({"output_dir": "o", "evaluation_strategy": "no", "use_ipex": True, "own": 2, "x": 1}))
