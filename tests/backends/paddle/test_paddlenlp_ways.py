@@ -8,7 +8,14 @@ import pytest
 
 paddle = pytest.importorskip("paddle")
 
-from oneloop import CompressionArguments, PdArgumentParser, Trainer, TrainingArguments, manners  # noqa: E402
+from oneloop import (  # noqa: E402
+    CompressionArguments,
+    PdArgumentParser,
+    Trainer,
+    TrainingArguments,
+    backends,
+    manners,
+)
 from oneloop.checkpoint.tensors import write  # noqa: E402
 from oneloop.data.samplers import GivenBatches  # noqa: E402
 from oneloop.errors import ArgumentError, CheckpointError, DataError, RefusedError  # noqa: E402
@@ -63,6 +70,13 @@ def test_a_field_of_the_script_beats_an_argument_that_paddlenlp_has_not(as_paddl
     monkeypatch.setattr(manners, "_followed", set())
     with pytest.raises(ArgumentError, match=r"Own\.debug and TrainingArguments\.debug would both be the option"):
         PdArgumentParser((Own, TrainingArguments))
+
+
+def test_its_framework_is_paddle_whatever_else_is_imported(as_paddlenlp, monkeypatch):
+    pytest.importorskip("torch")
+    assert backends.guess() == "paddle"
+    monkeypatch.setattr(manners, "_followed", {"paddlenlp", "transformers"})
+    assert backends.guess() == "torch"
 
 
 # -- data
