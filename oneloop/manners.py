@@ -13,3 +13,8 @@ def follow(library: str) -> None:
 def follows(library: str) -> bool:
     """Whether this process runs a script for that library."""
     return library in _followed
+
+
+def follows_only(library: str) -> bool:
+    """Whether it is for that library and for no other."""
+    return _followed == {library}

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from .. import manners
 from ..errors import ModelError, RefusedError
 from ..processes import world
 from .environment import prepare
@@ -75,6 +76,8 @@ def guess() -> str | None:
     if launcher:
         return launcher
     imported = [name for name in NAMES if name in sys.modules]
+    if "paddle" in imported and manners.follows_only("paddlenlp"):  # whatever else its libraries have imported
+        return "paddle"
     if imported:
         return imported[0]
     installed = [name for name in NAMES if find_spec(name) is not None]

@@ -1,11 +1,12 @@
 """Events of a run and the callbacks that oneloop brings along."""
 
-from .base import EVENTS, CallbackHandler, TrainerCallback
+from .base import EVENTS, OF_PADDLENLP, CallbackHandler, TrainerCallback
 from .flow import DefaultFlowCallback, EarlyStoppingCallback
 from .progress import NotebookProgressCallback, PrinterCallback, ProgressCallback, in_notebook
 
 __all__ = [
     "EVENTS",
+    "OF_PADDLENLP",
     "CallbackHandler",
     "DefaultFlowCallback",
     "EarlyStoppingCallback",

@@ -27,6 +27,8 @@ EVENTS = (
     "on_prediction_step",
     "on_push_begin",
 )
+# What callbacks of PaddleNLP know besides: a micro-batch has come (inputs), and around the optimizer's step (scaler).
+OF_PADDLENLP = ("on_load_data_end", "on_optimizer_begin", "on_optimizer_end")
 
 
 class TrainerCallback:
@@ -151,10 +153,11 @@ class CallbackHandler(TrainerCallback):
     def refresh(self) -> None:
         """Look again at who listens to what."""
         self._listeners = {
-            event: [getattr(cb, event) for cb in self.callbacks if _listens(cb, event)] for event in EVENTS
+            event: [getattr(cb, event) for cb in self.callbacks if _listens(cb, event)]
+            for event in (*EVENTS, *OF_PADDLENLP)
         }
         # Events that somebody listens to or that clear a flag; the loop passes over the others.
-        self.active = {event for event in EVENTS if self._listeners[event] or event in _CLEARED}
+        self.active = {event for event, methods in self._listeners.items() if methods or event in _CLEARED}
         self._may_ask: bool | None = None
 
     @property
@@ -163,7 +166,7 @@ class CallbackHandler(TrainerCallback):
         if self._may_ask is None:
             from .asking import may_ask
 
-            self._may_ask = any(may_ask(callback, EVENTS) for callback in self.callbacks)
+            self._may_ask = any(may_ask(callback, (*EVENTS, *OF_PADDLENLP)) for callback in self.callbacks)
         return self._may_ask
 
     def call_event(self, event: str, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
@@ -209,5 +212,5 @@ _CLEARED = {
     "on_save": ("should_save",),
     "on_log": ("should_log",),
 }
-for _name in EVENTS:
+for _name in (*EVENTS, *OF_PADDLENLP):
     setattr(CallbackHandler, _name, _event(_name, _CLEARED.get(_name, ())))

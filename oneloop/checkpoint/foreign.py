@@ -18,6 +18,7 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors"
 # Files that transformers' Trainer writes and oneloop never does, and one of oneloop's that it never writes.
 _MARKS = (OPTIMIZER, SCHEDULER, "training_args.bin", "rng_state.pth", "rng_state_0.pth", "pytorch_model.bin")
 _OWN_MARK = "run.json"
+_OF_PADDLENLP = ("optimizer.pdopt", "scheduler.pdparams", "model_state.pdparams", "lora_model_state.pdparams")
 
 
 def looks_foreign(path: Path) -> bool:
@@ -51,6 +52,11 @@ def _shards(index: Path) -> list[str]:
 def problems(path: Path, contents: bool = True) -> list[str]:
     """What keeps a run from going on from it. There are no checksums of its own; archives carry some, which `contents`
     compares."""
+    if any((path / name).is_file() for name in _OF_PADDLENLP):
+        return [
+            "PaddleNLP's Trainer wrote it, and a run goes on from oneloop's own and from transformers'. Start a new "
+            "one in another output_dir, with this directory as the model to load"
+        ]
     found = []
     try:
         files = weight_files(path)

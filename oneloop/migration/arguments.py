@@ -153,13 +153,16 @@ class Arguments:
             return []
         if words[0].endswith(".json") and len(words) == 1:
             return self._of_json(words[0])
-        given = words if "--output_dir" in words else ["--output_dir", "output", *words]
+        # In PaddleNLP's scripts a field of their own beats an argument of the same name; see parser/options.py.
+        beats = self.classes.fields(beside=True) & set(self.known) if self.framework == "paddle" else set()
+        given = _without(beats, words)
+        given = given if "--output_dir" in given else ["--output_dir", "output", *given]
         try:
             parser = _Parser(self.cls, add_help=False)
             args, *_, rest = parser.parse_args_into_dataclasses(given, True, look_for_args_file=False)
         except ArgumentError as error:
             return [Finding(place, 0, "argument", "together", "refused", str(error))]
-        met, others = self._met(args), set(_options(rest))
+        met, others = self._met(args), {*_options(rest), *beats}
         found = []
         for name in _options(words):
             elsewhere = TrainingArguments.__elsewhere__.get(name)
@@ -216,6 +219,17 @@ def _literal(node: ast.AST) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError):
         return _NOT_READ
+
+
+def _without(names: set[str], words: list[str]) -> list[str]:
+    """A command line without these options and their values."""
+    kept, dropping = [], False
+    for word in words:
+        if word.startswith("--"):
+            dropping = word[2:].partition("=")[0].replace("-", "_") in names
+        if not dropping:
+            kept.append(word)
+    return kept
 
 
 def _is_said(name: str, words: list[str]) -> bool:

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from .names import LIBRARIES, MACHINERY
+from .names import LIBRARIES, MACHINERY, REFUSED
 from .reading import Source
 
 ROLES = {
@@ -17,6 +17,7 @@ ROLES = {
     "PdArgumentParser": "Parser",
 }
 OWN = frozenset([*MACHINERY.split(), *ROLES])
+KNOWN = OWN | REFUSED.keys()
 
 
 class Classes:
@@ -25,9 +26,13 @@ class Classes:
     def __init__(self, files: list[Source]) -> None:
         self.nodes: dict[str, ast.ClassDef] = {}
         self.names: dict[str, str] = {}  # local name -> where it is from
+        self.set_on_arguments: set[str] = set()  # what the script adds to training arguments
         for source in files:
             for node in ast.walk(source.tree):
-                if isinstance(node, ast.ClassDef):
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                    if ast.unparse(node.value).endswith("args"):
+                        self.set_on_arguments.add(node.attr)
+                elif isinstance(node, ast.ClassDef):
                     self.nodes[node.name] = node
                 elif isinstance(node, ast.Import):
                     for each in node.names:
@@ -51,6 +56,18 @@ class Classes:
         origin = self.origin(node)
         root, _, last = origin.partition(".")[0], None, origin.rpartition(".")[2]
         return last if root in (*LIBRARIES, "oneloop") and last in OWN else None
+
+    def derived_name(self, node: ast.AST) -> str | None:
+        """The name of a Trainer that a library derives from its own, such as PaddleNLP's PromptTrainer, or None."""
+        origin = self.origin(node)
+        last = origin.rpartition(".")[2]
+        return last if origin.split(".")[0] in LIBRARIES and last.endswith("Trainer") and last not in KNOWN else None
+
+    def derived_arguments(self) -> list[str]:
+        """Training arguments that a library derives from its own, of those that the script imports."""
+        origins = [origin.split(".") for origin in self.names.values()]
+        derived = {parts[-1] for parts in origins if parts[0] in LIBRARIES and parts[-1].endswith("Arguments")}
+        return sorted(derived - KNOWN)
 
     def library_names(self) -> set[str]:
         """The names of the Trainer's machinery that the script imports."""
@@ -90,15 +107,17 @@ class Classes:
                 own for base in each.bases if (own := self.nodes.get(self.origin(base).rpartition(".")[2])) is not None
             ]
 
-    def fields(self) -> set[str]:
-        """The annotated names of all classes of the script: the options that its own dataclasses have."""
+    def fields(self, beside: bool = False) -> set[str]:
+        """The annotated names of all classes of the script: the options that its own dataclasses have. beside: of
+        those alone that are no training arguments."""
         return {
             item.target.id
             for node in self.nodes.values()
             for item in node.body
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+            if not beside or self.role_of_class(node) != "TrainingArguments"
         }
 
     def trainer_is_built(self, files: list[Source]) -> bool:
         calls = (node for source in files for node in ast.walk(source.tree) if isinstance(node, ast.Call))
-        return any(self.role(call.func) == "Trainer" for call in calls)
+        return any(self.role(call.func) == "Trainer" or self.derived_name(call.func) for call in calls)

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from ..accelerator import Accelerator
-from ..callbacks import TrainerCallback
+from ..callbacks import OF_PADDLENLP, TrainerCallback
 from ..trainer import Trainer
 from ..trainer.surface import UNUSED_OVERRIDES
 from .arguments import Arguments
@@ -19,7 +19,7 @@ _SIGNATURE = inspect.signature(Trainer.__init__).parameters
 PARAMETERS = [name for name, each in _SIGNATURE.items() if each.kind is not each.VAR_POSITIONAL and name != "self"]
 POSITIONAL = [name for name in PARAMETERS if _SIGNATURE[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
 OPTIONAL = ("num_items_in_batch", "start_time", "_internal_call")  # passed to overrides that take them
-EVENTS = {name for name in dir(TrainerCallback) if name.startswith("on_")}
+EVENTS = {*(name for name in dir(TrainerCallback) if name.startswith("on_")), *OF_PADDLENLP}
 # Libraries whose trainers derive from transformers' own, and so from oneloop's under redirection.
 DERIVED = {
     "trl": "its trainers become subclasses of oneloop's Trainer and lean on transformers' internals: not tried",
@@ -118,6 +118,9 @@ class Reader:
             self.found += self.arguments.of_call(self.file, node, plain)
         elif role == "Trainer":
             self._trainer_call(node)
+        elif (name := self.classes.derived_name(node.func)) is not None:
+            text = "the library's own subclass of its Trainer, and so of oneloop's here: what it overrides is not read"
+            self._add(node, "class", name, "unseen", text)
 
     def _trainer_call(self, node: ast.Call) -> None:
         own = self.classes.nodes.get(self.classes.origin(node.func).rpartition(".")[2])
@@ -207,8 +210,12 @@ class Reader:
     def _argument_attribute(self, node: ast.Attribute) -> None:
         name = node.attr
         known = {*self.arguments.known, *self.arguments.compression, *self.classes.fields()}
-        if not hasattr(self.arguments.cls, name) and name not in known:
-            self._add(node, "attribute", f"args.{name}", "refused", "TrainingArguments has no such attribute")
+        if hasattr(self.arguments.cls, name) or name in known | self.classes.set_on_arguments:
+            return
+        answer, text = "refused", "TrainingArguments has no such attribute"
+        if derived := self.classes.derived_arguments():
+            answer, text = "unseen", f"TrainingArguments has no such attribute; {' or '.join(derived)} may have it"
+        self._add(node, "attribute", f"args.{name}", answer, text)
 
     def _is_trainer(self, node: ast.AST) -> bool:
         """A variable that holds a Trainer; self or super() in a subclass of one."""

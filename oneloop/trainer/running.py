@@ -232,10 +232,10 @@ class TrainerRunning(TrainerParts):
         """The last step is done, or a callback has stopped the run."""
         return self.control.should_training_stop or plan.is_over(self.state.global_step)
 
-    def call(self, event: str) -> None:
-        """One of the events without arguments, to all callbacks."""
+    def call(self, event: str, **more: Any) -> None:
+        """One of the events of the loop, to all callbacks that listen to it."""
         if event in self.callback_handler.active:
-            self.control = getattr(self.callback_handler, event)(self.args, self.state, self.control)
+            self.control = getattr(self.callback_handler, event)(self.args, self.state, self.control, **more)
 
     def _reset_counters(self) -> None:
         self._train_batch_size = self.args.train_batch_size

@@ -216,6 +216,7 @@ class TrainerSteps(TrainerParts):
         if self._stand_ins:
             closing = -1
         for i, inputs in enumerate(micro_batches):
+            self.call("on_load_data_end", inputs=inputs)
             items = self._own_items = self._micro_items[i] if weighs else None
             # Without a label it has no part in the mean; its own mean would be 0/0.
             if items != 0:
@@ -255,9 +256,12 @@ class TrainerSteps(TrainerParts):
         step = self.state.global_step + 1
         loss = self.strategy.mean(loss)
         self.engine.prepare_update(self.optimizer, loss)
+        scaler = getattr(self.engine, "scaler", None)
         self.call("on_pre_optimizer_step")
+        self.call("on_optimizer_begin", scaler=scaler)
         bad = self.engine.apply_update(self.optimizer, step)
         self.call("on_optimizer_step")
+        self.call("on_optimizer_end", scaler=scaler)
         self.losses.add(loss)
         if bad is not None:
             self._nonfinite_step(bad)

@@ -228,6 +228,58 @@ def test_options_that_another_part_of_the_script_may_take(tmp_path, old, new):
     assert said["max_train_sampels"][0] == "unseen" and said["predict_with_generate"][0] == "works"
 
 
+PADDLENLP = """\
+from dataclasses import dataclass
+from paddlenlp.trainer import CompressionArguments, PdArgumentParser, Trainer, TrainerCallback
+
+@dataclass
+class DataArguments:
+    debug: bool = False
+class Told(TrainerCallback):
+    def on_optimizer_begin(self, args, state, control, **kwargs):
+        pass
+data_args, training_args = PdArgumentParser((DataArguments, CompressionArguments)).parse_args_into_dataclasses()
+trainer = Trainer(model=model, args=training_args)
+if training_args.do_compress and training_args.width_mult_list:
+    trainer.compress()
+"""
+
+
+def test_a_script_of_paddlenlp_with_compression(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(PADDLENLP)
+    words = ["--debug", "True", "--strategy", "ptq", "--do_train", "--do_compress", "False"]
+    found, libraries, framework = check(str(path), words)
+    assert (libraries, framework) == (["paddlenlp"], "paddle")
+    assert [each for each in found if each.answer not in ("works", "maps")] == []
+    said = command_line(path, *words)
+    assert said["debug"] == ("works", "a field of the script's own") and said["do_train"] == ("works", "")
+    assert said["strategy"] == ("works", "for compression alone, which is refused")
+    for switch in (["--do_compress"], ["--do_compress", "True"], ["--do_compress=1"]):
+        assert command_line(path, *switch)["do_compress"][0] == "refused"
+    path.write_text(
+        "from paddlenlp.trainer import CompressionArguments\nargs = CompressionArguments('o', do_compress=True)"
+    )
+    (answer,) = [each for each in check(str(path))[0] if each.name == "do_compress"]
+    assert answer.answer == "refused" and "PaddleSlim" in answer.text
+
+
+def test_what_a_library_derives_itself_is_unseen(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "from paddlenlp.prompt import PromptTrainer, PromptTuningArguments\n"
+        "from paddlenlp.trainer import PdArgumentParser\n"
+        "(training_args,) = PdArgumentParser(PromptTuningArguments).parse_args_into_dataclasses()\n"
+        "training_args.rounds = 3\n"
+        "print(training_args.rounds, training_args.freeze_plm)\n"
+        "trainer = PromptTrainer(model=model, args=training_args)\n"
+    )
+    said = {(each.line, each.name): (each.answer, each.text) for each in check(str(path))[0]}
+    assert said[5, "args.freeze_plm"][0] == said[6, "PromptTrainer"][0] == "unseen"
+    assert said[5, "args.freeze_plm"][1].endswith("PromptTuningArguments may have it")
+    assert (5, "args.rounds") not in said and (0, "Trainer") not in said
+
+
 def test_a_json_file(script, tmp_path):
     path = tmp_path / "settings.json"
     path.write_text(json.dumps({"output_dir": "o", "evaluation_strategy": "no", "use_ipex": True, "own": 2, "x": 1}))

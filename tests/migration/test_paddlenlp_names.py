@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from oneloop import PdArgumentParser, Trainer, TrainingArguments
+from oneloop import PdArgumentParser, Trainer, TrainerCallback, TrainingArguments
 from oneloop.errors import RefusedError
 from tests.backends_support import rows, same_bytes
 
@@ -84,3 +84,51 @@ def test_export_model_takes_the_best_weights_first(backend, trained):
     for refused in (trainer.compress, trainer.set_optimizer_grouped_parameters):
         with pytest.raises(RefusedError, match="PaddleNLP"):
             refused()
+
+
+def test_a_schedule_without_an_optimizer_is_paddles_alone(backend, arguments):
+    trainer = Trainer(backend.classifier(), arguments(max_steps=4), train_dataset=rows(8))
+    if backend.name == "paddle":
+        assert trainer.create_scheduler(num_training_steps=4).get_lr() == trainer.args.learning_rate
+        return
+    with pytest.raises(RefusedError, match="call create_optimizer before create_scheduler"):
+        trainer.create_scheduler(num_training_steps=4)
+
+
+def test_events_of_paddlenlp_are_called(backend, trained):
+    seen = []
+
+    class Listens(TrainerCallback):
+        def on_load_data_end(self, args, state, control, inputs=None, **kwargs):
+            seen.append(("data", sorted(inputs)))
+
+        def on_optimizer_begin(self, args, state, control, scaler=None, optimizer=None, **kwargs):
+            seen.append(("begin", scaler, optimizer is not None))
+
+        def on_pre_optimizer_step(self, args, state, control, **kwargs):
+            seen.append("before")
+
+        def on_optimizer_step(self, args, state, control, **kwargs):
+            seen.append("after")
+
+        def on_optimizer_end(self, args, state, control, scaler=None, **kwargs):
+            seen.append(("end", scaler))
+
+    options = {"max_steps": 1, "gradient_accumulation_steps": 2, "callbacks": [Listens()]}
+    trained(backend.classifier(), rows(), **options)
+    batch = ("data", ["labels", "x"])
+    assert seen == [batch, batch, "before", ("begin", None, True), "after", ("end", None)]
+
+
+def test_weights_are_loaded_by_the_name_that_others_call(backend, trained, tmp_path):
+    trainer = trained(backend.classifier(), rows(), save_strategy="steps", save_steps=2, max_steps=4, learning_rate=0.1)
+    fresh = Trainer(backend.classifier(seed=5), trainer.args)
+    before = backend.weights(fresh.model)
+    fresh._load_from_checkpoint(None)
+    assert same_bytes(backend.weights(fresh.model), before)
+    fresh._load_from_checkpoint(True)
+    assert same_bytes(backend.weights(fresh.model), backend.weights(trainer.model))
+    fresh._load_from_checkpoint(f"{tmp_path}/out/checkpoint-2")
+    assert not same_bytes(backend.weights(fresh.model), backend.weights(trainer.model))
+    with pytest.raises(RefusedError, match="fills the Trainer's own model"):
+        fresh._load_from_checkpoint(True, model=backend.classifier())

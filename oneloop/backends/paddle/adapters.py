@@ -52,7 +52,7 @@ def read(directory: Path, load_tensors: Any) -> dict[str, paddle.Tensor]:
         return tensors
     for name in PICKLES:
         if (directory / name).is_file():
-            return {key: paddle.to_tensor(value) for key, value in paddle.load(str(directory / name)).items()}
+            return dict(paddle.load(str(directory / name)))
     raise CheckpointError(
         f"{directory} has no adapter ({INDEX} or {PICKLES[0]}). Give a checkpoint of a run with this adapter, or leave "
         "resume_from_checkpoint out."
