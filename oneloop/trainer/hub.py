@@ -26,7 +26,7 @@ class TrainerHub(TrainerParts):
 
     _hub: uploads.Hub | None = None
     _pushed_step: int | None = None  # of the last push that was started
-    _told: dict[str, Any] = {}  # what create_model_card was told, for the cards of later pushes
+    _card_facts: dict[str, Any] = {}  # what create_model_card was told, for the cards of later pushes
 
     @property
     def hub_model_id(self) -> str | None:
@@ -145,7 +145,7 @@ class TrainerHub(TrainerParts):
         if not self.is_world_process_zero():
             return
         given = {key: value for key, value in locals().items() if key != "self" and value is not None}
-        self._told = {**self._told, **given}
+        self._card_facts = {**self._card_facts, **given}
         path = Path(self.args.output_dir) / "README.md"
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,7 +166,7 @@ class TrainerHub(TrainerParts):
             "library_name": "peft" if peft else "transformers" if known else None,
             "class": type(model).__name__,
             "framework": self.backend.NAME,
-            **self._told,
+            **self._card_facts,
         }
         plain = self.args.to_dict()
         arguments = {name: value for name, value in plain.items() if not is_secret(name)}
