@@ -222,7 +222,16 @@ class Gathered:
 
     def _whole_metrics(self) -> dict[str, Any]:
         trainer = self.trainer
-        if trainer.compute_metrics is None or self.loss_only or self.predictions is None or self.label_ids is None:
+        if trainer.compute_metrics is None or self.loss_only:
+            return {}
+        if self.predictions is None or self.label_ids is None:
+            if self.losses:  # data without labels is told of elsewhere, or meant to be so
+                logger.warning(
+                    "compute_metrics was not called: %s.",
+                    "the model returned nothing but its loss"
+                    if self.predictions is None
+                    else f"no label was found among the inputs (label_names is {trainer.label_names})",
+                )
             return {}
         extra = {}
         if "inputs" in trainer.args.include_for_metrics:

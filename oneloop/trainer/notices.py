@@ -1,4 +1,4 @@
-"""Arguments that come to nothing in a run because of others: said once, before it starts."""
+"""Arguments that come to nothing in a run, or to less, because of others: said once, before it starts."""
 
 import logging
 from collections.abc import Iterator
@@ -9,8 +9,13 @@ logger = logging.getLogger(__name__)
 _NO_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
 
 
-def tell(args: Any, max_steps: int, computes_metrics: bool) -> None:
+def tell(args: Any, max_steps: int, computes_metrics: bool, own_loss: bool = True) -> None:
     """Warn of them. None is an error: scripts of other trainers carry such pairs along."""
+    if args.torch_compile and not own_loss:
+        logger.warning(
+            "compute_loss is overridden: torch_compile compiles the model that it calls, and compute_loss itself runs "
+            "as it is."
+        )
     for words in _found(args, max_steps, computes_metrics):
         logger.warning(words)
 

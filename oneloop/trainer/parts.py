@@ -98,6 +98,7 @@ class TrainerParts:
     _rate_used: float  # the learning rate of the last update
     _past: Any
     _compiled_for_eval: Any
+    _own_loss: bool
     _half_inputs: str | None  # fp16 or bf16 while the weights are in pure half, which take no float32 inputs
     _counts_tokens: str
     _tokens: int

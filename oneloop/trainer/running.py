@@ -226,7 +226,7 @@ class TrainerRunning(TrainerParts):
             "" if checkpoint is None else f", going on from {checkpoint} at step {self.state.global_step}",
         )
         if self.team.is_main:
-            notices.tell(self.args, plan.max_steps, self.compute_metrics is not None)
+            notices.tell(self.args, plan.max_steps, self.compute_metrics is not None, self._own_loss)
 
     def is_over(self, plan: loop.Plan) -> bool:
         """The last step is done, or a callback has stopped the run."""

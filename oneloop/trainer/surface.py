@@ -69,7 +69,7 @@ class TrainerSurface(TrainerParts):
     is_model_parallel = False
 
     # Columns that the model takes; None before _set_signature_columns_if_needed, or when it takes any.
-    _signature_columns: list[str] | None = None
+    _signature_columns = None
 
     @property
     def scaler(self) -> Any:

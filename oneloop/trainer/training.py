@@ -32,7 +32,7 @@ class TrainerSteps(TrainerParts):
     def _read_overrides(self) -> None:
         """Find out once which spelling of the overridable methods this run has."""
         cls = type(self)
-        own_loss = cls.compute_loss is TrainerSteps.compute_loss
+        own_loss = self._own_loss = cls.compute_loss is TrainerSteps.compute_loss
         self._loss_takes_items = accepts(self.compute_loss, NUM_ITEMS)
         self._step_takes_items = accepts(self.training_step, NUM_ITEMS)
         self._loss_is_share = own_loss or reads(self.compute_loss)

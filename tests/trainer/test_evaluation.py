@@ -295,3 +295,21 @@ def test_each_evaluation_does_not_say_it_again(backend, make, caplog):
     assert caplog.text.count("no label was found") == 1
     trainer.evaluate([row | {"note": "b"} for row in rows(4)])
     assert "does not take the columns note" in caplog.text, "another data set has other columns"
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("logits", "the model returned nothing but its loss"), ("labels", "no label was found among the inputs")],
+)
+def test_metrics_that_cannot_be_computed_are_told_of(backend, arguments, caplog, missing, words):
+    class Lacks(Trainer):
+        def prediction_step(self, *args, **kwargs):
+            loss, logits, labels = super().prediction_step(*args, **kwargs)
+            return loss, None if missing == "logits" else logits, None if missing == "labels" else labels
+
+    trainer = Lacks(backend.classifier(), arguments(), compute_metrics=lambda prediction: {"score": 1.0})
+    assert "eval_score" not in trainer.evaluate(rows(6))
+    assert f"compute_metrics was not called: {words}" in caplog.text
+    caplog.clear()
+    trainer.predict([{"x": row["x"]} for row in rows(6)])  # nobody expects metrics of these
+    assert "compute_metrics" not in caplog.text

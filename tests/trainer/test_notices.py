@@ -2,8 +2,10 @@
 
 import re
 
+import numpy as np
 import pytest
 
+from oneloop import Trainer
 from tests.backends_support import rows
 
 RUN = {"max_steps": 2, "per_device_train_batch_size": 4}
@@ -62,3 +64,23 @@ def test_options_of_a_recomputation_that_is_off(trained, caplog):
 def test_what_works_is_not_said(backend, trained, caplog, given):
     trained(backend.classifier(), rows(8), eval_dataset=rows(4), **RUN, **given)
     assert notices(caplog) == []
+
+
+def test_an_overridden_compute_loss_around_a_compiled_model(backend, trained, caplog):
+    """It need not turn the compiler off: it calls the compiled model, and has the same losses."""
+
+    class Doubles(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+            called.add(model is self.model)
+            loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
+            return (2 * loss, outputs) if return_outputs else 2 * loss
+
+    runs, compiler = [], {"torch_compile_backend": "eager"} if backend.name == "torch" else {}
+    for given in ({}, {"torch_compile": True, **compiler}):
+        called = set()
+        trainer = trained(backend.classifier(), rows(8), Doubles, logging_steps=1, **RUN, **given)
+        assert called == {not given}
+        runs.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    np.testing.assert_allclose(*runs, rtol=1e-5)
+    (said,) = notices(caplog)
+    assert said.startswith("compute_loss is overridden: torch_compile compiles the model that it calls")
