@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from ..arguments.evaluation import higher_is_better
 from ..errors import DataError
@@ -159,4 +160,5 @@ def _read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
     if size < TOGETHER or workers < 2:
         return [summarise(*job) for job in jobs]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(summarise, *zip(*jobs), chunksize=4))
+        found = pool.map(summarise, *zip(*jobs), chunksize=4)
+        return list(tqdm(found, total=len(jobs), desc="reading logs", unit="log", disable=None))  # on a terminal

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,12 @@ class JsonLinesCallback(TrainerCallback):
             return
         partial = path.with_name(f".{NAME}.partial")
         try:
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            kept = "".join(f"{line}\n" for line in _before(state, self._run_id(), lines))
-            partial.write_text(kept, encoding="utf-8")
+            with (  # line by line: the log of a long run may be larger than what memory is left
+                open(path, encoding="utf-8", errors="replace", newline="\n") as lines,
+                open(partial, "w", encoding="utf-8") as kept,
+            ):
+                for line in _before(state, self._run_id(), lines):
+                    kept.write(line if line.endswith("\n") else f"{line}\n")
             os.replace(partial, path)
         except OSError as error:
             partial.unlink(missing_ok=True)
@@ -61,7 +64,7 @@ class JsonLinesCallback(TrainerCallback):
         self._failed = True
 
 
-def _before(state: Any, run_id: str, lines: list[str]) -> Iterator[str]:
+def _before(state: Any, run_id: str, lines: Iterable[str]) -> Iterator[str]:
     """The lines of other runs, and those of this one that its checkpoint knows of."""
     # Of the step itself there may be more: the end of its epoch is logged after the save.
     left = sum(entry.get("step") == state.global_step for entry in state.log_history)

@@ -33,7 +33,7 @@ def forks(request):
 def trainer(tmp_path, request):
     """The Trainer of job.py in this process: trainer(*argv, callbacks=[...]) writes into tmp_path/run.
 
-    On the framework of `forks`, where the test has that too.
+    On the framework of `forks`, where the test has that too, or else on the first that is installed.
     """
     import logging
 
@@ -41,7 +41,7 @@ def trainer(tmp_path, request):
 
     logging.getLogger("oneloop").setLevel(logging.INFO)
 
-    framework = request.getfixturevalue("forks").framework if "forks" in request.fixturenames else "torch"
+    framework = request.getfixturevalue("forks").framework if "forks" in request.fixturenames else names()[0]
 
     def make(*argv, callbacks=(), output=None):
         words = [*map(str, argv), "--framework", framework, "--output", str(output or tmp_path / "run")]
