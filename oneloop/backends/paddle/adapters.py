@@ -43,7 +43,7 @@ def save(model: Any, directory: Path, raw: Any, layout: str) -> None:
 
 
 def read(directory: Path, load_tensors: Any) -> dict[str, paddle.Tensor]:
-    """The adapter in a directory, written here or by PaddleNLP."""
+    """The adapter in a directory, written here or, as a unified checkpoint, by PaddleNLP."""
     if (directory / INDEX).is_file():
         index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
         tensors: dict[str, paddle.Tensor] = {}
@@ -52,8 +52,12 @@ def read(directory: Path, load_tensors: Any) -> dict[str, paddle.Tensor]:
         return tensors
     for name in PICKLES:
         if (directory / name).is_file():
-            return dict(paddle.load(str(directory / name)))
+            raise CheckpointError(
+                f"{directory / name} is a pickle, which can run any code when it is opened; none is read here. Open it "
+                "with PaddleNLP's from_pretrained and hand that model to the Trainer, or have PaddleNLP write it with "
+                "unified_checkpoint=True."
+            )
     raise CheckpointError(
-        f"{directory} has no adapter ({INDEX} or {PICKLES[0]}). Give a checkpoint of a run with this adapter, or leave "
+        f"{directory} has no adapter ({INDEX}). Give a checkpoint of a run with this adapter, or leave "
         "resume_from_checkpoint out."
     )

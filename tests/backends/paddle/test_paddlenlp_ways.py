@@ -283,16 +283,17 @@ def test_an_adapter_is_saved_alone_and_goes_on_exactly(trained, tmp_path):
     assert same_bytes(KIT.weights(trainer.model), KIT.weights(again.model))
 
 
-def test_adapters_of_paddlenlp_and_of_whole_models_are_read(trained, tmp_path):
+def test_adapters_in_whole_models_are_read_and_pickles_are_refused(trained, tmp_path):
     trainer = trained(LoRAModel(KIT.classifier()), rows(), **SHORT)
     weights = trainer.backend.weights
     theirs, whole, nothing = tmp_path / "theirs", tmp_path / "whole", tmp_path / "nothing"
     whole.mkdir()
     paddle.save(trainer.model.get_trainable_state_dict(), f"{theirs}/lora_model_state.pdparams")
     write(whole / "model.safetensors", {name: weights.raw(v) for name, v in trainer.model.state_dict().items()})
-    for folder in (theirs, whole):
-        fresh = LoRAModel(KIT.classifier())
-        weights.load_adapter(fresh, folder)
-        assert same_bytes(KIT.weights(fresh), KIT.weights(trainer.model))
+    fresh = LoRAModel(KIT.classifier())
+    weights.load_adapter(fresh, whole)
+    assert same_bytes(KIT.weights(fresh), KIT.weights(trainer.model))
+    with pytest.raises(CheckpointError, match="is a pickle, .* hand that model to the Trainer"):
+        weights.load_adapter(fresh, theirs)
     with pytest.raises(CheckpointError, match="has no adapter"):
         weights.load_adapter(fresh, nothing)
