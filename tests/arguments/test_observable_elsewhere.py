@@ -18,6 +18,8 @@ from tests.arguments.scenes import Plain, Scene
 from tests.backends_support import names
 
 FRAMEWORKS = [name for name in names() if name != "torch"]
+if "mindspore" in FRAMEWORKS:
+    import mindspore  # noqa: F401  before Paddle, whichever tests are chosen
 NAMES = [rules["public"] or name for name, (_, rules) in declared(Seq2SeqTrainingArguments).items()]
 
 
