@@ -13,6 +13,7 @@ from typing import Any
 from .arguments import TrainingArguments
 from .arguments.answers import PARALLEL, REFUSALS, Refusal
 from .backends import NAMES
+from .generated import keep
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "frameworks.md"
 # The devices that a framework drives, as its backend calls them; only the CPU is run by the test-suite.
@@ -140,15 +141,7 @@ def render() -> str:
 
 
 def main(words: list[str]) -> int:
-    text = render()
-    if "--check" in words:
-        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-            print("docs/frameworks.md is out of date: run python -m oneloop.capabilities", file=sys.stderr)
-            return 1
-        return 0
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote docs/{PAGE.name}")
-    return 0
+    return keep(PAGE, render(), "oneloop.capabilities", words)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..generated import keep
 from . import Seq2SeqTrainingArguments
 from .aliases import Alias
 from .answers import COMING, NOT_YET, REFUSALS, REFUSED_NAMES, RELEASED, Refusal, answer, refused_by
@@ -153,15 +154,7 @@ def _order(group: str) -> int:
 
 
 def main(words: list[str]) -> int:
-    text = render()
-    if "--check" in words:
-        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-            print("docs/arguments.md is out of date: run python -m oneloop.arguments.page", file=sys.stderr)
-            return 1
-        return 0
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote docs/{PAGE.name}")
-    return 0
+    return keep(PAGE, render(), "oneloop.arguments.page", words)
 
 
 if __name__ == "__main__":
