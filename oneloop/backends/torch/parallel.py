@@ -162,8 +162,9 @@ def _board() -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
 
 
 def _is_of_communication(error: BaseException) -> bool:
-    """Gloo raises plain RuntimeErrors, which only the name of its files in them tells apart."""
-    return isinstance(error, dist.DistError) or (type(error) is RuntimeError and "gloo/" in str(error))
+    """Gloo raises plain RuntimeErrors, which only the name of its files in them tells apart, or one phrase of its."""
+    is_of_gloo = any(sign in str(error) for sign in ("gloo/", "pair closure"))
+    return isinstance(error, dist.DistError) or (type(error) is RuntimeError and is_of_gloo)
 
 
 # -- strategies
