@@ -50,6 +50,10 @@ class Watch:
         self.with_others = False  # several processes leave together
         self._before: dict[signal.Signals, Any] = {}
 
+    def heard(self) -> list[bool]:
+        """For each signal that is watched whether it was received."""
+        return [self.received == number for number in self.signals]
+
     def __enter__(self) -> "Watch":
         if threading.current_thread() is threading.main_thread():
             for number in self.signals:

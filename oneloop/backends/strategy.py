@@ -118,6 +118,19 @@ class Strategy:
         """The next backward pass closes the update: the loss goes to the others with it. `so_far`: that of the passes
         before; `counts`: the next one's is part of it."""
 
+    # Whether every backward pass starts in the engine: no training_step is overridden.
+    sees_losses = False
+    # Whether a few numbers of each process can travel with the gradients.
+    carries = False
+
+    def carry(self, numbers: list[float], expected: float | None) -> None:
+        """Send these along in the next update. The first is how many items this process has; unless `expected` is None,
+        losses are weighed for that mean of it, and gradients and loss are corrected when the real one is known."""
+
+    def carried(self) -> list[float]:
+        """The means of these numbers over all processes, once finish() has returned."""
+        raise NotImplementedError
+
     def add_nothing(self) -> None:
         """Instead of passes, where none of this process's micro-batches counts: let the others' gradients through."""
 

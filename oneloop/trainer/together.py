@@ -2,9 +2,8 @@
 
 import contextlib
 import logging
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from .. import randomness
@@ -21,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 _RANKS = -105  # keeps the random streams of the processes apart from all other seeds
 LONG_STEP = 0.5  # seconds
+MOST_WORDS = 14  # numbers that travel with the gradients beside the loss and the items
+_NEWS, _ASKS = 4, 5  # places in the message at the start of a step; one for each signal follows
 _FLAGS = ("should_log", "should_evaluate", "should_save", "should_training_stop", "should_epoch_stop")
 
 
@@ -30,7 +31,8 @@ class TrainerTogether(TrainerParts):
     def share_batches(self, micro_batches: list[Any], num_items: Any) -> tuple[bool, Any]:
         """(whether any process has a batch for the next update, the items in the batches of all).
 
-        Where the order of the samples says that all have theirs, nobody waits here: the items are a function then,
+        Where the order of the samples says that all have theirs, nobody waits here. Then the items are those that can
+        be expected, and the strategy corrects the gradients when these bring the real number; or they are a function,
         which waits for the others' when the loss is weighed, after the forward pass.
         """
         if self.team.size == 1:
@@ -39,15 +41,20 @@ class TrainerTogether(TrainerParts):
         if self._counts_items and micro_batches:
             computes = sum(items != 0 for items in self._micro_items)
         spare = bool(micro_batches) or self._spare is not None
-        ahead = self._goes_ahead() and len(micro_batches) == self._plan.accumulation
-        self._told = self.team.compare_later(
-            [
-                *(float(num_items or 0), bool(micro_batches), computes, spare),
-                *(self._saver.has_news, float(self._watch.received or 0), self._asks_after_step()),
-            ]
-        )
+        word = [self._saver.has_news, self._asks_after_step(), *self._watch.heard()]
         counts = self._counts_items and self.args.average_tokens_across_devices
         self._sharing = self.team.size if counts else 1
+        ahead = self._goes_ahead() and len(micro_batches) == self._plan.accumulation
+        if ahead and self.strategy.carries and len(word) < MOST_WORDS:
+            # As many as there are samples, until gradients have come together with the real number.
+            expected = self._train_batch_size * len(micro_batches) if counts else None
+            self.strategy.carry([float(num_items or 0), *map(float, word)], expected)
+            num_items = num_items if expected is None else expected * self.team.size
+            self._told = self._told_with_gradients
+            self._go_ahead(micro_batches, len(micro_batches) - computes if num_items else 0)
+            return True, num_items
+        mine = [float(num_items or 0), bool(micro_batches), computes, spare, *word]
+        self._told = self.team.compare_later(mine)
         if ahead:
             if counts:
                 num_items = self._items_of_all if computes == len(micro_batches) else self._items_of_all()
@@ -129,19 +136,27 @@ class TrainerTogether(TrainerParts):
         if self.team.size == 1:
             return
         told, self._told = self._told, None
-        if told is None or any(row[-1] for row in told()):
-            told = self._compare_wishes()
-        *_, news, signals, _ = zip(*told())
-        self._hears_of_saves = any(news)
-        if any(signals):
-            self._agreed = self._watch.received = signal.Signals(int(max(signals)))
+        rows = told() if told is not None else None
+        if rows is None or any(row[_ASKS] for row in rows):
+            rows = self._compare_wishes()
+        self._hears_of_saves = any(row[_NEWS] for row in rows)
+        heard = [any(column) for column in list(zip(*rows))[_ASKS + 1 :]]
+        if any(heard):
+            self._agreed = self._watch.received = self._watch.signals[heard.index(True)]
 
-    def _compare_wishes(self) -> Callable[[], list[list[float]]]:
+    def _told_with_gradients(self) -> list[list[float]]:
+        """What came with them, as one row: that of the means, of which only whether they are zero is asked."""
+        items, *word = self.strategy.carried()
+        return [[items, 1.0, 1.0, 1.0, *word]]
+
+    def _compare_wishes(self) -> list[list[float]]:
+        """Of all processes, in the order of the messages at the start of a step; their wishes are in control then."""
         mine = [float(getattr(self.control, name)) for name in _FLAGS]
-        every = self.team.compare([*mine, self._saver.has_news, float(self._watch.received or 0), True])
+        own = [*mine, 0.0, 0.0, 0.0, 0.0, self._saver.has_news, 0.0, *self._watch.heard()]
+        every = self.team.compare(own)
         for name, values in zip(_FLAGS, zip(*every)):
             setattr(self.control, name, any(values))
-        return lambda: every
+        return [row[len(_FLAGS) :] for row in every]
 
     def _start_own_streams(self) -> None:
         """Other random numbers in every process, or all would drop the same neurons. The main one keeps its own."""
@@ -160,6 +175,7 @@ class TrainerTogether(TrainerParts):
                 "self.accelerator.num_processes, or leaves the loss to self.compute_loss, is given all of them.",
                 self.team.size,
             )
+        self.strategy.sees_losses = self._own_step
         self.model_wrapped = self.strategy.rewrap() if again else self.strategy.wrap(self.model)
         if args.torch_compile:
             self.model_wrapped = self.backend.models.compiled(

@@ -526,24 +526,33 @@ class MayAsk(LooksOn):
 
 @case
 def messages(folder):
-    """How often a process waits for the word of the others in a run of 24 updates that logs and saves nothing."""
-    waited, compare, long = [], parallel.Processes.compare, together.LONG_STEP
+    """How often a process sends a message of its own in a run of 24 updates that logs and saves nothing."""
+    waited, (compare, later), long = (
+        [],
+        (parallel.Processes.compare, parallel.Processes.compare_later),
+        together.LONG_STEP,
+    )
     together.LONG_STEP = 600.0
 
     def counted(team, numbers):
         waited.append(1)
         return compare(team, numbers)
 
+    def counted_later(team, numbers):
+        waited.append(1)
+        return later(team, numbers)
+
     given = {"num_train_epochs": 1, "logging_strategy": "no", "ddp_find_unused_parameters": False}
     found = {}
-    parallel.Processes.compare = counted
+    parallel.Processes.compare, parallel.Processes.compare_later = counted, counted_later
     try:
         for name, callback in (("looks_on", LooksOn()), ("asks", MayAsk())):
             waited.clear()
             trainer = train(folder, name, KIT.classifier(), rows(24 * GLOBAL_BATCH), callbacks=[callback], **given)
             found |= {name: len(waited), "steps": trainer.state.global_step}
     finally:
-        parallel.Processes.compare, together.LONG_STEP = compare, long
+        parallel.Processes.compare, parallel.Processes.compare_later = compare, later
+        together.LONG_STEP = long
     return found
 
 

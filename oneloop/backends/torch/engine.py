@@ -73,7 +73,7 @@ class Engine(TapeEngine):
                 f"the loss cannot be differentiated: it is a {type(loss).__name__} that depends on no trainable "
                 "parameter. Look for .item(), .detach() or torch.no_grad() on the way to it, or a frozen model."
             )
-        self.strategy.send_loss(loss)
+        loss = self.strategy.sent(loss)
         if self.scaler is not None:
             loss, self._scaled = self.scaler.scale(loss), True
         loss.backward(**kwargs)
