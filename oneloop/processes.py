@@ -89,6 +89,9 @@ class Team:
         """A few numbers of every process, by rank: one short message, for every step."""
         return [list(numbers)]
 
+    def comes(self) -> None:
+        """This process has come to a meeting that a strategy holds: whoever has not, and hangs, can be told by it."""
+
     def compare_later(self, numbers: Sequence[float]) -> Callable[[], list[list[float]]]:
         """Like compare, for what is needed later: call the result then. Until then this process may go on."""
         rows = self.compare(numbers)

@@ -50,6 +50,7 @@ class TrainerTogether(TrainerParts):
             expected = self._train_batch_size * len(micro_batches) if counts else None
             self.strategy.carry([float(num_items or 0), *map(float, word)], expected)
             num_items = num_items if expected is None else expected * self.team.size
+            self.team.comes()
             self._told = self._told_with_gradients
             self._go_ahead(micro_batches, len(micro_batches) - computes if num_items else 0)
             return True, num_items

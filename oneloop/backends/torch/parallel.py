@@ -100,7 +100,7 @@ class Processes(Team):
             dist.destroy_process_group()
 
     def _speaking(self) -> contextlib.AbstractContextManager:
-        self.signs.meetings += 1
+        self.comes()
         return self.explaining()
 
     def explain(self, error: BaseException) -> ProcessLostError | None:
@@ -114,6 +114,9 @@ class Processes(Team):
         with self._speaking():
             dist.all_gather(every, own, group=self.host)
         return [of_rank.tolist() for of_rank in every]
+
+    def comes(self) -> None:
+        self.signs.meetings += 1
 
     def compare_later(self, numbers: Sequence[float]) -> Callable[[], list[list[float]]]:
         own = torch.tensor(numbers, dtype=torch.float64)
