@@ -1,21 +1,37 @@
+from pathlib import Path
+
 import pytest
 
-from tests.processes.launch import results, run
+from tests.processes.launch import EQUAL, results, run
+
+HERE = Path(__file__).parent
+SHARED = ("test_data", "test_equality", "test_manners", "test_search", "test_state")  # these look at the same runs
+# What four processes run unless the slow tests are asked for, which look at all cases.
+OF_FOUR = ("evaluated", "gradients", "recomputed_in_half", "process_means", "resumed", "elastic", "noisy")
+
+
+def pytest_collection_modifyitems(items):
+    """What tests look at together is run once, and so they stay together when tests are dealt out to processes."""
+    for item in items:
+        if item.path.parent == HERE:
+            name = item.path.stem
+            item.add_marker(pytest.mark.xdist_group("shared" if name in SHARED else name))
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory):
+def shared(request, tmp_path_factory):
     """Results of all cases of job.py by the number of processes: a list, by rank. Each number is run once.
 
     `shared.folders` has where each wrote.
     """
     known = {}
+    brief = request.config.option.markexpr == "not slow"
 
     def of(processes):
         if processes not in known:
             folder = of.folders[processes] = tmp_path_factory.mktemp(f"processes{processes}")
             known[processes] = None  # a run that fails is not tried again by every test
-            run(processes, folder)
+            run(processes, folder, *((*EQUAL, *OF_FOUR) if brief and processes == 4 else ()))
             known[processes] = results(folder, processes)
         assert known[processes] is not None, "the run of this many processes has failed; the first test says how"
         return known[processes]

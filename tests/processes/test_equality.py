@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-EQUAL = ("sgd", "few_left", "accumulated", "tokens", "tokens_accumulated", "adamw", "with_workers")
-EQUAL += ("overridden", "loss_function", "summed", "own_step", "step_divides", "step_minds", "step_of_super")
-EQUAL += ("labels_of_some", "labels_of_some_accumulated", "loss_of_super", "loss_minds", "both_divide")
+from tests.processes.launch import EQUAL
 
 
 def difference(left, right):

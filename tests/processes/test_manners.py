@@ -5,7 +5,7 @@ import json
 import pytest
 
 
-@pytest.fixture(params=[2, 4], ids=["two", "four"])
+@pytest.fixture(params=[2, pytest.param(4, marks=pytest.mark.slow)], ids=["two", "four"])
 def many(request, shared):
     return shared(request.param)
 
