@@ -4,6 +4,7 @@ A backend takes part in tests/trainer, tests/callbacks and tests/state when test
 classes and methods of torch_kit. Data is plain Python and NumPy, so only models and their weights are written again.
 """
 
+import os
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -40,10 +41,9 @@ def tagged(lengths, seed=0, width=None, unlabelled=()):
 
 
 def names():
-    """Frameworks that are installed and have a kit."""
-    return [
-        name for name in ("torch", "mindspore", "paddle") if find_spec(name) and find_spec(f"tests.kits.{name}_kit")
-    ]
+    """Frameworks that are installed and have a kit, but for those that the variable WITHOUT names."""
+    known = [name for name in ("torch", "mindspore", "paddle") if name not in os.environ.get("WITHOUT", "").split()]
+    return [name for name in known if find_spec(name) and find_spec(f"tests.kits.{name}_kit")]
 
 
 def kit_module(name):

@@ -22,7 +22,7 @@ OF_TRANSFORMERS = {
     "WandbCallback": ("wandb", "train/loss"),
     "MLflowCallback": ("mlflow", "loss"),
     "TrackioCallback": ("trackio", "train/loss"),
-    "DVCLiveCallback": ("dvclive", "train/loss"),
+    "DVCLiveCallback": ("dvclive", "loss"),
 }
 
 
