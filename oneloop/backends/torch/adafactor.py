@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from .stepping import OneByOne
 
-class Adafactor(torch.optim.Optimizer):
+
+class Adafactor(OneByOne):
     """Steps of one size for all, with the second moment of a matrix kept as a mean of its rows and one of its columns.
 
     The moment's memory lengthens with the step t as 1 - t**decay_rate; an update whose root mean square is above
@@ -35,18 +37,6 @@ class Adafactor(torch.optim.Optimizer):
             raise ValueError(f"clip_threshold={clip_threshold!r}; expected a number above 0")
         defaults = {"lr": lr, "eps": eps, "clip_threshold": clip_threshold, "decay_rate": decay_rate, "beta1": beta1}
         super().__init__(params, defaults | {"weight_decay": weight_decay, "scale_parameter": scale_parameter})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p, group)
-        return loss
 
     def _update(self, p: torch.Tensor, group: dict[str, Any]) -> None:
         gradient, state = p.grad.float(), self.state[p]

@@ -5,11 +5,12 @@ from typing import Any
 import torch
 
 from ...errors import ArgumentError
+from .stepping import OneByOne
 
 _DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 
 
-class AnyPrecisionAdamW(torch.optim.Optimizer):
+class AnyPrecisionAdamW(OneByOne):
     """Decoupled weight decay Adam with a dtype for each moment.
 
     With Kahan summation the part of an update that low-precision weights cannot represent is kept and added to the
@@ -52,18 +53,6 @@ class AnyPrecisionAdamW(torch.optim.Optimizer):
                 value = _DTYPES[name]
             read[key] = value
         return read
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._update(p, group)
-        return loss
 
     def _update(self, p: torch.Tensor, group: dict[str, Any]) -> None:
         state = self.state[p]
