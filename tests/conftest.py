@@ -4,6 +4,18 @@ import pytest
 
 from tests.backends_support import available
 
+# These look at the same runs of several processes.
+TOGETHER = tuple(f"test_{name}" for name in ("data", "equality", "manners", "search", "state"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist, which puts the group into the name of a test
+def pytest_collection_modifyitems(items):
+    """Tests of a file share what is expensive to make, so they stay together when tests are dealt out to processes."""
+    for item in items:
+        folder, name = item.path.parent.name, item.path.stem
+        together = folder == "processes" and name in TOGETHER
+        item.add_marker(pytest.mark.xdist_group("processes" if together else f"{folder}/{name}"))
+
 
 @pytest.fixture(autouse=True)
 def quiet_again():

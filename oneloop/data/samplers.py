@@ -31,8 +31,37 @@ class IndexSampler:
             yield from order.take(start, min(start + BLOCK, len(order))).tolist()
 
 
-class SamplerBatches:
-    """Batches of a sampler that a user wrote. Its order is its own: a resume walks through it again.
+class UserBatches:
+    """Batches in an order that a user's sampler gives: its own, so that a resume walks through it again."""
+
+    batch_size: int
+    world = 1  # processes that a batch of the sampler is dealt out to
+
+    def __init__(self, sampler: Any, placed: bool, team: Team) -> None:
+        self.sampler = sampler
+        self.placed = placed  # batches tell their place, for workers that seed by it
+        self.team = team
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # Not a generator itself: the epoch is that of the moment of iter(), not of the first next().
+        batches = self._batches()
+        if not self.placed:
+            return batches
+        epoch, size, first = self.epoch, self.batch_size * self.team.size, self.batch_size * self.team.rank
+        return (Indices(batch, (epoch, number, number * size + first)) for number, batch in enumerate(batches))
+
+    def _batches(self) -> Iterator[list[int]]:
+        raise NotImplementedError
+
+
+class SamplerBatches(UserBatches):
+    """Batches of a sampler of single indices.
 
     With several processes the order is that of the main one, and dealt out as BatchSampler does it; a sampler that
     deals out its samples itself (it has `num_replicas`) is taken as it is.
@@ -41,31 +70,14 @@ class SamplerBatches:
     def __init__(
         self, sampler: Any, batch_size: int, drop_last: bool, placed: bool = False, team: Team = ALONE
     ) -> None:
-        self.sampler = sampler
-        self.team = ALONE if hasattr(sampler, "num_replicas") else team
+        super().__init__(sampler, placed, ALONE if hasattr(sampler, "num_replicas") else team)
         self.world = self.team.size
         self.batch_size = batch_size
         self.drop_last = drop_last
-        self.placed = placed  # batches tell their place, for workers that seed by it
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(epoch)
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.sampler), self.batch_size * self.world)
         return whole if self.drop_last or not rest else whole + 1
-
-    def __iter__(self) -> Iterator[list[int]]:
-        # Not a generator itself: the epoch is that of the moment of iter(), not of the first next().
-        batches = self._batches()
-        if not self.placed:
-            return batches
-        epoch, size = self.epoch, self.batch_size * self.world
-        first = self.batch_size * self.team.rank
-        return (Indices(batch, (epoch, number, number * size + first)) for number, batch in enumerate(batches))
 
     def _batches(self) -> Iterator[list[int]]:
         if self.world > 1:
@@ -95,10 +107,8 @@ def makes_batches(sampler: Any) -> bool:
     )
 
 
-class GivenBatches:
-    """The batches of a batch sampler that a user wrote, as they are. A resume walks through them again."""
-
-    world = 1
+class GivenBatches(UserBatches):
+    """The batches of a batch sampler, as they are."""
 
     def __init__(self, sampler: Any, placed: bool = False, team: Team = ALONE) -> None:
         if team.size > 1 and not (hasattr(sampler, "nranks") or hasattr(sampler, "num_replicas")):
@@ -106,23 +116,11 @@ class GivenBatches:
                 f"a {type(sampler).__name__} gives the same batches to each of the {team.size} processes. Return a "
                 "sampler of single indices, which is dealt out, or a DistributedBatchSampler."
             )
-        self.sampler = sampler
+        super().__init__(sampler, placed, team)
         self.batch_size = int(getattr(sampler, "batch_size", None) or 1)
-        self.placed = placed
-        self.team = team
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-        if hasattr(self.sampler, "set_epoch"):
-            self.sampler.set_epoch(epoch)
 
     def __len__(self) -> int:
         return len(self.sampler)
 
-    def __iter__(self) -> Iterator[list[int]]:
-        batches = ([int(i) for i in batch] for batch in self.sampler)
-        if not self.placed:
-            return batches
-        epoch, size, first = self.epoch, self.batch_size * self.team.size, self.batch_size * self.team.rank
-        return (Indices(batch, (epoch, number, number * size + first)) for number, batch in enumerate(batches))
+    def _batches(self) -> Iterator[list[int]]:
+        return ([int(i) for i in batch] for batch in self.sampler)

@@ -1,21 +1,9 @@
-from pathlib import Path
-
 import pytest
 
 from tests.processes.launch import EQUAL, results, run
 
-HERE = Path(__file__).parent
-SHARED = ("test_data", "test_equality", "test_manners", "test_search", "test_state")  # these look at the same runs
 # What four processes run unless the slow tests are asked for, which look at all cases.
 OF_FOUR = ("evaluated", "gradients", "recomputed_in_half", "process_means", "resumed", "elastic", "noisy")
-
-
-def pytest_collection_modifyitems(items):
-    """What tests look at together is run once, and so they stay together when tests are dealt out to processes."""
-    for item in items:
-        if item.path.parent == HERE:
-            name = item.path.stem
-            item.add_marker(pytest.mark.xdist_group("shared" if name in SHARED else name))
 
 
 @pytest.fixture(scope="session")

@@ -30,8 +30,9 @@ from ...errors import ModelError, RefusedError
 from ...processes import Team
 from ..strategy import AS_IT_IS
 from . import shards, weights, wrapping
+from .ddp import DataParallel
 from .models import is_adapter, unwrap
-from .parallel import Alone, DataParallel, _average, _from_main
+from .parallel import Alone, average, from_main
 
 logger = logging.getLogger(__name__)
 
@@ -232,7 +233,7 @@ class FullyShared(DataParallel):
 
     def begin(self, all_take_part: bool) -> None:
         if self.args.ddp_broadcast_buffers is not False and self.root is not None:
-            _from_main(list(self.root.buffers()))
+            from_main(list(self.root.buffers()))
 
     def called(self, wrapped: nn.Module) -> nn.Module:
         return wrapped
@@ -248,7 +249,7 @@ class FullyShared(DataParallel):
     def finish(self, parameters: list[nn.Parameter]) -> bool:
         outside = [p for p in parameters if not isinstance(p, DTensor)]
         if outside:  # those of a criterion, and single numbers
-            _average(outside, self.team.size)
+            average(outside, self.team.size)
             self.plain = outside
         return False
 

@@ -17,9 +17,9 @@ from torch import nn
 from ...errors import ArgumentError, MissingPackageError, ModelError, RefusedError
 from ...processes import Team
 from ..strategy import AS_IT_IS
+from .ddp import DataParallel
 from .engine import Engine
 from .models import unwrap
-from .parallel import DataParallel
 from .sharding import muted
 
 _NO_STATE = (

@@ -1,0 +1,12 @@
+"""A program that ends while its last messages are still on their way, under torchrun."""
+
+import torch.distributed as dist
+
+from oneloop import TrainingArguments
+from oneloop.backends.torch import parallel
+
+team = parallel.join(TrainingArguments("unused", device="cpu", report_to="none"))
+group = dist.group.WORLD  # which a wrapped model holds too: then its threads live on
+for _ in range(200):
+    team.compare_later([1.0] * 1000)
+print(f"rank {team.rank} done", flush=True)
