@@ -1,5 +1,6 @@
 """What docs/frameworks.md says is what happens."""
 
+import functools
 import json
 import sys
 
@@ -39,7 +40,10 @@ def test_the_page_is_up_to_date():
     assert capabilities.main(["--check"]) == 0
 
 
-def test_the_doctor_names_versions_devices_and_what_is_missing(capsys):
+def test_the_doctor_names_versions_devices_and_what_is_missing(capsys, monkeypatch):
+    from oneloop import doctor
+
+    monkeypatch.setattr(doctor, "ask", functools.cache(doctor.ask))  # each framework takes seconds to answer
     assert cli.main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["python"] == sys.version.split()[0]
