@@ -5,16 +5,20 @@ import pytest
 from tests.backends_support import available
 
 # These look at the same runs of several processes.
-TOGETHER = tuple(f"test_{name}" for name in ("data", "equality", "manners", "search", "state"))
+TOGETHER = {f"tests/processes/test_{name}.py" for name in ("data", "equality", "manners", "search", "state")}
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist, which puts the group into the name of a test
-def pytest_collection_modifyitems(items):
-    """Tests of a file share what is expensive to make, so they stay together when tests are dealt out to processes."""
-    for item in items:
-        folder, name = item.path.parent.name, item.path.stem
-        together = folder == "processes" and name in TOGETHER
-        item.add_marker(pytest.mark.xdist_group("processes" if together else f"{folder}/{name}"))
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config, log):
+    """Tests of a file share what is expensive to make, so they stay together when they are dealt out to processes."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "together" if file in TOGETHER else file
+
+    return Files(config, log)
 
 
 @pytest.fixture(autouse=True)
