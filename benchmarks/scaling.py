@@ -1,6 +1,6 @@
 """Two processes: oneloop against hand-written DDP and FSDP2 loops and transformers' Trainer, and what each rank holds.
 
-    python benchmarks/scaling.py [--quick] [--processes 2] [--rounds 11] [--steps 40]
+    python benchmarks/scaling.py [--quick] [--processes 2] [--rounds 11] [--steps 40] [--only DDP]
 
 The ways take turns, round by round, in one set of processes, so that a busy moment of the machine hits all of them.
 Each is compared, round by round, with the hand-written loop that keeps its state in the same way: the figure is the
@@ -178,7 +178,7 @@ def size(tensors: list[Any]) -> int:
 STRATEGIES = {"DDP": "", "stage1": "stage1", "stage2": "stage2", "stage3": "stage3"}
 
 
-def work(out: Path, rounds: int, steps: int) -> None:
+def work(out: Path, rounds: int, steps: int, only: list[str]) -> None:
     """What torchrun starts."""
     import torch
 
@@ -189,10 +189,11 @@ def work(out: Path, rounds: int, steps: int) -> None:
     _ = TrainingArguments(folder, device="cpu").team  # the group, for the hand-written loops too
     samples = data(64 * BATCH)
     ways: dict[str, Callable[[], float]] = {}
-    for name, sharding in STRATEGIES.items():
+    for name in only:
+        sharding = STRATEGIES[name]
         ways[f"hand-written {name}"] = partial(by_hand, samples, steps, sharding)
         ways[f"oneloop {name}"] = partial(by_oneloop, samples, steps, folder, sharding)
-    if installed("transformers", "accelerate"):
+    if "DDP" in only and installed("transformers", "accelerate"):
         ways["transformers DDP"] = lambda: by_transformers(samples, steps, folder)
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(rounds + 1):
@@ -214,12 +215,13 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--only", nargs="+", choices=list(STRATEGIES), default=list(STRATEGIES), metavar="STRATEGY")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.quick:
         asked.rounds, asked.steps = 1, 4
     if asked.work:
-        work(Path(asked.work), asked.rounds, asked.steps)
+        work(Path(asked.work), asked.rounds, asked.steps, asked.only)
         return
     with tempfile.TemporaryDirectory() as folder:
         every = [json.loads(path.read_text()) for path in launch(asked, Path(folder))]
@@ -232,7 +234,7 @@ def launch(asked: argparse.Namespace, folder: Path) -> list[Path]:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     options = [f"--nproc-per-node={asked.processes}", f"--master-port={port}"]
-    own = ["--work", str(folder), "--rounds", str(asked.rounds), "--steps", str(asked.steps)]
+    own = ["--work", str(folder), "--rounds", str(asked.rounds), "--steps", str(asked.steps), "--only", *asked.only]
     command = [sys.executable, "-m", "torch.distributed.run", *options, __file__, *own]
     done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     if done.returncode:
