@@ -21,7 +21,16 @@ class Plan:
     max_steps: int  # -1: as long as the epochs last
     epochs: int
     samples: int | None  # in one epoch
-    samples_per_step: int
+    samples_per_step: int  # by the arguments
+    batches_per_step: int = 1  # of all processes
+    own_batch_size: int | None = None  # of a data set that makes batches itself, whatever the arguments say
+
+    @property
+    def rows_per_step(self) -> int:
+        """Samples of one update as they come, for figures of speed."""
+        if self.own_batch_size is None:
+            return self.samples_per_step
+        return self.own_batch_size * self.batches_per_step
 
     def is_over(self, step: int) -> bool:
         return 0 < self.max_steps <= step

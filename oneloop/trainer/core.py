@@ -6,7 +6,7 @@ from ..accelerator import Accelerator
 from ..checkpoint import store
 from ..errors import ArgumentError
 from ..record import Record
-from . import checks, setup
+from . import checks, mapping, setup
 from .course import TrainerCourse
 from .data import TrainerData
 from .evaluating import TrainerEvaluating
@@ -53,6 +53,7 @@ class Trainer(
 
     Positional up to model_init, where the versions of other trainers agree; the rest by name. A criterion in second
     place, as PaddleNLP has it, is recognised by its type. `tokenizer` and `processing_class` are one argument.
+    `map_fn` is MindNLP's: a function over columns, for data sets of mindspore.dataset (see mapping.py).
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Trainer(
         optimizers: Any = (None, None),
         optimizer_cls_and_kwargs: Any = None,
         preprocess_logits_for_metrics: Any = None,
+        map_fn: Any = None,
     ) -> None:
         if positional:
             raise ArgumentError(
@@ -83,6 +85,8 @@ class Trainer(
             # PaddleNLP's order: model, criterion, args, data_collator, train_dataset, eval_dataset, tokenizer
             criterion, args, data_collator = args, data_collator, train_dataset
             train_dataset, eval_dataset, tokenizer, model_init = eval_dataset, tokenizer, model_init, None
+        if mapping.is_map_function(data_collator):  # MindNLP's order has it in third place
+            map_fn, data_collator = data_collator, None
         self.args = setup.arguments(args)
         checks.functions(
             model_init=model_init,
@@ -93,8 +97,8 @@ class Trainer(
         )
         self._take_model(model, model_init)
         self.processing_class = checks.tokenizer(tokenizer, processing_class)
-        self.train_dataset = train_dataset
-        self.eval_dataset = eval_dataset
+        self.train_dataset = mapping.training_set(train_dataset, map_fn)
+        self.eval_dataset = mapping.evaluation_sets(eval_dataset, map_fn)
         self.criterion = criterion
         self.compute_loss_func = compute_loss_func
         self.compute_metrics = compute_metrics

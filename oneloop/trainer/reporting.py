@@ -104,7 +104,7 @@ class TrainerReporting(TrainerParts):
         seconds, steps = now - self._log_clock[0], step - self._log_clock[1]
         if seconds > 0 and steps > 0:
             logs["steps_per_second"] = round(steps / seconds, 3)
-            logs["samples_per_second"] = round(steps * self._plan.samples_per_step / seconds, 3)
+            logs["samples_per_second"] = round(steps * self._plan.rows_per_step / seconds, 3)
             if self._as_paddlenlp:
                 logs |= _in_words_of_paddlenlp(logs, step, seconds)
         self._log_clock = (now, step)

@@ -135,10 +135,10 @@ class TrainerRunning(TrainerParts):
             self._load_best_model()
         self.store_flos()
         steps = self.state.global_step - first_step
-        samples = steps * plan.samples_per_step
+        samples = steps * plan.rows_per_step
         if plan.samples is not None and plan.steps_per_epoch:
             whole, rest = divmod(steps, plan.steps_per_epoch)
-            samples = whole * plan.samples + rest * plan.samples_per_step
+            samples = whole * plan.samples + rest * plan.rows_per_step
         tokens = self.state.num_input_tokens_seen if args.include_tokens_per_second else None
         metrics: dict[str, Any] = speed_metrics("train", self._train_started, samples, steps, tokens)
         metrics["total_flos"] = self.state.total_flos
@@ -186,8 +186,9 @@ class TrainerRunning(TrainerParts):
         if samples is not None and args.dataloader_drop_last and batches is not None:
             samples = min(samples, batches * self._train_batch_size * args.world_size)
         return loop.Plan(
-            loader, accumulation, per_epoch, max_steps, epochs, samples, self.get_total_train_batch_size(args)
-        )
+            loader, accumulation, per_epoch, max_steps, epochs, samples, self.get_total_train_batch_size(args),
+            accumulation * args.world_size, getattr(loader, "own_batch_size", None),
+        )  # fmt: skip
 
     def end_of_empty_epoch(self, epoch: int) -> None:
         """The data gave nothing: an iterable that is used up ends the run, aloud."""

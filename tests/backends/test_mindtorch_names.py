@@ -12,9 +12,10 @@ from oneloop.arguments import answers
 from oneloop.errors import RefusedError
 
 FOLDER = Path(backends.__file__).parent
-OWN = ("devices", "engine", "foreign", "models", "optimizers", "randomness", "tensors", "weights")
+OWN = ("devices", "engine", "foreign", "loaders", "models", "optimizers", "randomness", "tensors", "weights")
 NOT_ASKED = {
     "foreign": {"read", "Loaded", "SAFE_SINCE"},
+    "loaders": {"Loader", "Stream"},
 }
 
 

@@ -1,6 +1,5 @@
 """Loaders: batches of a data set in oneloop's order, and of the data sets of mindspore.dataset in theirs."""
 
-import logging
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,16 +10,23 @@ import mindspore as ms
 import numpy as np
 
 from ...data import seeding
-from ...data.columns import ColumnFilter
 from ...data.dealing import Dealt
 from ...data.order import Collated
 from ...data.permutation import key_of
 from ...data.workers import END, Workers
 from ...errors import DataError
 from ...preemption import leave_to_main_process
+from ..pipelines import (
+    Pipeline,
+    is_iterator,
+    is_pipeline,
+    is_sharded,
+    leave_size_to,
+    makes_batches,
+    passing,
+    say_workers_aside,
+)
 from . import randomness, tensors
-
-logger = logging.getLogger(__name__)
 
 _WORKERS = -104  # keeps the seeds of workers apart from those of data/seeding.py
 
@@ -140,71 +146,24 @@ def _reduce(value: Any) -> Any:
 class Batched(Loader):
     """A mindspore.dataset that makes batches itself: they pass as they are."""
 
+    @property
+    def own_batch_size(self) -> int:
+        return self.dataset.source.get_batch_size()
+
     def __len__(self) -> int:
         return self.dataset.source.get_dataset_size()
 
     def __iter__(self) -> Iterator[Any]:
-        only: Any = _first
-        if isinstance(self.collate_fn, ColumnFilter):
-            only = ColumnFilter(_first, self.collate_fn.keep, self.collate_fn.on_first)
+        only = passing(self.collate_fn)
         return (only([batch]) for batch in self.dataset.rows())
-
-
-def _first(samples: list[Any]) -> Any:
-    return samples[0]
-
-
-class Pipeline:
-    """A data set of mindspore.dataset as something to walk through: dicts of arrays, shuffled anew in each epoch.
-
-    A pipeline that is iterated again repeats its order, so its seed is set to that of the epoch before.
-    """
-
-    def __init__(self, source: Any) -> None:
-        self.source = source
-        self.seed: int | None = None
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        if self.seed is not None:
-            randomness.seed_pipelines(self.seed)
-        return self.source.create_dict_iterator(num_epochs=1, output_numpy=True)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return (row for row in self.rows())  # an iterator of MindSpore's that is asked again at its end is an error
-
-    def __len__(self) -> int:
-        """Samples, not batches."""
-        return self.source.get_dataset_size() * self.source.get_batch_size()
-
-
-def _is_pipeline(value: Any) -> bool:
-    """A data set of mindspore.dataset, found without importing that package, which takes a while."""
-    return any(
-        base.__name__ == "Dataset" and base.__module__.startswith("mindspore.dataset.") for base in type(value).__mro__
-    )
-
-
-def _makes_batches(source: Any) -> bool:
-    """Whether a step of the pipeline puts samples together."""
-    if any("Batch" in base.__name__ and base.__module__.startswith("mindspore.") for base in type(source).__mro__):
-        return True
-    return any(_makes_batches(child) for child in getattr(source, "children", ()))
-
-
-def _is_sharded(source: Any) -> bool:
-    """Whether a pipeline gives each process its own part: some step of it was given num_shards."""
-    for part in (source, getattr(source, "sampler", None)):
-        if (getattr(part, "num_shards", None) or 1) > 1:
-            return True
-    return any(_is_sharded(child) for child in getattr(source, "children", ()))
 
 
 def _dealt_pipeline(dealt: Dealt) -> Any:
     """A pipeline for several processes: it deals itself out, or its samples are dealt out here."""
     source = dealt.source
-    if _is_sharded(source):
+    if is_sharded(source):
         return source
-    if _makes_batches(source):
+    if makes_batches(source):
         raise DataError(
             f"the data set makes batches itself, which cannot be dealt out to {dealt.world} processes. Give it its "
             "part with num_shards and shard_id where it reads its data, or leave dataset.batch() out."
@@ -243,13 +202,12 @@ def is_own(loader: Any) -> bool:
 
 def is_loader(value: Any) -> bool:
     """Something that makes batches, not a data set."""
-    made = any(base.__module__ == "mindspore.dataset.engine.iterators" for base in type(value).__mro__)
-    return made or isinstance(value, Loader)
+    return is_iterator(value) or isinstance(value, Loader)
 
 
 def is_iterable(dataset: Any) -> bool:
     """A data set that can only be walked through, not indexed."""
-    return isinstance(dataset, Pipeline) or _is_pipeline(dataset) or not hasattr(dataset, "__getitem__")
+    return isinstance(dataset, Pipeline) or is_pipeline(dataset) or not hasattr(dataset, "__getitem__")
 
 
 def make_loader(
@@ -269,24 +227,13 @@ def make_loader(
 ) -> Loader:
     """Batches by a batch sampler, or in the order of data that is walked through. Iterating never draws from the
     random stream of the model."""
-    if isinstance(dataset, Dealt) and _is_pipeline(dataset.source):
+    if isinstance(dataset, Dealt) and is_pipeline(dataset.source):
         dataset = _dealt_pipeline(dataset)
-    if _is_pipeline(dataset):
-        if workers:
-            logger.warning(
-                "dataloader_num_workers=%d is left aside: a data set of mindspore.dataset has workers of its own "
-                "(num_parallel_workers).",
-                workers,
-            )
-        if not _makes_batches(dataset):
+    if is_pipeline(dataset):
+        say_workers_aside(workers)
+        if not makes_batches(dataset):
             return Loader(Pipeline(dataset), collate, None, batch_size, drop_last)
-        if batch_size != 1:
-            raise DataError(
-                f"the data set is already batched (dataset.batch() gives {dataset.get_batch_size()} samples at a "
-                f"time), and the batch size in the arguments is {batch_size}: batches of batches fit no model. Set "
-                "per_device_train_batch_size and per_device_eval_batch_size to 1, which passes its batches through, "
-                "or leave dataset.batch() out."
-            )
+        leave_size_to(dataset, batch_size)
         return Batched(Pipeline(dataset), collate)
     if batches is not None and batches.world > 1:
         collate = Collated(collate)

@@ -8,13 +8,13 @@ of its own; the default generator behind mindspore.mint; and that of dropout lay
 import functools
 import json
 import logging
-import random
 import sys
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 
+from ..pipelines import seed_pipelines
 from . import dropout, ready
 
 logger = logging.getLogger(__name__)
@@ -34,15 +34,6 @@ def seed(value: int) -> None:
         return
     ms.manual_seed(value % 2**63)
     seed_pipelines(value)
-
-
-def seed_pipelines(value: int) -> None:
-    """The seed of mindspore.dataset, whose own function for it would seed Python and NumPy as well."""
-    if "mindspore.dataset" in sys.modules:
-        streams = random.getstate(), np.random.get_state()
-        sys.modules["mindspore.dataset"].config.set_seed(value % 2**32)
-        random.setstate(streams[0])
-        np.random.set_state(streams[1])
 
 
 def get_state() -> dict[str, np.ndarray]:

@@ -4,8 +4,8 @@ What works there as it does on PyTorch is taken from the torch folder; the rest 
 the differences.
 """
 
-from ..torch import crossing, debugging, loaders, memory
-from . import devices, engine, foreign, models, optimizers, randomness, standins, tensors, weights
+from ..torch import crossing, debugging, memory
+from . import devices, engine, foreign, loaders, models, optimizers, randomness, standins, tensors, weights
 
 NAME = "mindtorch"
 

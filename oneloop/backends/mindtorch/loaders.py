@@ -1,0 +1,93 @@
+"""Loaders: torch's, and the data sets of mindspore.dataset, which MindNLP's scripts train with."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from ..pipelines import Pipeline, is_iterator, is_pipeline, leave_size_to, makes_batches, passing, say_workers_aside
+from ..torch import loaders as on_torch
+from ..torch.loaders import begin_epoch, close, iterate
+
+__all__ = [
+    "begin_epoch",
+    "close",
+    "is_iterable",
+    "is_loader",
+    "is_own",
+    "iterate",
+    "make_loader",
+    "reseed_generator",
+]
+
+
+class PipelineLoader:
+    """Batches of a pipeline's samples, or those that it makes itself (then batch_size is None), in its own order."""
+
+    num_workers = 0
+    batch_sampler = None
+
+    def __init__(self, dataset: Pipeline, collate: Callable, batch_size: int | None, drop_last: bool = False) -> None:
+        self.dataset, self.collate_fn = dataset, collate
+        self.batch_size, self.drop_last = batch_size, drop_last
+        self.own_batch_size = dataset.source.get_batch_size() if batch_size is None else None
+
+    def __len__(self) -> int:
+        if self.batch_size is None:
+            return self.dataset.source.get_dataset_size()
+        whole, rest = divmod(len(self.dataset), self.batch_size)
+        return whole if self.drop_last or not rest else whole + 1
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.batch_size is None:
+            only = passing(self.collate_fn)
+            return (only([batch]) for batch in self.dataset)
+        return self._collated(iter(self.dataset), self.batch_size)
+
+    def _collated(self, samples: Iterator[Any], size: int) -> Iterator[Any]:
+        while chunk := list(islice(samples, size)):
+            if len(chunk) == size or not self.drop_last:
+                yield self.collate_fn(chunk)
+
+
+def is_own(loader: Any) -> bool:
+    """Made by make_loader."""
+    return isinstance(loader, PipelineLoader) or on_torch.is_own(loader)
+
+
+def is_loader(value: Any) -> bool:
+    """Something that makes batches, not a data set."""
+    return is_iterator(value) or on_torch.is_loader(value)
+
+
+def is_iterable(dataset: Any) -> bool:
+    """A data set that can only be walked through, not indexed."""
+    return isinstance(dataset, Pipeline) or is_pipeline(dataset) or on_torch.is_iterable(dataset)
+
+
+def make_loader(
+    dataset: Any,
+    *,
+    collate: Callable[[list[Any]], Any],
+    batches: Any = None,
+    batch_size: int = 1,
+    drop_last: bool = False,
+    workers: int = 0,
+    **options: Any,
+) -> Any:
+    """torch's loader; for a data set of mindspore.dataset one that walks through it."""
+    if not is_pipeline(dataset):
+        options |= {"batches": batches, "batch_size": batch_size, "drop_last": drop_last, "workers": workers}
+        return on_torch.make_loader(dataset, collate=collate, **options)
+    say_workers_aside(workers)
+    if makes_batches(dataset):
+        leave_size_to(dataset, batch_size)
+        return PipelineLoader(Pipeline(dataset), collate, None)
+    return PipelineLoader(Pipeline(dataset), collate, batch_size, drop_last)
+
+
+def reseed_generator(dataset: Any, seed: int) -> None:
+    """A pipeline shuffles by this seed from its next iteration on; what is torch's is reseeded as there."""
+    if isinstance(dataset, Pipeline):
+        dataset.seed = seed
+    else:
+        on_torch.reseed_generator(dataset, seed)
