@@ -54,6 +54,11 @@ def name_of(model: Any) -> str | None:
 def of_model(model: Any) -> ModuleType:
     """The backend that trains this model, or an error that says what a model can be."""
     name = name_of(model)
+    if name is None and any(base.__module__.startswith("mindnlp.core.") for base in type(model).__mro__):
+        raise RefusedError(
+            f"{type(model).__name__} is a model of MindNLP 0.4, whose modules are neither MindSpore's nor mindtorch's. "
+            "Use MindNLP 0.5, where mindnlp.transformers has the same models, or write it as a mindspore.nn.Cell."
+        )
     if name is None:
         raise ModelError(
             f"the model is a {type(model).__module__}.{type(model).__qualname__}; expected an instance of "

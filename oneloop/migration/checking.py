@@ -29,9 +29,9 @@ def check(script: str, words: Sequence[str] = (), library: str | None = None) ->
     if not path.is_file():
         raise ArgumentError(f"there is no script {script}; the script comes before -- and its arguments.")
     files = list(sources(path))
-    roots = {name.partition(".")[0] for source in files for name in imported(source.tree)}
+    modules = {name for source in files for name in imported(source.tree)}
     libraries = [library] if library else libraries_of(path)
-    framework = _framework(roots, libraries)
+    framework = _framework(modules, libraries)
     classes = Classes(files)
     arguments = Arguments(framework, classes, parsed_classes(files, classes))
     found: list[Finding] = []
@@ -44,9 +44,11 @@ def check(script: str, words: Sequence[str] = (), library: str | None = None) ->
     return sorted(set(found), key=lambda each: (each.file != str(path), each)), libraries, framework
 
 
-def _framework(roots: set[str], libraries: list[str]) -> str:
+def _framework(modules: set[str], libraries: list[str]) -> str:
     """The framework that a script is for, as its refusals are listed."""
-    if "mindnlp" in libraries and "transformers" in roots:
+    roots = {name.partition(".")[0] for name in modules}
+    # mindnlp.transformers is transformers itself on mindtorch.
+    if "mindnlp" in libraries and ("transformers" in roots or "mindnlp.transformers" in modules):
         return "mindtorch"
     for name, signs in (("paddle", {"paddle", "paddlenlp"}), ("mindspore", {"mindspore", "mindnlp"})):
         if signs & roots:

@@ -85,3 +85,9 @@ def test_arguments_that_work(tmp_path):
     arguments = TrainingArguments(output_dir=str(tmp_path), **given)
     refusals = answers.refusals_of("mindtorch")
     assert refusals and not [each.argument for each in refusals if each.applies(arguments, "mindtorch", "cpu")]
+
+
+def test_a_model_of_mindnlp_0_4_is_refused_in_words():
+    module = type("Module", (), {"__module__": "mindnlp.core.nn.modules.module"})
+    with pytest.raises(RefusedError, match=r"Bert is a model of MindNLP 0\.4.*Use MindNLP 0\.5"):
+        backends.of_model(type("Bert", (module,), {})())

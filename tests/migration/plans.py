@@ -45,6 +45,10 @@ COMMANDS = {
     "--evaluation_strategy steps --eval_steps 3 --save_steps 3 --fp16_opt_level O1 --disable_tqdm True",
     "mindspore": "mindnlp_engine.py out/mindspore",
     "mindnlp": "mindnlp_today.py out/mindnlp",
+    "mindnlp_language": "mindnlp_language_modelling.py out/mindnlp_language",
+    "mindnlp_tokens": "mindnlp_token_classification.py out/mindnlp_tokens",
+    "mindnlp_translation": "mindnlp_translation.py out/mindnlp_translation",
+    "mindnlp_pipelines": "mindnlp_pipelines.py out/mindnlp_pipelines",
 }
 
 SETTINGS = {

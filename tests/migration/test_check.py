@@ -148,16 +148,18 @@ def test_modules_beside_it_are_read_too(script):
 @pytest.mark.parametrize("name", plans.COMMANDS)
 def test_scripts_that_run_are_not_refused(name):
     path, *words = plans.command(name)
-    found, libraries, _ = check(path, [] if name == "json" else words)
+    found, libraries, framework = check(path, [] if name == "json" else words)
     assert [each for each in found if each.answer == "refused"] == []
     assert not any(each.name == "Trainer" and each.answer == "unseen" for each in found)
     expected = {
         "paddle": ["paddlenlp"],
         "ernie": ["paddlenlp"],
         "mindspore": ["mindnlp"],
-        "mindnlp": ["transformers", "mindnlp"],
+        "mindnlp_pipelines": ["mindnlp"],
     }
-    assert libraries == expected.get(name, ["transformers"])
+    both = ["transformers", "mindnlp"] if name.startswith("mindnlp") else ["transformers"]
+    assert libraries == expected.get(name, both)
+    assert (framework == "mindtorch") == name.startswith("mindnlp")
 
 
 def command_line(script, *words):

@@ -7,8 +7,9 @@ pytest.importorskip("mindspore")
 
 import mindspore.dataset as ds
 
-from oneloop import Trainer
-from oneloop.errors import DataError
+from oneloop import Trainer, manners
+from oneloop.backends import pipelines
+from oneloop.errors import ArgumentError, DataError
 from tests.backends_support import rows, same_bytes
 from tests.kits.mindspore_kit import Kit
 
@@ -100,3 +101,82 @@ def test_an_iterator_is_not_a_data_set(arguments):
 def test_workers_are_the_pipelines_own(trained, caplog):
     trained(kit.classifier(), pipeline(), max_steps=1, dataloader_num_workers=2, **RUN)
     assert "dataloader_num_workers=2 is left aside" in caplog.text
+
+
+@pytest.fixture
+def as_mindnlp(monkeypatch):
+    monkeypatch.setattr(manners, "_followed", {"mindnlp"})
+    pipelines._say_size_aside.cache_clear()
+
+
+def test_a_script_for_mindnlp_keeps_the_batches_of_its_data(trained, as_mindnlp, caplog):
+    alone, among = kit.classifier(), kit.classifier()
+    first = trained(alone, pipeline(10).batch(4), num_train_epochs=2, per_device_train_batch_size=1, **RUN)
+    options = {"per_device_train_batch_size": 8, "per_device_eval_batch_size": 3, "num_train_epochs": 2}
+    second = trained(among, pipeline(10).batch(4), eval_dataset=pipeline(7, 1).batch(3), **RUN, **options)
+    assert second.state.global_step == 6 and losses(first) == losses(second)
+    assert same_bytes(kit.weights(alone), kit.weights(among))
+    second.evaluate()
+    said = [record.getMessage() for record in caplog.records if "left aside" in record.getMessage()]
+    assert said == [
+        "The data set makes batches of 4 itself; the batch size in the arguments, 8, is left aside, as MindNLP does."
+    ]
+
+
+def test_samples_are_counted_by_the_batches_of_the_data(trained):
+    trainer = trained(kit.classifier(), pipeline(12).batch(4), max_steps=3, per_device_train_batch_size=1, **RUN)
+    logged = [entry for entry in trainer.state.log_history if "samples_per_second" in entry]
+    assert len(logged) == 3
+    for entry in logged:
+        assert entry["samples_per_second"] / entry["steps_per_second"] == pytest.approx(4, rel=0.01)
+
+
+class Negative:
+    """As a BaseMapFunction of MindNLP: it says which columns it reads and makes."""
+
+    def __init__(self, input_columns, output_columns):
+        self.input_columns, self.output_columns = input_columns, output_columns
+
+    def __call__(self, given):
+        return -given
+
+
+def named(count, seed=0):
+    return pipeline(count, seed).rename(["x"], ["given"])
+
+
+def test_map_fn_maps_the_data_before_they_are_batched(arguments):
+    args = arguments(max_steps=3, per_device_train_batch_size=4, **RUN)
+    plain, mapped, third = kit.classifier(), kit.classifier(), kit.classifier()
+    before = pipeline(12).map(lambda x: -x, ["x"])
+    first = Trainer(plain, args, train_dataset=before, eval_dataset=pipeline(5, 1).map(lambda x: -x, ["x"]))
+    first.train()
+    second = Trainer(
+        mapped, args, train_dataset=named(12), eval_dataset={"raw": named(5, 1), "done": pipeline(5, 1)},
+        map_fn=Negative("given", "x"),
+    )  # fmt: skip
+    second.train()
+    Trainer(third, args, Negative(["given"], ["x"]), named(12)).train()  # MindNLP's order
+    assert same_bytes(kit.weights(plain), kit.weights(mapped)) and same_bytes(kit.weights(plain), kit.weights(third))
+    metrics = second.evaluate()
+    assert metrics["eval_raw_loss"] == first.evaluate()["eval_loss"]
+    assert metrics["eval_done_loss"] != metrics["eval_raw_loss"]
+
+
+def test_map_fn_is_left_aside_by_data_that_make_batches(trained, arguments, caplog):
+    args = arguments(max_steps=1, per_device_train_batch_size=1, **RUN)
+    Trainer(kit.classifier(), args, train_dataset=pipeline().batch(4), map_fn=Negative("given", "x")).train()
+    assert "map_fn is left aside" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("data", "function", "error", "words"),
+    [
+        (rows(4), Negative("given", "x"), ArgumentError, "works on data sets of mindspore.dataset, and .* is a list"),
+        (named(4), lambda x: x, ArgumentError, "map_fn is a function; expected .* input_columns"),
+        (pipeline(4), Negative("given", "x"), DataError, r"reads the columns \['given'\], and train_dataset has .*x"),
+    ],
+)
+def test_map_fn_that_does_not_fit(arguments, data, function, error, words):
+    with pytest.raises(error, match=words):
+        Trainer(kit.classifier(), arguments(), train_dataset=data, map_fn=function)
