@@ -85,7 +85,7 @@ class Trainer(
             # PaddleNLP's order: model, criterion, args, data_collator, train_dataset, eval_dataset, tokenizer
             criterion, args, data_collator = args, data_collator, train_dataset
             train_dataset, eval_dataset, tokenizer, model_init = eval_dataset, tokenizer, model_init, None
-        if mapping.is_map_function(data_collator):  # MindNLP's order has it in third place
+        if map_fn is None and mapping.is_map_function(data_collator):  # MindNLP's order has it in third place
             map_fn, data_collator = data_collator, None
         self.args = setup.arguments(args)
         checks.functions(

@@ -16,13 +16,15 @@ def is_map_function(value: Any) -> bool:
 
 def training_set(dataset: Any, map_fn: Any) -> Any:
     """The training data, mapped. Batches that the data set makes itself pass as they are, as they do in MindNLP."""
-    if map_fn is None or dataset is None:
+    if map_fn is None:
         return dataset
     if not is_map_function(map_fn):
         raise ArgumentError(
             f"map_fn is a {type(map_fn).__name__}; expected a function with input_columns and output_columns, such as "
             "a subclass of mindnlp.dataset.BaseMapFunction. A function of a list of samples is a data_collator."
         )
+    if dataset is None:
+        return None
     if not is_pipeline(dataset):
         raise ArgumentError(
             f"map_fn works on data sets of mindspore.dataset, and train_dataset is a {type(dataset).__name__}: map it "

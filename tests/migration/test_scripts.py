@@ -1,6 +1,7 @@
 """Scripts as the guides of transformers, PaddleNLP and MindNLP teach them, unmodified under `oneloop run`."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -151,3 +152,23 @@ def test_mindnlp_engine(ran, place):
     (outcome,) = ran(plans.command("mindspore"))
     assert outcome["code"] == 0, outcome["stderr"][-4000:]
     assert "eval_accuracy" in json.loads((place / "out" / "mindspore" / "eval_results.json").read_text())
+
+
+@pytest.mark.slow
+def test_two_processes_under_msrun(place, tmp_path):
+    script, _ = plans.command("mindspore")
+    count = ["--worker_num=2", "--local_worker_num=2", "--join=True", f"--master_port={free_port()}"]
+    home = Path(PYTHON).parent
+    starter = tmp_path / "oneloop"
+    starter.write_text("import sys\nfrom oneloop.cli import main\nsys.exit(main())\n")
+    done = subprocess.run(
+        [str(home / "msrun"), *count, f"--log_dir={tmp_path / 'logs'}", str(starter), "run", script, "out/msrun"],
+        cwd=place,
+        env=environment() | {"PATH": f"{home}{os.pathsep}{os.environ.get('PATH', '')}"},  # msrun calls `python`
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    state = json.loads((place / "out" / "msrun" / "checkpoint-12" / "trainer_state.json").read_text())
+    assert state["global_step"] == 12  # 64 samples, three times, 16 of them an update
