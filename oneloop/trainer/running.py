@@ -186,9 +186,16 @@ class TrainerRunning(TrainerParts):
         if samples is not None and args.dataloader_drop_last and batches is not None:
             samples = min(samples, batches * self._train_batch_size * args.world_size)
         return loop.Plan(
-            loader, accumulation, per_epoch, max_steps, epochs, samples, self.get_total_train_batch_size(args),
-            accumulation * args.world_size, getattr(loader, "own_batch_size", None),
-        )  # fmt: skip
+            loader,
+            accumulation,
+            per_epoch,
+            max_steps,
+            epochs,
+            samples,
+            samples_per_step=self.get_total_train_batch_size(args),
+            batches_per_step=accumulation * args.world_size,
+            own_batch_size=getattr(loader, "own_batch_size", None),
+        )
 
     def end_of_empty_epoch(self, epoch: int) -> None:
         """The data gave nothing: an iterable that is used up ends the run, aloud."""

@@ -97,9 +97,10 @@ class Processes(Team):
 
     def close(self) -> None:
         self.signs.stop()
+        deadline = time.monotonic() + 2.0
         for message in self._open:
-            with contextlib.suppress(RuntimeError):  # of a process that is gone
-                message.wait(timedelta(seconds=2))
+            with contextlib.suppress(RuntimeError):  # a process is gone, or stopped
+                message.wait(timedelta(seconds=max(0.01, deadline - time.monotonic())))
         if self.own and dist.is_initialized():
             dist.destroy_process_group()
         _await_rest("pt_gloo_runloop")
