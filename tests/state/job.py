@@ -11,6 +11,7 @@ run per request.
 """
 
 import argparse
+import faulthandler
 import hashlib
 import json
 import os
@@ -31,6 +32,7 @@ from tests.backends_support import kit_module, names
 
 TIMES = re.compile(r"(_runtime|_per_second|_bytes|^time)$")
 TENSOR_FILES = "*.safetensors"
+LONGEST = 300  # seconds that a forked run may take; most take two
 
 
 class NoisyTexts:
@@ -242,6 +244,7 @@ def run_forked(request):
     for name, number in (("stdout", 1), ("stderr", 2)):
         descriptor = os.open(request[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(descriptor, number)
+    faulthandler.dump_traceback_later(LONGEST, exit=True)  # a run that hangs says where
     status = 1
     try:
         main(request["argv"])

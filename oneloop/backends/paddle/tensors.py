@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import paddle
-from paddle.utils.dlpack import from_dlpack
 
+from ...errors import DataError
 from ..common import map_tensors
 from ..common import split as common_split
 
 Tensor = paddle.Tensor
+
+_HOST = paddle.CPUPlace()
 
 
 def is_tensor(value: Any) -> bool:
@@ -19,10 +21,23 @@ def is_tensor(value: Any) -> bool:
 
 
 def from_numpy(array: np.ndarray) -> paddle.Tensor:
-    """On the host; shares memory with the array where it can. Batches go to the device later."""
+    """On the host; shares memory with the array where it can. Batches go to the device later.
+
+    Not through DLPack: Paddle frees such tensors under a lock of its own in which it waits for the interpreter's, and
+    an executor's thread that does so while this one makes the next tensor stops both for good.
+    """
+    if array.dtype.kind == "u" and array.itemsize > 1:
+        array = _signed(array)
     if array.flags.writeable and array.flags.c_contiguous:
-        return from_dlpack(array)
-    return paddle.to_tensor(array, place="cpu")
+        return paddle.Tensor(array, place=_HOST, zero_copy=True)
+    return paddle.to_tensor(array, place=_HOST)
+
+
+def _signed(array: np.ndarray) -> np.ndarray:
+    """Paddle reads the bits of uint16 as bfloat16, and computes with no larger unsigned integers."""
+    if array.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise DataError(f"Paddle has no integer as large as {array.max()}: expected at most {np.iinfo(np.int64).max}")
+    return array.astype(np.int32 if array.itemsize == 2 else np.int64)
 
 
 def to_numpy(tensor: paddle.Tensor) -> np.ndarray:
