@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import loop, profiling
 from ..checkpoint import store
+from ..checkpoint.holding import Hold, take_for_saving
 from ..checkpoint.saver import Buffers, Saver
 from ..errors import ArgumentError, DataError
 from ..evaluation import loader_rows
@@ -41,10 +42,16 @@ class TrainerRunning(TrainerParts):
             raise ArgumentError(f"train() takes no {', '.join(kwargs)}")
         if resume_from_checkpoint is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint
+        self.args.validate()
+        setup.bind(self.args, self.backend)
+        with Hold() as hold:
+            checkpoint = self.team.on_main(
+                lambda: self._look_around(resume_from_checkpoint, hold), "looking for checkpoints"
+            )
+            return self._train_from(checkpoint, trial, ignore_keys_for_eval)
+
+    def _train_from(self, checkpoint: Path | None, trial: Any, ignore_keys_for_eval: list[str] | None) -> TrainOutput:
         args = self.args
-        args.validate()
-        setup.bind(args, self.backend)
-        checkpoint = self.team.on_main(lambda: self._look_around(resume_from_checkpoint), "looking for checkpoints")
         if self.model_init is not None:
             self._renew_model(trial)
         self.memory.start("train", self.backend, args.device)
@@ -69,10 +76,16 @@ class TrainerRunning(TrainerParts):
             for remove in undo:
                 remove()
 
-    def _look_around(self, resume_from_checkpoint: Any) -> Path | None:
+    def _look_around(self, resume_from_checkpoint: Any, hold: Hold) -> Path | None:
         """The output directory can be written, and is cleared of what dead saves left; the checkpoint to go on from."""
-        check_writable(self.args.output_dir)
-        store.remove_leftovers(Path(self.args.output_dir))
+        folder = Path(self.args.output_dir)
+        check_writable(folder)
+        if self.args.save_strategy != "no" or self.args.load_best_model_at_end:
+            take_for_saving(hold, folder)
+            store.remove_leftovers(folder)
+        elif hold.take(folder, patience=0):
+            store.remove_leftovers(folder)
+            hold.release()
         return self._find_checkpoint(resume_from_checkpoint)
 
     def _before_training(self) -> list[Any]:

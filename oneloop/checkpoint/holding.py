@@ -1,0 +1,104 @@
+"""One run at a time saves into an output directory: another would take its unfinished checkpoints for leftovers."""
+
+import contextlib
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 10.0  # seconds in which a run that was told to leave may write its last checkpoint
+_held: dict[tuple[int, int], int] = {}  # directories that this process holds, by device and inode: their descriptors
+
+
+class Hold:
+    """A run's hold on its directory, which ends with the process, however that ends.
+
+    The lock is the system's, on the directory itself: nothing is left behind in it. Where a file system has no locks,
+    and within one process, everyone is trusted.
+    """
+
+    def __init__(self) -> None:
+        self._key: tuple[int, int] | None = None
+
+    def __enter__(self) -> "Hold":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.release()
+
+    def take(self, folder: Path, patience: float) -> bool:
+        """Whether nobody else holds the directory, who is given some seconds to leave."""
+        if fcntl is None:
+            return True
+        descriptor = os.open(folder, os.O_RDONLY)
+        key = _key(os.fstat(descriptor))
+        deadline, told = time.monotonic() + patience, False
+        while key not in _held:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    os.close(descriptor)
+                    return False
+                if not told:
+                    logger.warning("%s is used by %s; waiting for it to leave.", folder, holder(folder))
+                    told = True
+                time.sleep(0.1)
+            except OSError:  # a file system without locks
+                break
+            else:
+                _held[key], self._key = descriptor, key
+                return True
+        os.close(descriptor)
+        return True
+
+    def release(self) -> None:
+        if self._key is not None:
+            os.close(_held.pop(self._key))
+            self._key = None
+
+
+def take_for_saving(hold: Hold, folder: Path) -> None:
+    """Hold the directory, or say who does."""
+    if not hold.take(folder, PATIENCE):
+        raise CheckpointError(
+            f"output_dir {str(folder)!r} is used by {holder(folder)}: two runs would clear away each other's "
+            "checkpoints. Wait for it to end, end it, or choose another output_dir."
+        )
+
+
+def holder(folder: Path) -> str:
+    """Who holds a directory, as far as the system tells."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        inode = str(folder.stat().st_ino)
+        for line in Path("/proc/locks").read_text().splitlines():
+            words = line.split()  # 1: FLOCK ADVISORY WRITE pid major:minor:inode start end
+            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode and int(words[4]) > 0:
+                return f"another run, process {words[4]}"
+    return "another run"
+
+
+def _key(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _leave_to_parent() -> None:
+    """In a forked worker, which may outlive its main process and must not hold the directory for it."""
+    for descriptor in _held.values():
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
