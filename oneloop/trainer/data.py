@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, MutableMapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..data import collators
 from ..data.columns import ColumnFilter
 from ..data.dealing import Dealt, minds_processes
 from ..data.lengths import LengthGroups, measure_lengths
+from ..data.loading import Loading
 from ..data.order import BatchSampler, NoBatch, Order
 from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_batches
 from ..data.seeding import GivesBack, SeededData
@@ -113,16 +115,18 @@ class TrainerData(TrainerParts):
         dataset, collate = self._columns(dataset, where)
         iterable = loaders.is_iterable(dataset)
         drop_last = train and args.dataloader_drop_last  # an evaluation counts every sample
-        options = {
-            "collate": collate,
-            "workers": args.dataloader_num_workers,
-            "pin": args.dataloader_pin_memory and self.backend.devices.kind(args.device) != "cpu",
-            "persistent": args.dataloader_persistent_workers,
-            "prefetch": args.dataloader_prefetch_factor,
-            "context": args.dataloader_multiprocessing_context,
-            "in_order": args.dataloader_in_order,
-            "seed": self._data_seed,
-        }
+        asked = Loading(
+            collate,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            workers=args.dataloader_num_workers,
+            pin=args.dataloader_pin_memory and self.backend.devices.kind(args.device) != "cpu",
+            persistent=args.dataloader_persistent_workers,
+            prefetch=args.dataloader_prefetch_factor,
+            context=args.dataloader_multiprocessing_context,
+            in_order=args.dataloader_in_order,
+            seed=self._data_seed,
+        )
         if iterable:
             if train and (args.train_sampling_strategy == "group_by_length" or getattr(args, "sortish_sampler", False)):
                 raise DataError(
@@ -133,7 +137,7 @@ class TrainerData(TrainerParts):
             if self.team.size > 1 and not minds_processes(dataset):
                 of_all = (batch_size, self.team.size, self.team.rank, drop_last, self._data_seed, self.backend)
                 dataset = Dealt(dataset, *of_all)
-            return loaders.make_loader(dataset, batch_size=batch_size, drop_last=drop_last, **options)
+            return loaders.make_loader(dataset, asked)
         if has_length(dataset) and len(dataset) == 0:
             raise DataError(f"{where} is empty. Pass a data set with at least one sample.")
         sampler = self._get_train_sampler_for(dataset) if train else self._get_eval_sampler(dataset)
@@ -143,7 +147,7 @@ class TrainerData(TrainerParts):
         if placed:
             dataset = SeededData(dataset, self._data_seed, args.process_index, self.backend.NAME, own, alone)
         if alone and not workers:
-            options["collate"] = GivesBack(collate, dataset)
+            asked = replace(asked, collate=GivesBack(collate, dataset))
         if not own:
             batches: Any = BatchSampler(
                 sampler.orders, batch_size, args.world_size, args.process_index, drop_last, placed=placed
@@ -157,7 +161,7 @@ class TrainerData(TrainerParts):
             batches = GivenBatches(sampler, placed, self.team)
         else:
             batches = SamplerBatches(sampler, batch_size, drop_last, placed, self.team)
-        return loaders.make_loader(dataset, batches=batches, **options)
+        return loaders.make_loader(dataset, replace(asked, batches=batches))
 
     def _get_train_sampler_for(self, dataset: Any) -> Any:
         from ..losses import accepts

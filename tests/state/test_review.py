@@ -14,6 +14,7 @@ from oneloop import Trainer, TrainingArguments  # noqa: E402
 from oneloop.backends.torch import loaders, weights  # noqa: E402
 from oneloop.checkpoint.contents import Contents  # noqa: E402
 from oneloop.checkpoint.tensors import from_numpy  # noqa: E402
+from oneloop.data.loading import Loading  # noqa: E402
 from oneloop.data.samplers import SamplerBatches  # noqa: E402
 from oneloop.errors import CheckpointError  # noqa: E402
 from tests.backends_support import rows  # noqa: E402
@@ -69,7 +70,7 @@ def collate(samples):
 
 
 def loader(data, workers=2, **given):
-    return loaders.make_loader(data, collate=collate, batch_size=4, workers=workers, seed=5, **given)
+    return loaders.make_loader(data, Loading(collate, batch_size=4, workers=workers, seed=5, **given))
 
 
 def samples_of(batches):

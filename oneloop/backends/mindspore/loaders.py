@@ -11,7 +11,7 @@ import numpy as np
 
 from ...data import seeding
 from ...data.dealing import Dealt
-from ...data.order import Collated
+from ...data.loading import Loading
 from ...data.permutation import key_of
 from ...data.workers import END, Workers
 from ...errors import DataError
@@ -210,35 +210,28 @@ def is_iterable(dataset: Any) -> bool:
     return isinstance(dataset, Pipeline) or is_pipeline(dataset) or not hasattr(dataset, "__getitem__")
 
 
-def make_loader(
-    dataset: Any,
-    *,
-    collate: Callable[[list[Any]], Any],
-    batches: Any = None,
-    batch_size: int = 1,
-    drop_last: bool = False,
-    workers: int = 0,
-    pin: bool = False,
-    persistent: bool = False,
-    prefetch: int | None = None,
-    context: str | None = None,
-    in_order: bool = True,
-    seed: int = 0,
-) -> Loader:
+def make_loader(dataset: Any, asked: Loading) -> Loader:
     """Batches by a batch sampler, or in the order of data that is walked through. Iterating never draws from the
     random stream of the model."""
     if isinstance(dataset, Dealt) and is_pipeline(dataset.source):
         dataset = _dealt_pipeline(dataset)
     if is_pipeline(dataset):
-        say_workers_aside(workers)
+        say_workers_aside(asked.workers)
         if not makes_batches(dataset):
-            return Loader(Pipeline(dataset), collate, None, batch_size, drop_last)
-        leave_size_to(dataset, batch_size)
-        return Batched(Pipeline(dataset), collate)
-    if batches is not None and batches.world > 1:
-        collate = Collated(collate)
-    settings = {"ahead": prefetch or 2, "context": context or "fork", "in_order": in_order}
-    return Loader(dataset, collate, batches, batch_size, drop_last, workers, persistent, settings)
+            return Loader(Pipeline(dataset), asked.collate, None, asked.batch_size, asked.drop_last)
+        leave_size_to(dataset, asked.batch_size)
+        return Batched(Pipeline(dataset), asked.collate)
+    settings = {"ahead": asked.prefetch or 2, "context": asked.context or "fork", "in_order": asked.in_order}
+    return Loader(
+        dataset,
+        asked.collator,
+        asked.batches,
+        asked.batch_size,
+        asked.drop_last,
+        asked.workers,
+        asked.persistent,
+        settings,
+    )
 
 
 def reseed_generator(dataset: Any, seed: int) -> None:

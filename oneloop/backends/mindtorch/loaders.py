@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+from ...data.loading import Loading
 from ..pipelines import Pipeline, is_iterator, is_pipeline, leave_size_to, makes_batches, passing, say_workers_aside
 from ..torch import loaders as on_torch
 from ..torch.loaders import begin_epoch, close, iterate
@@ -64,25 +65,15 @@ def is_iterable(dataset: Any) -> bool:
     return isinstance(dataset, Pipeline) or is_pipeline(dataset) or on_torch.is_iterable(dataset)
 
 
-def make_loader(
-    dataset: Any,
-    *,
-    collate: Callable[[list[Any]], Any],
-    batches: Any = None,
-    batch_size: int = 1,
-    drop_last: bool = False,
-    workers: int = 0,
-    **options: Any,
-) -> Any:
+def make_loader(dataset: Any, asked: Loading) -> Any:
     """torch's loader; for a data set of mindspore.dataset one that walks through it."""
     if not is_pipeline(dataset):
-        options |= {"batches": batches, "batch_size": batch_size, "drop_last": drop_last, "workers": workers}
-        return on_torch.make_loader(dataset, collate=collate, **options)
-    say_workers_aside(workers)
+        return on_torch.make_loader(dataset, asked)
+    say_workers_aside(asked.workers)
     if makes_batches(dataset):
-        leave_size_to(dataset, batch_size)
-        return PipelineLoader(Pipeline(dataset), collate, None)
-    return PipelineLoader(Pipeline(dataset), collate, batch_size, drop_last)
+        leave_size_to(dataset, asked.batch_size)
+        return PipelineLoader(Pipeline(dataset), asked.collate, None)
+    return PipelineLoader(Pipeline(dataset), asked.collate, asked.batch_size, asked.drop_last)
 
 
 def reseed_generator(dataset: Any, seed: int) -> None:

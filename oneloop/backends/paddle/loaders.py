@@ -20,7 +20,7 @@ from paddle.io.dataloader.collate import default_collate_fn
 
 from ...data import seeding
 from ...data.dealing import Dealt
-from ...data.order import Collated
+from ...data.loading import Loading
 from ...data.permutation import key_of
 from ...data.streams import Source, minds_workers, warn_of_repeats
 from ...data.workers import END, Workers
@@ -200,41 +200,25 @@ def is_iterable(dataset: Any) -> bool:
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 
-def make_loader(
-    dataset: Any,
-    *,
-    collate: Callable[[list[Any]], Any],
-    batches: Any = None,
-    batch_size: int = 1,
-    drop_last: bool = False,
-    workers: int = 0,
-    pin: bool = False,
-    persistent: bool = False,
-    prefetch: int | None = None,
-    context: str | None = None,
-    in_order: bool = True,
-    seed: int = 0,
-) -> Loader:
+def make_loader(dataset: Any, asked: Loading) -> Loader:
     """Batches by a batch sampler, or in the order of an iterable data set."""
-    options: dict[str, Any] = {"collate_fn": collate, "num_workers": workers}
+    options: dict[str, Any] = {"collate_fn": asked.collator, "num_workers": asked.workers}
     options["settings"] = {
-        "ahead": prefetch or 2,
-        "context": context or "fork",
-        "in_order": in_order,
-        "pin": pin,
-        "persistent": persistent,
-        "seed": seed,
+        "ahead": asked.prefetch or 2,
+        "context": asked.context or "fork",
+        "in_order": asked.in_order,
+        "pin": asked.pin,
+        "persistent": asked.persistent,
+        "seed": asked.seed,
     }
-    if batches is not None and batches.world > 1:
-        options["collate_fn"] = Collated(collate)
-    if batches is not None:
-        return Loader(dataset, batch_sampler=batches, **options)
+    if asked.batches is not None:
+        return Loader(dataset, batch_sampler=asked.batches, **options)
     known = dataset.known if isinstance(dataset, Dealt) else None
     if not isinstance(dataset, IterableDataset):
-        dataset = Stream(dataset, batch_size)
-    elif workers > 1:
+        dataset = Stream(dataset, asked.batch_size)
+    elif asked.workers > 1:
         warn_of_repeats(dataset, "paddle", "paddle.io.get_worker_info()")
-    loader = Loader(dataset, batch_size=batch_size, drop_last=drop_last, **options)
+    loader = Loader(dataset, batch_size=asked.batch_size, drop_last=asked.drop_last, **options)
     loader.known = known
     return loader
 

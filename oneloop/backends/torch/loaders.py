@@ -1,6 +1,6 @@
 """Loaders: batches of a data set in oneloop's order, on torch's own DataLoader."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as worker_state
 
 from ...data.dealing import Dealt
-from ...data.order import Collated
+from ...data.loading import Loading
 from ...data.permutation import key_of
 from ...data.streams import Source, minds_workers, warn_of_repeats
 from ...errors import OneloopError
@@ -99,43 +99,29 @@ def is_iterable(dataset: Any) -> bool:
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 
-def make_loader(
-    dataset: Any,
-    *,
-    collate: Callable[[list[Any]], Any],
-    batches: Any = None,
-    batch_size: int = 1,
-    drop_last: bool = False,
-    workers: int = 0,
-    pin: bool = False,
-    persistent: bool = False,
-    prefetch: int | None = None,
-    context: str | None = None,
-    in_order: bool = True,
-    seed: int = 0,
-) -> Loader:
+def make_loader(dataset: Any, asked: Loading) -> Loader:
     """Batches by a batch sampler, or in the order of an iterable data set. The loader owns its generator, so that
     iterating never draws from the random stream of the model."""
     options: dict[str, Any] = {
-        "collate_fn": collate,
-        "num_workers": workers,
-        "pin_memory": pin and torch.cuda.is_available(),
-        "generator": torch.Generator().manual_seed(seed),
+        "collate_fn": asked.collator,
+        "num_workers": asked.workers,
+        "pin_memory": asked.pin and torch.cuda.is_available(),
+        "generator": torch.Generator().manual_seed(asked.seed),
     }
-    if workers:
-        options |= {"persistent_workers": persistent, "prefetch_factor": prefetch, "in_order": in_order}
+    if asked.workers:
+        options["persistent_workers"] = asked.persistent
+        options["prefetch_factor"] = asked.prefetch
+        options["in_order"] = asked.in_order
         options["worker_init_fn"] = leave_to_main_process
-        options["multiprocessing_context"] = context
-    if batches is not None and batches.world > 1:
-        options["collate_fn"] = Collated(collate)
-    if batches is not None:
-        return Loader(dataset, batch_sampler=batches, **options)
+        options["multiprocessing_context"] = asked.context
+    if asked.batches is not None:
+        return Loader(dataset, batch_sampler=asked.batches, **options)
     known = dataset.known if isinstance(dataset, Dealt) else None
     if not isinstance(dataset, IterableDataset):
-        dataset = Stream(dataset, batch_size)
-    elif workers > 1:
+        dataset = Stream(dataset, asked.batch_size)
+    elif asked.workers > 1:
         warn_of_repeats(dataset, "torch", "torch.utils.data.get_worker_info()")
-    loader = Loader(dataset, batch_size=batch_size, drop_last=drop_last, **options)
+    loader = Loader(dataset, batch_size=asked.batch_size, drop_last=asked.drop_last, **options)
     loader.known = known
     return loader
 

@@ -5,6 +5,7 @@ import pytest
 
 from oneloop import backends
 from oneloop.data.dealing import Dealt
+from oneloop.data.loading import Loading
 from oneloop.errors import DataError
 from tests.backends_support import names
 
@@ -30,7 +31,7 @@ def loader(dataset, rank, batch_size=2, world=2):
     backend = backends.load("mindspore")
     dealt = Dealt(dataset, batch_size, world, rank, False, 0, backend)
     collate = lambda samples: [int(sample["x"]) for sample in samples]  # noqa: E731
-    return backend.loaders.make_loader(dealt, collate=collate, batch_size=batch_size)
+    return backend.loaders.make_loader(dealt, Loading(collate, batch_size=batch_size))
 
 
 def test_each_sample_goes_to_one_process():
