@@ -23,7 +23,7 @@ from oneloop.backends.paddle.tensors import from_numpy
 model = paddle.jit.to_static(paddle.nn.Sequential(*(paddle.nn.Linear(8, 8) for _ in range(20))))
 model.eval()
 with paddle.no_grad():
-    for _ in range(2000):
+    for _ in range(800):
         model(from_numpy(np.ones((4, 8), "float32")))
         [from_numpy(np.ones((4, 8), "float32")) for _ in range(20)]
 print("done")
