@@ -19,42 +19,6 @@ RELEASED = ("torch", "paddle", "mindspore")
 COMING: tuple[str, ...] = ()
 EVERYWHERE = RELEASED + COMING
 PARALLEL = ("torch", "paddle", "mindspore")  # backends that run on several processes
-_ONE_COPY = "the model is not cut up; use data parallelism, or sharding to share out its state"
-_PARTS = "a checkpoint is one whole model for any number of processes"
-_AMP = "Paddle's own lists of operations are used; write paddle.amp.auto_cast into the model's forward"
-# Names that cannot be given, and why: one of transformers, the others of PaddleNLP's TrainingArguments.
-REFUSED_NAMES = {
-    "_n_gpu": "the number of devices is read off the machine; choose one with device",
-    "amp_custom_black_list": _AMP,
-    "amp_custom_white_list": _AMP,
-    "amp_master_grad": "gradients have the type of their weights; fp16_opt_level='O1' keeps both in float32",
-    "data_parallel_config": "the exchange of gradients has no options of Paddle's here; leave it out",
-    "data_parallel_degree": "it follows from the number of processes that were launched",
-    "distributed_dataloader": "every process makes the batches of its own",
-    "enable_auto_parallel": _ONE_COPY,
-    "flatten_param_grads": "gradients stay where the framework has put them",
-    "force_reshard_pp": _PARTS,
-    "hybrid_parallel_topo_order": _ONE_COPY,
-    "ignore_load_lr_and_optim": "load the weights by hand and start a new run",
-    "ignore_save_lr_and_optim": "use save_only_model=True",
-    "lazy_data_processing": "data sets are read when their samples are needed",
-    "load_sharded_model": _PARTS,
-    "max_evaluate_steps": "an evaluation counts every sample; pass a shorter eval_dataset",
-    "metrics_output_path": "save_metrics() writes into output_dir",
-    "pipeline_parallel_config": _ONE_COPY,
-    "pipeline_parallel_degree": _ONE_COPY,
-    "save_sharded_model": _PARTS,
-    "sep_parallel_degree": _ONE_COPY,
-    "sharding_parallel_config": "sharding has no further options on Paddle",
-    "skip_profile_timer": "logs have steps_per_second; profile=True shows more",
-    "tensor_parallel_config": _ONE_COPY,
-    "tensor_parallel_degree": _ONE_COPY,
-    "unified_checkpoint": _PARTS,
-    "unified_checkpoint_config": _PARTS,
-    "use_expert_parallel": _ONE_COPY,
-    "use_hybrid_parallel": _ONE_COPY,
-    "wandb_api_key": "a key does not belong among arguments, which are written to files; set WANDB_API_KEY instead",
-}
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,14 @@ from ..processes import world
 
 
 class PaddleFacts:
-    """Read, never set: data parallelism alone, with whole data and whole models in every process."""
+    """Read, never set: data parallelism alone, with whole data and whole models in every process. More of them, which
+    are arguments there, in settled.py."""
 
-    use_hybrid_parallel = False
-    enable_auto_parallel = False
-    tensor_parallel_degree = pipeline_parallel_degree = sep_parallel_degree = 1
     context_parallel_degree = expert_parallel_degree = 1
     tensor_parallel_rank = pipeline_parallel_rank = sharding_parallel_rank = 0
     optimizer_name_suffix = weight_name_suffix = None
     should_load_dataset = True
     autotuner_benchmark = False
-
-    @property
-    def data_parallel_degree(self) -> int:
-        return world().size
 
     @property
     def data_parallel_rank(self) -> int:

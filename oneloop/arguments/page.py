@@ -7,9 +7,10 @@ from typing import Any
 from ..generated import keep
 from . import Seq2SeqTrainingArguments
 from .aliases import Alias
-from .answers import COMING, NOT_YET, REFUSALS, REFUSED_NAMES, RELEASED, Refusal, answer, refused_by
+from .answers import COMING, NOT_YET, REFUSALS, RELEASED, Refusal, answer, refused_by
 from .fields import declared
 from .groups import GROUPS
+from .settled import SETTLED
 
 PAGE = Path(__file__).parents[2] / "docs" / "arguments.md"
 BACKENDS = RELEASED + COMING
@@ -64,10 +65,11 @@ except where the row says that this release does not use it.
 
 Several processes are started by the framework's own launcher: see [distributed.md](distributed.md).
 
-These names, one of transformers and the others of PaddleNLP, cannot be given at all:
+These, one of transformers and the others of PaddleNLP, have one answer: they can be read, and given as what is done
+anyway. Any other value is refused.
 
-| name | why, and what to use instead |
-|---|---|
+| argument | can be given as | why, and what to use instead |
+|---|---|---|
 {names}
 """
 
@@ -129,7 +131,7 @@ def render() -> str:
         if not alias.help.startswith("The same as") and alias.name != "device"
     ]
     shown = [rules["public"] or name for name, (_, rules) in known.items()]
-    names = "\n".join(f"| `{name}` | {_cell(why)} |" for name, why in REFUSED_NAMES.items())
+    names = "\n".join(f"| `{name}` | {each.shown} | {_cell(each.why)} |" for name, each in SETTLED.items())
     parts.append(CLOSING.format(translated="\n".join(translated), refused="\n".join(_refused(shown)), names=names))
     return "".join(parts)
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..arguments import Seq2SeqTrainingArguments, TrainingArguments
-from ..arguments.answers import REFUSED_NAMES, Refusal, refusals_of
+from ..arguments.answers import Refusal, refusals_of
 from ..arguments.compression import FIELDS as COMPRESSION
 from ..arguments.compression import WHY
 from ..arguments.fields import declared
+from ..arguments.settled import SETTLED
 from ..errors import ArgumentError, OneloopError
 from ..parser import ArgumentParser
 from .classes import Classes
@@ -96,8 +97,8 @@ class Arguments:
 
     def _answer(self, name: str, value: Any) -> tuple[str, str]:
         """The answer to a name, before its value is looked at together with the others."""
-        if name in REFUSED_NAMES:
-            return "refused", REFUSED_NAMES[name]
+        if name in SETTLED:
+            return _of_settled(name, value)
         if name in self.known or name in self.known.values():
             change = CHANGES.get(name)
             idle = value is None or value is False or (type(value) is int and value == 1)
@@ -155,7 +156,8 @@ class Arguments:
             return self._of_json(words[0])
         # In PaddleNLP's scripts a field of their own beats an argument of the same name; see parser/options.py.
         beats = self.classes.fields(beside=True) & set(self.known) if self.framework == "paddle" else set()
-        given = _without(beats, words)
+        settled = {name for name in SETTLED if name not in self.classes.fields()}
+        given = _without(beats | settled, words)
         given = given if "--output_dir" in given else ["--output_dir", "output", *given]
         try:
             parser = _Parser(self.cls, add_help=False)
@@ -166,7 +168,10 @@ class Arguments:
         found = []
         for name in _options(words):
             elsewhere = TrainingArguments.__elsewhere__.get(name)
-            if name in others:
+            if name in settled:
+                value = parser._fields[name].from_words(_words_of(name, words))
+                found.append(Finding(place, 0, "argument", name, *_of_settled(name, value)))
+            elif name in others:
                 found.append(self._foreign(place, name, _is_said(name, words)))
             elif elsewhere and self.parsed is not None and elsewhere not in self.parsed:
                 text = f"it belongs to {elsewhere}, which the script does not parse"
@@ -178,8 +183,6 @@ class Arguments:
         return found
 
     def _foreign(self, place: str, name: str, value: Any = _NOT_READ) -> Finding:
-        if name in REFUSED_NAMES:
-            return Finding(place, 0, "argument", name, "refused", REFUSED_NAMES[name])
         if name in self.compression:
             return Finding(place, 0, "argument", name, *self._of_compression(name, value))
         if name in self.classes.fields() or name.removeprefix("no_") in self.classes.fields():
@@ -230,6 +233,27 @@ def _without(names: set[str], words: list[str]) -> list[str]:
         if not dropping:
             kept.append(word)
     return kept
+
+
+def _of_settled(name: str, value: Any) -> tuple[str, str]:
+    settled = SETTLED[name]
+    if value is _NOT_READ:
+        return "depends", f"refused unless {settled.shown}: {settled.why}"
+    return ("works", "") if settled.agrees(value) else ("refused", settled.why)
+
+
+def _words_of(name: str, words: list[str]) -> list[str]:
+    """What follows an option; of one that is given twice, the last."""
+    found: list[str] = []
+    taking = False
+    for word in words:
+        if word.startswith("--"):
+            said, _, value = word[2:].partition("=")
+            taking = said.replace("-", "_") == name
+            found = [value] * bool(value) if taking else found
+        elif taking:
+            found.append(word)
+    return found
 
 
 def _is_said(name: str, words: list[str]) -> bool:

@@ -49,7 +49,7 @@ class ArgumentParser(argparse.ArgumentParser):
                 title = f"{option.owner.__name__} / {heading}" if heading else option.owner.__name__
                 first = all(owner is not option.owner for owner, _ in groups)
                 groups[key] = self.add_argument_group(title, summary(option.owner) if first else None)
-            shown = argparse.SUPPRESS if option.is_alias else None
+            shown = argparse.SUPPRESS if option.is_alias or option.hidden else None
             common = {"dest": option.name, "option": option}
             try:
                 groups[key].add_argument(

@@ -31,6 +31,8 @@ class Option:
     """Adds to the field's value instead of replacing it."""
     aliases: list[str] = dataclasses.field(default_factory=list)
     """Flags of the other spellings, on the field's own option only."""
+    hidden: bool = False
+    """Taken, and not shown in the help."""
 
     @property
     def is_alias(self) -> bool:
@@ -71,7 +73,9 @@ class Option:
 
 
 def collect(classes: Iterable[type]) -> list[Option]:
-    """The options of all these dataclasses. Two fields of one name are an error; a field beats a foreign alias."""
+    """The options of all these dataclasses. Two fields of one name are an error; a field beats a foreign alias, and
+    both beat an argument that has one answer."""
+    classes = list(classes)
     found: dict[str, Option] = {}
     per_class = _without_unknown([_options_of(cls) for cls in classes])
     for option in (option for options in per_class for option in options if not option.is_alias):
@@ -90,7 +94,17 @@ def collect(classes: Iterable[type]) -> list[Option]:
             flags[flag] = option
         if option.is_alias:
             found[option.field.name].aliases.append(f"--{option.name}")
+    for cls in classes:
+        for name, settled in getattr(cls, "__settled__", {}).items():
+            if name not in found:
+                found[name] = _settled_option(cls, name, settled)
     return list(found.values())
+
+
+def _settled_option(cls: type, name: str, settled: Any) -> Option:
+    field: dataclasses.Field = dataclasses.field(default=settled.values[0])
+    field.name = name
+    return Option(cls, name, field, {}, ValueType(settled.hint), name, spellings(name), hidden=True)
 
 
 def _without_unknown(per_class: list[list[Option]]) -> list[list[Option]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..callbacks import foreign
 from ..checkpoint.contents import Contents
 from ..errors import CheckpointError, DiskError
 from ..losses import accepts
@@ -122,6 +123,16 @@ class TrainerModelFiles(TrainerParts):
             yield
         finally:
             self._model_parts = None
+
+    @contextlib.contextmanager
+    def _saving_for_callbacks(self) -> Iterator[None]:
+        """Within it, callbacks of transformers and PaddleNLP can save the model for their service, as they do there."""
+        asked = self.team.from_main(foreign.trainers_asked(self.callback_handler.callbacks))
+        if not asked:
+            yield
+            return
+        with self._whole_model(), foreign.standing_in(asked, self._save):
+            yield
 
     def _save(
         self,

@@ -163,7 +163,8 @@ class TrainerRunning(TrainerParts):
         metrics.update(self._init_memory)
         self.log(metrics)
         self._record_end()
-        self.call("on_train_end")
+        with self._saving_for_callbacks():
+            self.call("on_train_end")
         self._finish_pushes()
         return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments, answers, packages, page
-from oneloop.arguments.answers import LASTING, NOT_YET, REFUSED_NAMES, answer
+from oneloop.arguments.answers import LASTING, NOT_YET, answer
 from oneloop.arguments.fields import declared
+from oneloop.arguments.settled import SETTLED
 from oneloop.errors import RefusedError
 from tests.arguments.observations import OBSERVATIONS
 from tests.arguments.scenes import Scene, weights_of
@@ -181,7 +182,7 @@ def test_what_is_idle_speaks_in_several_processes(launched):
 
 def test_every_name_has_an_answer():
     """Of the seeds, of ARGUMENTS.md and of three releases of transformers."""
-    for name in set().union(*LISTS.values()) - set(REFUSED_NAMES):
+    for name in set().union(*LISTS.values()) - set(SETTLED):
         target = ALIASES[name].target if name in ALIASES else name
         assert target in declared(Seq2SeqTrainingArguments)
 

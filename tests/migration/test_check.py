@@ -168,11 +168,17 @@ def command_line(script, *words):
 
 
 def test_the_command_line(script):
-    words = "--do_train --evaluation_strategy epoch --fp16 --use_ipex True --own 3 --bogus 3 --unified_checkpoint 1"
+    words = "--do_train --evaluation_strategy epoch --fp16 --use_ipex True --own 3 --bogus 3 --tensor_parallel_degree 4"
     said = command_line(script, *words.split(), "--label_names", "a", "b", "--lr_scheduler_type=cosine")
     assert said["do_train"] == said["lr_scheduler_type"] == said["label_names"] == ("works", "")
     assert said["evaluation_strategy"] == ("maps", "eval_strategy")
-    assert said["use_ipex"][0] == said["unified_checkpoint"][0] == "refused"
+    assert said["use_ipex"][0] == said["tensor_parallel_degree"][0] == "refused"
+    anyway = "--tensor_parallel_degree 1 --unified_checkpoint true --pipeline-parallel-degree=-1 --wandb_api_key a"
+    said |= command_line(script, *anyway.split())
+    assert {said[name] for name in ("tensor_parallel_degree", "unified_checkpoint", "pipeline_parallel_degree")} == {
+        ("works", "")
+    }
+    assert said["wandb_api_key"][0] == "refused"
     assert said["own"] == ("works", "a field of the script's own")
     assert said["bogus"][0] == "unseen"
 

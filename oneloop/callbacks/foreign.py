@@ -1,0 +1,51 @@
+"""Callbacks of transformers and PaddleNLP that hand the trained model to their service.
+
+They save it by a Trainer of their own library, which they make at the end of the training out of the run's arguments.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+# Where these callbacks are written, and the module from which they import the Trainer.
+_WRITTEN = {"transformers.integrations": "transformers.trainer", "paddlenlp.trainer.integrations": "paddlenlp.trainer"}
+
+
+def trainers_asked(callbacks: Iterable[Any]) -> list[str]:
+    """The modules from which callbacks will import a Trainer to save the model with."""
+    found = set()
+    for callback in callbacks:
+        kept = getattr(callback, "_log_model", None)  # a word or a bool, in transformers an enum of its own
+        if not getattr(kept, "is_enabled", kept not in (None, False, "", "false")):
+            continue
+        for base in type(callback).__mro__:
+            found |= {trainer for place, trainer in _WRITTEN.items() if f"{base.__module__}.".startswith(f"{place}.")}
+    return sorted(found)
+
+
+@contextlib.contextmanager
+def standing_in(modules: Iterable[str], save: Callable[[str], None]) -> Iterator[None]:
+    """Within it, the Trainer of these modules is one that saves the model of the run by this function."""
+
+    class Trainer:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.name = None  # which a callback sets
+
+        def save_model(self, output_dir: Any) -> None:
+            save(str(output_dir))
+
+    before = {name: sys.modules.get(name) for name in modules}
+    for name, module in before.items():
+        stand_in = ModuleType(name)
+        vars(stand_in).update({} if module is None else vars(module), Trainer=Trainer)
+        sys.modules[name] = stand_in
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
