@@ -14,6 +14,7 @@ class PaddleFacts:
     tensor_parallel_rank = pipeline_parallel_rank = sharding_parallel_rank = 0
     optimizer_name_suffix = weight_name_suffix = None
     should_load_dataset = True
+    should_save_sharding_stage1_model = should_load_sharding_stage1_model = False
     autotuner_benchmark = False
 
     @property

@@ -40,7 +40,10 @@ class Hold:
         """Whether nobody else holds the directory, who is given some seconds to leave."""
         if fcntl is None:
             return True
-        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except PermissionError:  # a directory that can be written and not read
+            return True
         key = _key(os.fstat(descriptor))
         deadline, told = time.monotonic() + patience, False
         while key not in _held:
@@ -63,9 +66,9 @@ class Hold:
         return True
 
     def release(self) -> None:
-        if self._key is not None:
-            os.close(_held.pop(self._key))
-            self._key = None
+        key, self._key = self._key, None
+        if key in _held:  # a forked worker has it no more
+            os.close(_held.pop(key))
 
 
 def take_for_saving(hold: Hold, folder: Path) -> None:

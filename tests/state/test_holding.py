@@ -1,5 +1,6 @@
 """Two runs with one output directory: the second says who has it, and takes nothing from the first."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -54,12 +55,13 @@ def other(tmp_path):
 def test_a_second_run_is_refused_and_the_first_goes_on(forks, trainer, tmp_path, monkeypatch):
     monkeypatch.setattr(holding, "PATIENCE", 0.3)
     output, met = tmp_path / "run", []
+    late = trainer("--no-sync")  # ready before the first starts, which may be quicker than an import
 
     def second(pid):
         signal_at(4, output=output)(pid)
         unfinished = store.open_stage(output, 99)  # as if the first were writing it
         with pytest.raises(CheckpointError, match=f"used by another run, process {pid}: two runs would clear away"):
-            trainer("--no-sync").train()
+            late.train()
         met.append(unfinished.is_dir())
         unfinished.rmdir()
 
@@ -118,6 +120,30 @@ def test_a_run_that_fails_lets_go(backend, trained, tmp_path):
     with pytest.raises(RuntimeError, match="of the user"):
         trained(backend.classifier(), rows(8), output_dir=tmp_path, save_strategy="epoch", callbacks=[Fails()])
     assert holding._held == {}
+
+
+def test_a_forked_worker_lets_go_of_nothing(tmp_path):
+    with Hold() as hold:
+        assert hold.take(tmp_path, 0)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                hold.release()
+                os._exit(int(holding._held != {}))
+            finally:
+                os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        done = subprocess.run([sys.executable, "-c", HOLDS, str(tmp_path), "0"], env=environment(), cwd=ROOT)
+        assert done.returncode != 0
+
+
+def test_a_directory_that_cannot_be_read(monkeypatch, tmp_path):
+    def refuses(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(holding.os, "open", refuses)
+    with Hold() as hold:
+        assert hold.take(tmp_path, 0)
 
 
 def test_a_file_system_without_locks(monkeypatch, tmp_path):
