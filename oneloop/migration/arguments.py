@@ -97,7 +97,7 @@ class Arguments:
 
     def _answer(self, name: str, value: Any) -> tuple[str, str]:
         """The answer to a name, before its value is looked at together with the others."""
-        if name in SETTLED:
+        if name in SETTLED and name not in self.classes.fields():
             return _of_settled(name, value)
         if name in self.known or name in self.known.values():
             change = CHANGES.get(name)
@@ -169,8 +169,7 @@ class Arguments:
         for name in _options(words):
             elsewhere = TrainingArguments.__elsewhere__.get(name)
             if name in settled:
-                value = parser._fields[name].from_words(_words_of(name, words))
-                found.append(Finding(place, 0, "argument", name, *_of_settled(name, value)))
+                found.append(Finding(place, 0, "argument", name, *_of_settled(name, _said(parser, name, words))))
             elif name in others:
                 found.append(self._foreign(place, name, _is_said(name, words)))
             elif elsewhere and self.parsed is not None and elsewhere not in self.parsed:
@@ -240,6 +239,15 @@ def _of_settled(name: str, value: Any) -> tuple[str, str]:
     if value is _NOT_READ:
         return "depends", f"refused unless {settled.shown}: {settled.why}"
     return ("works", "") if settled.agrees(value) else ("refused", settled.why)
+
+
+def _said(parser: ArgumentParser, name: str, words: list[str]) -> Any:
+    """The value of an option, or the words that make none."""
+    following = _words_of(name, words)
+    try:
+        return parser._fields[name].from_words(following or None)
+    except ValueError:
+        return following
 
 
 def _words_of(name: str, words: list[str]) -> list[str]:

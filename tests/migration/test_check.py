@@ -179,6 +179,12 @@ def test_the_command_line(script):
         ("works", "")
     }
     assert said["wandb_api_key"][0] == "refused"
+    odd = command_line(script, "--tensor_parallel_degree", "many", "--unified_checkpoint", "--amp_master_grad")
+    assert [odd[name][0] for name in ("tensor_parallel_degree", "unified_checkpoint", "amp_master_grad")] == [
+        "refused",
+        "works",
+        "refused",
+    ]
     assert said["own"] == ("works", "a field of the script's own")
     assert said["bogus"][0] == "unseen"
 
