@@ -33,7 +33,8 @@ class Settled:
 
     @property
     def shown(self) -> str:
-        return " or ".join('""' if value == "" else str(value) for value in self.values)
+        values = self.values if self.of_run is None else (*self.values, "the run's own")
+        return " or ".join('""' if value == "" else str(value) for value in values)
 
 
 _ONE_COPY = "the model is not cut up; use data parallelism, or sharding to share out its state"
