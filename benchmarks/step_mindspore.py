@@ -219,9 +219,9 @@ def bert_as_in_guides(kind: str, tick: Callable[[], None], steps: int, folder: s
     import torch
     from mindtorch.autograd import value_and_grad
 
-    from oneloop.backends.mindtorch import standins
+    from oneloop.backends.mindtorch import patches
 
-    standins.install()
+    patches.install()
     model.train()
     parameters = list(model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.0)
@@ -246,9 +246,9 @@ def bert_with_transformers(kind: str, tick: Callable[[], None], steps: int, fold
     model = bert(tick)
     from transformers import Trainer, TrainingArguments
 
-    from oneloop.backends.mindtorch import standins
+    from oneloop.backends.mindtorch import patches
 
-    standins.install()
+    patches.install()
     args = TrainingArguments(**settings(folder, steps), report_to="none", use_cpu=True, optim="adamw_torch")
     Trainer(model=model, args=args, train_dataset=rows(kind)).train()
 

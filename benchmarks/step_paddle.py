@@ -203,7 +203,7 @@ def main() -> None:
             lambda tick, steps, folder: TRAIN[given.child](make(given.model, tick), rows(given.model), steps, folder),
         )
         return
-    from oneloop.backends.environment import prepare
+    from oneloop.backends._common.environment import prepare
 
     prepare()  # the children inherit what it sets
     asked = ["hand-written", *(given.variants or VARIANTS[1:])]

@@ -54,7 +54,7 @@ class HubStrategy(TextEnum):
 
 
 class OptimizerNames(TextEnum):
-    """A spelling of AdamW is AdamW; `oneloop.arguments.answers` says which of these need a package."""
+    """A spelling of AdamW is AdamW; `oneloop.arguments.support` says which of these need a package."""
 
     ADAMW = "adamw"
     ADAMW_HF = "adamw_hf"

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-from oneloop import Trainer, TrainingArguments, capabilities, cli
+from oneloop import Trainer, TrainingArguments
+from oneloop.arguments import capabilities
+from oneloop.cli.main import main
 from oneloop.errors import RefusedError
 from tests.backends_support import names, tagged
 from tests.stacks import STACKS
@@ -41,23 +43,23 @@ def test_the_page_is_up_to_date():
 
 
 def test_the_doctor_names_versions_devices_and_what_is_missing(capsys, monkeypatch):
-    from oneloop import doctor
+    from oneloop.cli import doctor
 
     monkeypatch.setattr(doctor, "ask", functools.cache(doctor.ask))  # each framework takes seconds to answer
-    assert cli.main(["doctor", "--json"]) == 0
+    assert main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["python"] == sys.version.split()[0]
     for name in names():
         facts = found["frameworks"][name]
         assert facts["version"] and facts["devices"]["cpu"] == 1
     assert "bf16" in found["frameworks"]["paddle"]["cannot"]
-    assert cli.main(["doctor"]) == 0
+    assert main(["doctor"]) == 0
     text = capsys.readouterr().out
     assert "PyTorch" in text and "devices: cpu (1)" in text and "cannot, on cpu: bf16" in text
 
 
 def test_the_doctor_reports_a_framework_that_breaks(monkeypatch, capsys):
-    from oneloop import doctor
+    from oneloop.cli import doctor
 
     monkeypatch.setattr(doctor, "ask", lambda name: {"error": "ImportError: no such symbol"})
     assert doctor.run() == 1

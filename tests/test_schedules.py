@@ -6,14 +6,7 @@ import math
 import pytest
 
 from oneloop.errors import ArgumentError
-from oneloop.schedules import (
-    Greedy,
-    Plateau,
-    follows_metric,
-    make_metric_schedule,
-    make_schedule,
-    needs_length,
-)
+from oneloop.optim.schedules import Greedy, Plateau, follows_metric, make_metric_schedule, make_schedule, needs_length
 
 BY_STEP = [
     ("linear", {}),

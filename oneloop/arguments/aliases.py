@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from ..errors import ArgumentError, UnknownArgumentError
-from . import settled, values
+from . import fixed, values
 from .fields import declared
 from .sharding import as_fsdp, as_sharded_ddp, from_fsdp, from_sharded_ddp
 
@@ -190,12 +190,12 @@ def resolve(cls: Any, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, 
     aliases = {name: alias for name, alias in cls.__aliases__.items() if name not in stored}
     accepts, open_ended = _parameters(cls)
     for name in given:
-        if name in settled.SETTLED and name not in stored:
-            settled.check(name, given[name])
+        if name in fixed.SETTLED and name not in stored:
+            fixed.check(name, given[name])
         elif name not in stored and name not in aliases and name not in accepts and not open_ended:
             raise unknown(cls, name, [*stored, *aliases])
 
-    dropped = aliases.keys() | (settled.SETTLED.keys() - stored)
+    dropped = aliases.keys() | (fixed.SETTLED.keys() - stored)
     result = {name: value for name, value in given.items() if name not in dropped}
     said = {name: name for name, value in result.items() if value is not None}
     used = [aliases[name] for name, value in given.items() if name in aliases and value not in (None, "", [], ())]

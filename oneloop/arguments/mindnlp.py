@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from . import answers
-from .answers import Refusal
+from . import support
+from .support import Refusal
 
 _HERE = ("mindtorch",)
 _NO_COMPILER = "torch.compile returns the model as it is there"
@@ -31,4 +31,4 @@ OWN: tuple[Refusal, ...] = (
     ),
 )  # fmt: skip
 
-REFUSALS = OWN + tuple(replace(refusal, backends=_HERE) for refusal in answers.REFUSALS if "torch" in refusal.backends)
+REFUSALS = OWN + tuple(replace(refusal, backends=_HERE) for refusal in support.REFUSALS if "torch" in refusal.backends)

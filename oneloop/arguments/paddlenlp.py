@@ -3,7 +3,7 @@
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ..processes import world
+from ..distributed.world import world
 
 
 class PaddleFacts:

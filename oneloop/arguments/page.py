@@ -4,13 +4,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..generated import keep
 from . import Seq2SeqTrainingArguments
 from .aliases import Alias
-from .answers import COMING, NOT_YET, REFUSALS, RELEASED, Refusal, answer, refused_by
 from .fields import declared
+from .fixed import SETTLED
+from .generated_page import keep
 from .groups import GROUPS
-from .settled import SETTLED
+from .support import COMING, NOT_YET, REFUSALS, RELEASED, Refusal, answer, refused_by
 
 PAGE = Path(__file__).parents[2] / "docs" / "arguments.md"
 BACKENDS = RELEASED + COMING

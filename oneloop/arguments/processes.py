@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ..processes import world
+from ..distributed.world import world
 from . import values
 from .fields import Group, declare
 from .sharding import to_fsdp_config, to_sharding

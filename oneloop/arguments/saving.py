@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ..distributed.preemption import parse
 from ..enums import HubStrategy, SaveStrategy
-from ..preemption import parse
 from . import values
 from .fields import Group, declare
 

@@ -2,7 +2,7 @@
 
 from typing import Any, TypeVar
 
-from .facts import Facts
+from .properties import Facts
 
 Self = TypeVar("Self", bound="Setters")
 

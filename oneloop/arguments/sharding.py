@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..processes import world
+from ..distributed.world import world
 from . import values
 
 STAGES = ("stage1", "stage2", "stage3", "replicate")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, ClassVar
 
-from . import settled, values
+from . import fixed, values
 from .aliases import Alias, ArgumentsMeta, attribute, collect
 from .fields import declared
 from .run import progress_is_visible
@@ -25,7 +25,7 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
 
     __aliases__: ClassVar[dict[str, Alias]] = {}
     __elsewhere__: ClassVar[dict[str, str]] = {}
-    __settled__: ClassVar[dict[str, settled.Settled]] = {}
+    __settled__: ClassVar[dict[str, fixed.Settled]] = {}
 
     def __post_init__(self) -> None:
         self.validate()
@@ -92,10 +92,10 @@ def _plain(value: Any) -> Any:
 def complete(cls: type[TrainingArguments]) -> None:
     """Give the class its other spellings, as a table and as attributes."""
     cls.__aliases__ = collect(cls)
-    cls.__settled__ = settled.SETTLED
-    for name in settled.SETTLED:
+    cls.__settled__ = fixed.SETTLED
+    for name in fixed.SETTLED:
         if not hasattr(cls, name):
-            setattr(cls, name, settled.attribute(name))
+            setattr(cls, name, fixed.attribute(name))
     for alias in cls.__aliases__.values():
         if alias.name != "device":  # facts.py has its attribute: it reads as the framework's own device
             setattr(cls, alias.name, attribute(alias))

@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from .. import manners
+from ..compat import mode
+from ..distributed.world import world
 from ..errors import ModelError, RefusedError
-from ..processes import world
-from .environment import prepare
+from ._common.environment import prepare
 
 prepare()
 
@@ -81,7 +81,7 @@ def guess() -> str | None:
     if launcher:
         return launcher
     imported = [name for name in NAMES if name in sys.modules]
-    if "paddle" in imported and manners.follows_only("paddlenlp"):  # whatever else its libraries have imported
+    if "paddle" in imported and mode.follows_only("paddlenlp"):  # whatever else its libraries have imported
         return "paddle"
     if imported:
         return imported[0]

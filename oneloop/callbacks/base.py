@@ -164,7 +164,7 @@ class CallbackHandler(TrainerCallback):
     def may_ask(self) -> bool:
         """Whether any callback may ask for something that those of the other processes do not ask for."""
         if self._may_ask is None:
-            from .asking import may_ask
+            from .control_usage import may_ask
 
             self._may_ask = any(may_ask(callback, (*EVENTS, *OF_PADDLENLP)) for callback in self.callbacks)
         return self._may_ask

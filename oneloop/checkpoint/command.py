@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, CheckpointError
-from . import foreign, store
+from . import store
+from .convert import transformers_checkpoint
 
 FORMAT = 1  # of what --json prints
 
@@ -47,7 +48,7 @@ def look(directory: Path, contents: bool) -> tuple[list[Entry], list[str]]:
     if _is_checkpoint(directory):
         return [_entry(_checkpoint(directory.resolve()), contents)], []
     # Foreign ones may have made room for a checkpoint of ours and have another name.
-    moved = [p for p in directory.glob(f"{store.PREFIX}-*.{foreign.WRITER}*") if store.is_foreign(p)]
+    moved = [p for p in directory.glob(f"{store.PREFIX}-*.{transformers_checkpoint.WRITER}*") if store.is_foreign(p)]
     found = sorted(store.find(directory) + [_checkpoint(p) for p in moved], key=lambda c: (c.step, c.written))
     entries = [_entry(c, contents) for c in found]
     _mark(directory, entries)
@@ -63,7 +64,7 @@ def _is_checkpoint(path: Path) -> bool:
 def _checkpoint(path: Path) -> store.Checkpoint:
     """A checkpoint that may have any name."""
     manifest, number = store.read_manifest(path) or {}, re.search(r"-(\d+)", path.name)
-    step = manifest.get("step", _json(path / foreign.STATE).get("global_step"))
+    step = manifest.get("step", _json(path / transformers_checkpoint.STATE).get("global_step"))
     step = step if isinstance(step, int) else int(number[1]) if number else 0
     return store.Checkpoint(path, step, manifest.get("run_id"), float(manifest.get("written", path.stat().st_mtime)))
 
@@ -76,7 +77,7 @@ def _entry(checkpoint: store.Checkpoint, contents: bool) -> Entry:
     return Entry(
         name=path.name,
         step=checkpoint.step,
-        writer="oneloop" if own else foreign.WRITER if other else "unknown",
+        writer="oneloop" if own else transformers_checkpoint.WRITER if other else "unknown",
         state="damaged" if problems else "foreign" if other else "whole",
         run=checkpoint.run_id,
         reason=manifest.get("reason") if isinstance(manifest.get("reason"), str) else None,
@@ -97,7 +98,7 @@ def _mark(parent: Path, entries: list[Entry]) -> None:
     for run in {entry.run for entry in entries}:
         # The newest of a run knows best; what it names may have moved along with the run.
         last = next((e for e in reversed(entries) if e.run == run and not e.problems), None)
-        named = _json(last.path / foreign.STATE).get("best_model_checkpoint") if last else None
+        named = _json(last.path / transformers_checkpoint.STATE).get("best_model_checkpoint") if last else None
         best = by_name.get(Path(named).name) if isinstance(named, str) else None
         if best is not None and best.run == run:
             best.best = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .tensors import Raw, write, write_bytes
+from .safetensors_io import Raw, write, write_bytes
 
 SHARD_BYTES = 5 * 10**9
 WEIGHTS = "model.safetensors"

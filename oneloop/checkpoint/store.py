@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from . import foreign
-from .tensors import write_bytes
+from .convert import transformers_checkpoint
+from .safetensors_io import write_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -112,10 +112,15 @@ def _take_place(folder: Path, target: Path) -> None:
     """
     old = None
     if is_foreign(target):
-        kept = target.with_name(f"{target.name}.{foreign.WRITER}")
+        kept = target.with_name(f"{target.name}.{transformers_checkpoint.WRITER}")
         if kept.exists():
             kept = kept.with_name(f"{kept.name}.{uuid.uuid4().hex[:8]}")
-        logger.warning("%s of %s is kept as %s: this run has reached its step.", target.name, foreign.WRITER, kept.name)
+        logger.warning(
+            "%s of %s is kept as %s: this run has reached its step.",
+            target.name,
+            transformers_checkpoint.WRITER,
+            kept.name,
+        )
         target.rename(kept)
     elif target.exists():
         old = _hidden(target.parent, target.name.rsplit("-", 1)[1], "replaced")
@@ -138,7 +143,7 @@ def discard(folder: Path) -> None:
 
 def is_foreign(path: Path) -> bool:
     """Whether a checkpoint was written by transformers' Trainer; one of ours that is torn was not."""
-    return not (path / MANIFEST).exists() and foreign.looks_foreign(path)
+    return not (path / MANIFEST).exists() and transformers_checkpoint.looks_foreign(path)
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:
@@ -176,7 +181,7 @@ def problems(path: Path, contents: bool = True) -> list[str]:
     """What keeps a checkpoint from being whole; without `contents`, sizes are compared and no byte is read."""
     manifest = read_manifest(path)
     if manifest is None and is_foreign(path):
-        return foreign.problems(path, contents)
+        return transformers_checkpoint.problems(path, contents)
     if manifest is None:
         return [f"{MANIFEST} is missing or cannot be read"]
     if manifest["format"] != FORMAT:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError
-from .permutation import MAX_LENGTH, permute
-from .seeding import Indices
+from .feistel import MAX_LENGTH, permute
+from .worker_seeding import Indices
 
 BLOCK = 8192  # positions computed at a time: enough to make the cost per batch vanish, too few to be felt as a pause
 

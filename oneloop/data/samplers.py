@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from ..distributed.world import ALONE, Team
 from ..errors import DataError
-from ..processes import ALONE, Team
 from .order import BLOCK, Order
-from .seeding import Indices
+from .worker_seeding import Indices
 
 
 class IndexSampler:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
-from . import comparing, contents, facts, page, picture
+from . import comparison, page, page_data, picture, summary
 from .history import Run
-from .reading import Directory
+from .log_reader import Directory
 
 __all__ = ["Run", "write_comparison", "write_page", "write_picture", "write_report"]
 
@@ -55,15 +55,15 @@ def write_page(
     else:
         directory.take([dict(entry) for entry in log_history])
         folder.mkdir(parents=True, exist_ok=True)
-    data = contents.run_page(directory, title, verify=verify)
+    data = page_data.run_page(directory, title, verify=verify)
     if arguments is not None:
-        data["arguments"] = [[str(name), facts.text(value), ""] for name, value in arguments.items()]
+        data["arguments"] = [[str(name), summary.text(value), ""] for name, value in arguments.items()]
     return _write(folder / "report.html", page.html(data))
 
 
 def write_comparison(folders: Sequence[str | Path], path: str | Path, title: str | None = None) -> Path:
     """Writes one page that lays the runs in these directories over each other."""
-    return _write(Path(path), page.html(comparing.page(comparing.find(folders), title)))
+    return _write(Path(path), page.html(comparison.page(comparison.find(folders), title)))
 
 
 def _history(folder: Path, log_history: Sequence[Mapping[str, Any]] | None) -> Run:

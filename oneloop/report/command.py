@@ -48,6 +48,6 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _watch(options: argparse.Namespace) -> int:
-    from .watching import watch
+    from .server import watch
 
     return watch(Path(options.directory), options.port)

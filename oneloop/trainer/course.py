@@ -6,7 +6,7 @@ from typing import Any
 from .. import randomness
 from ..checkpoint import store
 from ..checkpoint.contents import Contents
-from ..checkpoint.tensors import from_numpy
+from ..checkpoint.safetensors_io import from_numpy
 from ..state import ExportableState
 from .parts import TrainerParts
 
@@ -66,7 +66,8 @@ class TrainerCourse(TrainerParts):
                 "run_id": self._run_id,
                 "framework": self.backend.NAME,
                 "layout": {
-                    name: [place.name, place.axes] for name, place in self.backend.crossing.layout(self.model).items()
+                    name: [place.name, place.axes]
+                    for name, place in self.backend.framework_layout.layout(self.model).items()
                 },
                 "optimizer": course["optimizer"][1],
                 "scheduler": _json_state(self.lr_scheduler),

@@ -10,18 +10,18 @@ import numpy as np
 
 from ..data import collators
 from ..data.columns import ColumnFilter
-from ..data.dealing import Dealt, minds_processes
-from ..data.lengths import LengthGroups, measure_lengths
-from ..data.loading import Loading
+from ..data.length_grouping import LengthGroups, measure_lengths
+from ..data.loader_options import Loading
 from ..data.order import BatchSampler, NoBatch, Order
+from ..data.process_sharding import Dealt, minds_processes
 from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_batches
-from ..data.seeding import GivesBack, SeededData
+from ..data.worker_seeding import GivesBack, SeededData
 from ..errors import DataError
-from ..evaluation import batch_rows
-from ..losses import split_labels, weigh_labels
-from . import checks
-from .checks import has_length
+from . import validation
+from .evaluation import batch_rows
+from .loss import split_labels, weigh_labels
 from .parts import TrainerParts
+from .validation import has_length
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class TrainerData(TrainerParts):
 
     def _make_loader(self, dataset: Any, where: str, batch_size: int, train: bool) -> Any:
         args, loaders = self.args, self.backend.loaders
-        checks.dataset(where, dataset, self.backend)
+        validation.dataset(where, dataset, self.backend)
         dataset, collate = self._columns(dataset, where)
         iterable = loaders.is_iterable(dataset)
         drop_last = train and args.dataloader_drop_last  # an evaluation counts every sample
@@ -164,7 +164,7 @@ class TrainerData(TrainerParts):
         return loaders.make_loader(dataset, replace(asked, batches=batches))
 
     def _get_train_sampler_for(self, dataset: Any) -> Any:
-        from ..losses import accepts
+        from .loss import accepts
 
         # Overrides written for 4.x take no data set.
         if accepts(self._get_train_sampler, "train_dataset") or accepts(self._get_train_sampler, "dataset"):

@@ -3,10 +3,10 @@
 import time
 from typing import Any
 
-from ..evaluation import evaluation_loop
-from ..measuring import speed_metrics
 from ..outputs import EvalLoopOutput, PredictionOutput
 from . import setup
+from .evaluation import evaluation_loop
+from .meter import speed_metrics
 from .parts import TrainerParts
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError, RefusedError
-from ..losses import split_labels
+from .loss import split_labels
 from .parts import TrainerParts
 
 

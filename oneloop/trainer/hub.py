@@ -9,7 +9,7 @@ from typing import Any
 from ..arguments.values import is_secret
 from ..checkpoint import store
 from ..errors import HubError
-from ..hub import card, uploads
+from ..integrations.hub import card, uploads
 from .course import OPTIMIZER, RANDOM, RUN, STATE
 from .model_files import writing
 from .parts import TrainerParts

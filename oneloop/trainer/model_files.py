@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..callbacks import foreign
 from ..checkpoint.contents import Contents
+from ..compat import service_callbacks
 from ..errors import CheckpointError, DiskError
-from ..losses import accepts
 from .course import ARGUMENTS, STATE
+from .loss import accepts
 from .parts import TrainerParts
 
 logger = logging.getLogger(__name__)
@@ -127,11 +127,11 @@ class TrainerModelFiles(TrainerParts):
     @contextlib.contextmanager
     def _saving_for_callbacks(self) -> Iterator[None]:
         """Within it, callbacks of transformers and PaddleNLP can save the model for their service, as they do there."""
-        asked = self.team.from_main(foreign.trainers_asked(self.callback_handler.callbacks))
+        asked = self.team.from_main(service_callbacks.trainers_asked(self.callback_handler.callbacks))
         if not asked:
             yield
             return
-        with self._whole_model(), foreign.standing_in(asked, self._save):
+        with self._whole_model(), service_callbacks.standing_in(asked, self._save):
             yield
 
     def _save(

@@ -4,12 +4,12 @@ import inspect
 import logging
 from typing import Any
 
-from .. import manners
-from ..backends.common import parameter_groups
+from ..backends._common.helpers import parameter_groups
+from ..compat import mode
 from ..errors import ArgumentError, ModelError
-from ..losses import accepts
-from ..optimization import MetricScheduler, Scheduler, steps_by_metric
-from ..schedules import follows_metric, make_metric_schedule, make_schedule, needs_length
+from ..optim.scheduler import MetricScheduler, Scheduler, steps_by_metric
+from ..optim.schedules import follows_metric, make_metric_schedule, make_schedule, needs_length
+from .loss import accepts
 from .parts import TrainerParts
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class TrainerOptimizing(TrainerParts):
 
         backend = of_model(model) if model is not None else load(guess() or "torch")
         cls, options = backend.optimizers.class_and_options(args, model)
-        if model is None and backend.NAME == "paddle" and manners.follows("paddlenlp"):
+        if model is None and backend.NAME == "paddle" and mode.follows("paddlenlp"):
             options.pop("learning_rate", None)
         return cls, options
 

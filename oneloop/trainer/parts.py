@@ -6,11 +6,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..callbacks import CallbackHandler
-from ..measuring import LossMeter
-from ..preemption import Watch
-from ..processes import Team
-from ..record import Record
+from ..distributed.preemption import Watch
+from ..distributed.world import Team
 from ..state import TrainerControl, TrainerState
+from .event_log import Record
+from .meter import LossMeter
 
 
 class TrainerParts:

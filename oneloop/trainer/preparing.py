@@ -5,14 +5,14 @@ from typing import Any
 
 from .. import backends
 from ..callbacks import CallbackHandler
+from ..compat.trainer_utils import takes_trial
 from ..errors import DataError, ModelError
-from ..evaluation import check_batch_metrics
-from ..measuring import MemoryTracker
 from ..randomness import enable_full_determinism, set_seed
 from ..state import TrainerControl, TrainerState
-from ..utilities import takes_trial
-from . import checks, setup
+from . import setup, validation
 from .data import TrainerData
+from .evaluation import check_batch_metrics
+from .meter import MemoryTracker
 from .parts import TrainerParts
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class TrainerPreparing(TrainerParts):
         seed(self.args.seed)  # again: a model_init that draws leaves the streams as a ready model does
 
     def _take_optimizers(self, optimizers: Any, optimizer_cls_and_kwargs: Any) -> None:
-        self.optimizer, self.lr_scheduler = checks.optimizers(
+        self.optimizer, self.lr_scheduler = validation.optimizers(
             optimizers, optimizer_cls_and_kwargs, self.model_init, self.backend
         )
         self._given_optimizers, self._optimizers_are_used = (self.optimizer, self.lr_scheduler), False
@@ -92,7 +92,7 @@ class TrainerPreparing(TrainerParts):
             given |= {f"eval_dataset[{name!r}]" if name else "eval_dataset": each for name, each in several.items()}
         for name, dataset in given.items():
             if dataset is not None:
-                checks.dataset(name, dataset, self.backend)
+                validation.dataset(name, dataset, self.backend)
         if args.label_smoothing_factor and (self.criterion is not None or self.compute_loss_func is not None):
             logger.warning(
                 "label_smoothing_factor=%s does nothing here: the loss comes from %s, which does its own smoothing or "

@@ -8,10 +8,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .. import measuring
+from ..distributed.preemption import Preempted
 from ..errors import OneloopError
-from ..preemption import Preempted
-from ..writers.base import public_arguments
+from ..integrations.writers.base import public_arguments
+from . import meter
 from .parts import TrainerParts
 
 # Packages that decide how a run goes, by the name that is imported; those in use are noted with their version.
@@ -93,7 +93,7 @@ class TrainerRecording(TrainerParts):
     def _figures_of_step(self, seconds: float) -> dict[str, float]:
         """Speed and memory for the log that is written now. They are counted on the host: nothing waits for them."""
         tokens, self._figures_clock = self._tokens - self._figures_clock, self._tokens
-        figures: dict[str, float] = {"memory_bytes": measuring.resident_bytes()}
+        figures: dict[str, float] = {"memory_bytes": meter.resident_bytes()}
         if tokens > 0 and seconds > 0:
             figures["tokens_per_second"] = round(tokens / seconds, 1)
         memory, device = self.backend.memory, self.args.device

@@ -10,7 +10,7 @@ from .. import randomness
 from ..arguments.evaluation import higher_is_better
 from ..checkpoint import store
 from ..errors import ArgumentError, EvaluationInterrupted
-from ..losses import accepts
+from .loss import accepts
 from .model_files import write_json, writing
 from .parts import TrainerParts
 

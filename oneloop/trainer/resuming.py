@@ -9,14 +9,14 @@ from typing import Any
 from .. import loop, randomness
 from ..checkpoint import store
 from ..checkpoint.contents import WEIGHTS
-from ..checkpoint.parts import files_of
-from ..checkpoint.tensors import read as read_tensors
-from ..checkpoint.tensors import read_metadata
-from ..data.dealing import fits_any_number, of_one_process
+from ..checkpoint.convert import from_framework, from_transformers
+from ..checkpoint.safetensors_io import read as read_tensors
+from ..checkpoint.safetensors_io import read_metadata
+from ..checkpoint.sharded import files_of
 from ..data.order import BatchSampler
+from ..data.process_sharding import fits_any_number, of_one_process
 from ..errors import CheckpointError, RefusedError
 from ..state import TrainerState
-from . import crossing, foreign
 from .course import BUFFER, DATA_STATES, RANDOM, RUN, STATE
 from .parts import TrainerParts
 
@@ -92,7 +92,7 @@ class TrainerResuming(TrainerParts):
         """Weights of a checkpoint or of a directory that save_model wrote."""
         weights = self.backend.weights
         if store.is_foreign(path):
-            self.backend.foreign.load_weights(self.model, path)
+            self.backend.transformers_checkpoint.load_weights(self.model, path)
             return
         if self.backend.models.is_adapter(self.backend.models.unwrap(self.model)):
             weights.load_adapter(self.model, path)
@@ -101,9 +101,9 @@ class TrainerResuming(TrainerParts):
         if not files:
             raise CheckpointError(f"{path} has no {WEIGHTS}")
         tied = json.loads(read_metadata(files[0]).get("tied", "{}"))
-        run = crossing.run_of(path)
-        if crossing.is_needed(self, run):
-            crossing.load_weights(self, run, path, files, tied)
+        run = from_framework.run_of(path)
+        if from_framework.is_needed(self, run):
+            from_framework.load_weights(self, run, path, files, tied)
             return
         tensors: dict[str, Any] = {}
         for file in files:
@@ -116,7 +116,7 @@ class TrainerResuming(TrainerParts):
         return (
             self.strategy.loads_parts
             and not store.is_foreign(path)
-            and not crossing.is_needed(self, crossing.run_of(path))
+            and not from_framework.is_needed(self, from_framework.run_of(path))
         )
 
     def _load_best_model(self) -> None:
@@ -158,14 +158,14 @@ class TrainerResuming(TrainerParts):
     def _load_course(self, path: Path) -> loop.Position:
         """Optimizer, schedule, counters and position; the random state comes last of all, in open_epoch."""
         if store.is_foreign(path):
-            return foreign.load_course(self, path)
+            return from_transformers.load_course(self, path)
         if not (path / RUN).is_file():
             raise CheckpointError(
                 f"{path} holds a model without optimizer and random state (save_only_model=True wrote it), so a run "
                 "cannot go on from it. Load its weights into the model and start a new run."
             )
         run = json.loads((path / RUN).read_text(encoding="utf-8"))
-        self._crosses_from = run["framework"] if crossing.is_needed(self, run) else None
+        self._crosses_from = run["framework"] if from_framework.is_needed(self, run) else None
         self._run_id = self._own_or_new_id(run["run_id"])
         self._last_saved = str(path)
         if self._crosses_from:
@@ -174,7 +174,7 @@ class TrainerResuming(TrainerParts):
                 "numbers of the framework, such as dropout's, start anew from the seed.",
                 self._crosses_from,
             )
-            crossing.load_optimizer(self, run, path, files_of(path, "optimizer"))
+            from_framework.load_optimizer(self, run, path, files_of(path, "optimizer"))
         else:
             tensors: dict[str, Any] = {}
             for file in files_of(path, "optimizer"):

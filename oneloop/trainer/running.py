@@ -6,21 +6,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .. import loop, profiling
+from .. import loop
 from ..checkpoint import store
-from ..checkpoint.holding import Hold, take_for_saving
-from ..checkpoint.saver import Buffers, Saver
+from ..checkpoint.async_writer import Buffers, Saver
+from ..checkpoint.directory_lock import Hold, take_for_saving
+from ..distributed.preemption import Watch
 from ..errors import ArgumentError, DataError
-from ..evaluation import loader_rows
-from ..measuring import LossMeter, speed_metrics
 from ..outputs import TrainOutput
-from ..preemption import Watch
 from ..state import TrainerControl, TrainerState
-from . import notices, setup
-from .checks import has_length
+from . import idle_arguments, profiling, setup
+from .evaluation import loader_rows
+from .meter import LossMeter, speed_metrics
 from .model_files import check_writable
 from .parts import TrainerParts
 from .together import lost_processes
+from .validation import has_length
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class TrainerRunning(TrainerParts):
         if self.args.neftune_noise_alpha is not None:
             undo.append(self.backend.models.add_embedding_noise(self.model, self.args.neftune_noise_alpha))
         if "underflow_overflow" in self.args.debug:
-            undo.append(self.backend.debugging.watch(self.model, lambda: self.state.global_step + 1))
+            undo.append(self.backend.nan_hooks.watch(self.model, lambda: self.state.global_step + 1))
         if self.args.profile and self.team.is_main:
             undo.append(profiling.attach(self))  # type: ignore[arg-type]
         return undo
@@ -248,7 +248,7 @@ class TrainerRunning(TrainerParts):
             "" if checkpoint is None else f", going on from {checkpoint} at step {self.state.global_step}",
         )
         if self.team.is_main:
-            notices.tell(self.args, plan.max_steps, self.compute_metrics is not None, self._own_loss)
+            idle_arguments.tell(self.args, plan.max_steps, self.compute_metrics is not None, self._own_loss)
 
     def is_over(self, plan: loop.Plan) -> bool:
         """The last step is done, or a callback has stopped the run."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import parts, store
+from ..checkpoint import sharded, store
 from ..checkpoint.contents import Contents, room_for
 from .parts import TrainerParts
 
@@ -56,11 +56,11 @@ class TrainerSavingParts(TrainerParts):
             contents = self._contents(stage, state, course) if team.is_main else self._own_part_of(course)
         finally:
             self._model_parts = None
-        size = parts.number_files(contents, team)
+        size = sharded.number_files(contents, team)
         if not team.is_main:
             self._awaited.append(ends)
             self._saver.submit(
-                lambda: parts.write_part(stage, team.rank, contents, size),
+                lambda: sharded.write_part(stage, team.rank, contents, size),
                 _nothing,
                 _nothing,
                 self.args.save_async,
@@ -74,7 +74,7 @@ class TrainerSavingParts(TrainerParts):
                 room_for(stage, size)
                 facts = contents.write(stage)
                 others = range(1, team.size)
-                commit(facts | parts.collect(stage, others, self.args.ddp_timeout, self._leaving))
+                commit(facts | sharded.collect(stage, others, self.args.ddp_timeout, self._leaving))
             except BaseException:
                 store.discard(stage)
                 raise

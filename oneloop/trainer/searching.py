@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from .. import search
+from ..compat.trainer_utils import default_compute_objective
 from ..errors import ArgumentError, DataError, RefusedError
+from ..integrations import search
+from ..integrations.search import trials
 from ..outputs import BestRun
-from ..search import trials
-from ..utilities import default_compute_objective
 from .data import TrainerData
 from .parts import TrainerParts
 

@@ -5,10 +5,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..data.lengths import SortishOrder
+from ..data.length_grouping import SortishOrder
 from ..errors import ArgumentError, MissingPackageError, ModelError
-from ..losses import accepts, split_labels
-from .core import Trainer
+from .loss import accepts, split_labels
+from .trainer import Trainer
 
 
 class Seq2SeqTrainer(Trainer):

@@ -8,20 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..arguments import TrainingArguments
-from ..arguments.answers import PARALLEL
-from ..backends.strategy import Strategy
-from ..callbacks import (
-    DefaultFlowCallback,
-    NotebookProgressCallback,
-    PrinterCallback,
-    ProgressCallback,
-    in_notebook,
-)
+from ..arguments.support import PARALLEL
+from ..callbacks import DefaultFlowCallback, NotebookProgressCallback, PrinterCallback, ProgressCallback, in_notebook
+from ..distributed.strategy import Strategy
+from ..distributed.world import Team
 from ..errors import ArgumentError
-from ..processes import Team
-from ..writers import make_writers
-from ..writers.base import Writer
-from ..writers.jsonlines import JsonLinesCallback
+from ..integrations.writers import make_writers
+from ..integrations.writers.base import Writer
+from ..integrations.writers.json_log import JsonLinesCallback
 
 if TYPE_CHECKING:
     from .parts import TrainerParts

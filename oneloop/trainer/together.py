@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import randomness
-from ..data.dealing import every_nth, minds_its_sampler, with_streams_of
+from ..data.feistel import key_of
 from ..data.order import BatchSampler
-from ..data.permutation import key_of
-from ..data.seeding import seed_streams
+from ..data.process_sharding import every_nth, minds_its_sampler, with_streams_of
+from ..data.worker_seeding import seed_streams
+from ..distributed.preemption import Watch
+from ..distributed.world import Team
 from ..errors import ProcessLostError
-from ..preemption import Watch
-from ..processes import Team
 from .parts import TrainerParts
 
 logger = logging.getLogger(__name__)

@@ -8,19 +8,9 @@ from typing import Any
 
 from ..data.order import BatchSampler
 from ..errors import ArgumentError, DataError, NonFiniteError
-from ..evaluation import batch_rows
 from ..loop import Plan
-from ..losses import (
-    NUM_ITEMS,
-    accepts,
-    find_loss,
-    logits_of,
-    mentions,
-    minds_processes,
-    reads,
-    setting,
-    split_labels,
-)
+from .evaluation import batch_rows
+from .loss import NUM_ITEMS, accepts, find_loss, logits_of, mentions, minds_processes, reads, setting, split_labels
 from .parts import TrainerParts
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ import torch
 
 from oneloop import EarlyStoppingCallback, TrainerCallback, backends
 from oneloop.checkpoint import store
+from oneloop.distributed.preemption import Preempted
 from oneloop.errors import OneloopError
-from oneloop.preemption import Preempted
-from oneloop.search.trials import compared
+from oneloop.integrations.search.trials import compared
 from tests.arguments.scenes import SAMPLES, Located, Notes, Plain, Words, samples, sentences
 from tests.arguments.started_in import METHODS, Started
 from tests.backends_support import kit_module

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oneloop.arguments import TrainingArguments, answers, packages
+from oneloop.arguments import TrainingArguments, packages, support
 from oneloop.errors import ArgumentError, MissingPackageError, RefusedError
 
 # given, the words that the error has to have
@@ -100,7 +100,7 @@ def only_these(monkeypatch):
         return module in ("tensorboard", "visualdl")
 
     monkeypatch.setattr(packages, "installed", installed)
-    monkeypatch.setattr(answers, "installed", installed)
+    monkeypatch.setattr(support, "installed", installed)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_refused_when_the_arguments_meet_the_model(given, words):
 def refused(given, backend, device="cpu"):
     """The arguments that are refused there."""
     args = TrainingArguments("out", **given)
-    return [refusal.argument for refusal in answers.refusals_of(backend) if refusal.applies(args, backend, device)]
+    return [refusal.argument for refusal in support.refusals_of(backend) if refusal.applies(args, backend, device)]
 
 
 @pytest.mark.parametrize("given", FINE, ids=lambda given: "-".join(given) or "defaults")
@@ -196,7 +196,7 @@ def test_bfloat16_is_for_the_accelerators_of_mindspore():
 
 def test_every_refusal_is_tried_here():
     tried = {name for given, _ in [*REFUSED, *ON_PADDLE, *ON_MINDSPORE] for name in given}
-    assert {refusal.argument for refusal in answers.REFUSALS} <= tried | {"ddp_static_graph"}  # which is next
+    assert {refusal.argument for refusal in support.REFUSALS} <= tried | {"ddp_static_graph"}  # which is next
 
 
 @pytest.mark.parametrize(("backend", "title"), [("paddle", "Paddle"), ("mindspore", "MindSpore")])
@@ -227,18 +227,18 @@ def test_a_missing_package_is_an_import_error_too(monkeypatch):
         args.check_backend("torch", "cpu")
     with pytest.raises(ImportError):
         args.check_backend("torch", "cpu")
-    monkeypatch.setattr(answers, "installed", lambda module: True)
+    monkeypatch.setattr(support, "installed", lambda module: True)
     args.check_backend("torch", "cpu")
 
 
 def test_a_package_that_nothing_here_uses_stays_refused(monkeypatch):
-    monkeypatch.setattr(answers, "installed", lambda module: True)
+    monkeypatch.setattr(support, "installed", lambda module: True)
     with pytest.raises(RefusedError, match="is installed, but this release does not use it yet"):
         TrainingArguments("out", use_ipex=True).check_backend("torch", "cpu")
 
 
 def test_a_writer_that_is_not_installed(monkeypatch):
-    monkeypatch.setattr(answers, "installed", lambda module: False)
+    monkeypatch.setattr(support, "installed", lambda module: False)
     with pytest.raises(MissingPackageError, match="visualdl"):
         TrainingArguments("out", report_to="visualdl").check_backend("torch", "cpu")
 
@@ -278,7 +278,7 @@ DIVIDED = [
 def two_processes(monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(answers, "installed", lambda module: True)
+    monkeypatch.setattr(support, "installed", lambda module: True)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_what_divided_state_cannot_be_together_with(given, words, two_processes)
 def test_every_refusal_about_dividing_is_tried(two_processes):
     """But for keys of fsdp_config, which are all alike."""
     tried = [TrainingArguments("out", **given) for given, _ in DIVIDED]
-    for refusal in answers.ON_SHARDING:
+    for refusal in support.ON_SHARDING:
         if refusal.shown == "with one process":
             continue  # tried below
         if refusal.argument != "fsdp_config" or refusal.shown == "without fsdp":
@@ -305,7 +305,7 @@ def test_deepspeed_divides_among_several_processes(monkeypatch):
     args = TrainingArguments("out", deepspeed=CONFIG, save_strategy="no")
     with pytest.raises(MissingPackageError, match="pip install deepspeed"):
         args.check_backend("torch", "cpu")
-    monkeypatch.setattr(answers, "installed", lambda module: True)
+    monkeypatch.setattr(support, "installed", lambda module: True)
     with pytest.raises(RefusedError, match="torchrun"):
         args.check_backend("torch", "cpu")
 

@@ -9,7 +9,7 @@ import pytest
 
 from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments
 from oneloop.arguments.fields import declared
-from oneloop.arguments.settled import SETTLED
+from oneloop.arguments.fixed import SETTLED
 from oneloop.errors import OneloopError, RefusedError, UnknownArgumentError
 from tests.arguments import fields_of
 

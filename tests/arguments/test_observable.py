@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments, answers, packages, page
-from oneloop.arguments.answers import LASTING, NOT_YET, answer
+from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments, packages, page, support
 from oneloop.arguments.fields import declared
-from oneloop.arguments.settled import SETTLED
+from oneloop.arguments.fixed import SETTLED
+from oneloop.arguments.support import LASTING, NOT_YET, answer
 from oneloop.errors import RefusedError
 from tests.arguments.observations import OBSERVATIONS
 from tests.arguments.scenes import Scene, weights_of
@@ -114,7 +114,7 @@ def test_every_choice_trains_or_is_refused(name, choice, scene):
     try:
         trainer = small.trainer()
     except RefusedError as error:
-        listed = [refusal.shown for refusal in answers.refused_by(name, "torch")]
+        listed = [refusal.shown for refusal in support.refused_by(name, "torch")]
         assert choice in listed
         assert f"{name}={choice!r}" in str(error)
         return
@@ -204,7 +204,7 @@ def test_what_maps_sets_the_other_and_reads_back(name, value, target, stored):
 @pytest.fixture
 def bare(monkeypatch):
     """Whatever this machine has: the two local writers are installed, and nothing else that an argument asks for."""
-    for module in (packages, answers):
+    for module in (packages, support):
         monkeypatch.setattr(module, "installed", lambda name: name in ("tensorboard", "visualdl"))
 
 
@@ -226,7 +226,7 @@ def test_every_argument_that_is_refused_is_tried():
 
 
 def test_the_arguments_of_the_hub_are_refused_with_it(scene, bare):
-    hub = [name for name, whose in answers.COMPANIONS.items() if whose == "push_to_hub"]
+    hub = [name for name, whose in support.COMPANIONS.items() if whose == "push_to_hub"]
     values = {"hub_model_id": "me/model", "hub_strategy": "end", "hub_token": "secret", "hub_private_repo": True}
     values |= {"hub_always_push": True, "hub_revision": "main"}
     assert set(hub) == set(values)

@@ -8,9 +8,9 @@ import os
 
 import pytest
 
-from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments, answers
-from oneloop.arguments.answers import answer
+from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments, support
 from oneloop.arguments.fields import declared
+from oneloop.arguments.support import answer
 from oneloop.errors import OneloopError
 from tests.arguments import sights
 from tests.arguments.observations import OBSERVATIONS, OPTIMIZATION, refuses, shows, workers
@@ -168,9 +168,9 @@ def test_what_a_framework_sees_to_by_itself(tmp_path_factory, monkeypatch, capsy
     """MindSpore: its loader has nothing to pin, whatever the argument is."""
     assert {
         ("dataloader_pin_memory", "mindspore"),
-        *(("eval_use_gather_object", framework) for framework in answers.RELEASED),
-    } == answers.BY_ITSELF
-    assert {answer(name, framework) for name, framework in answers.BY_ITSELF} == {"by itself"}
+        *(("eval_use_gather_object", framework) for framework in support.RELEASED),
+    } == support.BY_ITSELF
+    assert {answer(name, framework) for name, framework in support.BY_ITSELF} == {"by itself"}
     if "mindspore" in FRAMEWORKS:
         found = [
             sights.weights(Scene(tmp_path_factory.mktemp("scene"), monkeypatch, capsys, "mindspore", **given))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oneloop.arguments import Seq2SeqTrainingArguments, page
-from oneloop.arguments.answers import REFUSALS, answer
+from oneloop.arguments.support import REFUSALS, answer
 
 LISTS = json.loads((Path(__file__).parent / "fields.json").read_text())
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from oneloop import PdArgumentParser, Seq2SeqTrainingArguments, Trainer, TrainingArguments
-from oneloop.arguments.settled import SETTLED
+from oneloop.arguments import fixed
+from oneloop.arguments.fixed import SETTLED
+from oneloop.compat.check.arguments import _words_of
 from oneloop.errors import ArgumentError, RefusedError
-from oneloop.migration.arguments import _words_of
 
 NAMES = sorted(set(SETTLED) - {"_n_gpu"})
 OTHER = {bool: True, int: 8, str: "something", type(None): ["something"]}
@@ -98,10 +99,9 @@ def test_a_field_of_the_scripts_own_goes_before():
 
 
 def test_the_number_of_processes(monkeypatch):
-    from oneloop.arguments import settled
 
     assert TrainingArguments("out", data_parallel_degree=1).data_parallel_degree == 1
-    monkeypatch.setattr(settled, "world", lambda: type("World", (), {"size": 4}))
+    monkeypatch.setattr(fixed, "world", lambda: type("World", (), {"size": 4}))
     assert TrainingArguments("out", data_parallel_degree=4).data_parallel_degree == 4
     with pytest.raises(RefusedError, match="number of processes that were launched"):
         TrainingArguments("out", data_parallel_degree=2)

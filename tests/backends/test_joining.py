@@ -5,8 +5,8 @@ import re
 import pytest
 
 from oneloop import TrainingArguments, backends
+from oneloop.distributed.world import ALONE, world
 from oneloop.errors import ArgumentError
-from oneloop.processes import ALONE, world
 from tests.backends_support import names
 
 OF_TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from oneloop import TrainingArguments, backends
-from oneloop.arguments import answers
+from oneloop.arguments import support
 from oneloop.errors import RefusedError
 
 FOLDER = Path(backends.__file__).parent
@@ -83,7 +83,7 @@ def test_refusals(given, words, tmp_path):
 def test_arguments_that_work(tmp_path):
     given = {"fp16": True, "gradient_checkpointing": True, "optim": "sgd", "report_to": "none"}
     arguments = TrainingArguments(output_dir=str(tmp_path), **given)
-    refusals = answers.refusals_of("mindtorch")
+    refusals = support.refusals_of("mindtorch")
     assert refusals and not [each.argument for each in refusals if each.applies(arguments, "mindtorch", "cpu")]
 
 

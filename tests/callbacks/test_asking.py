@@ -12,7 +12,7 @@ from oneloop.callbacks import (
     PrinterCallback,
     TrainerCallback,
 )
-from oneloop.callbacks.asking import may_ask
+from oneloop.callbacks.control_usage import may_ask
 
 
 class Quiet(TrainerCallback):

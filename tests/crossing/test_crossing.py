@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer, TrainingArguments, backends
-from oneloop.checkpoint import tensors as files
-from oneloop.checkpoint.crossing import Place, turned
+from oneloop.checkpoint import safetensors_io as files
+from oneloop.checkpoint.convert.framework_layout import Place, turned
 from oneloop.errors import CheckpointError
 from tests.backends_support import names
 from tests.crossing.twins import TWINS, start, texts
@@ -25,7 +25,7 @@ def model_of(framework, tmp_path):
     values = start()
     own, _ = backend.weights.model_tensors(model)
     raws = {}
-    for name, place in backend.crossing.layout(model).items():
+    for name, place in backend.framework_layout.layout(model).items():
         if place.name in values:
             raws[name] = files.from_numpy(turned(values[place.name], AXES.get(place.name, ""), place.axes))
         else:
@@ -109,7 +109,7 @@ def test_a_square_weight_and_its_moments_are_turned(first, second, tmp_path):
 
 def common_state(checkpoint):
     """Weights and moments of a checkpoint in torch's names and order."""
-    from oneloop.checkpoint import optimizer_state
+    from oneloop.checkpoint.convert import optimizer_state
 
     run_json = json.loads((checkpoint / "run.json").read_text())
     layout = {name: Place(*place) for name, place in run_json["layout"].items()}

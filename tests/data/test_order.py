@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from oneloop.data.lengths import LengthGroups, SortishOrder, measure_lengths
+from oneloop.data.feistel import MAX_LENGTH, SMALL, permute
+from oneloop.data.length_grouping import LengthGroups, SortishOrder, measure_lengths
 from oneloop.data.order import BatchSampler, Order
-from oneloop.data.permutation import MAX_LENGTH, SMALL, permute
 from oneloop.errors import ArgumentError, DataError
 
 seeds = st.integers(-(2**63), 2**64)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 def main(folder: str, plan: str, models: str = "") -> None:
     os.environ["HF_DATASETS_CACHE"] = f"{folder}/cache"
-    from oneloop import cli
+    from oneloop.cli.main import main as oneloop
 
     os.chdir(folder)
     if models:
@@ -27,7 +27,7 @@ def main(folder: str, plan: str, models: str = "") -> None:
         shown, told = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(told):
             try:
-                code = cli.main(["run", *words])
+                code = oneloop(["run", *words])
             except SystemExit as left:
                 code = left.code or 0
         outcomes.append({"code": code, "stdout": shown.getvalue(), "stderr": told.getvalue()})

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from oneloop import cli
-from oneloop.migration.checking import check
-from oneloop.migration.findings import ANSWERS
+from oneloop.cli.main import main
+from oneloop.compat.check.findings import ANSWERS
+from oneloop.compat.check.script import check
 from tests.migration import plans
 
 HERE = Path(__file__).parent
@@ -332,16 +332,16 @@ def test_a_script_without_a_trainer_is_told(tmp_path):
 
 
 def test_exit_status_text_and_json(script, tmp_path, capsys):
-    assert cli.main(["check", str(script)]) == 1
+    assert main(["check", str(script)]) == 1
     text = capsys.readouterr().out
     assert "nothing was run" in text and "    28  maps     argument  evaluation_strategy" in text
     good = plans.command("classification")
-    assert cli.main(["check", "--json", good[0], "--", *good[1:]]) == 0
+    assert main(["check", "--json", good[0], "--", *good[1:]]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["framework"] == "torch" and data["counts"]["maps"] >= 3
     assert {"file", "line", "kind", "name", "answer", "text"} == data["findings"][0].keys()
-    assert cli.main(["check", str(tmp_path / "nothing.py")]) == 2
+    assert main(["check", str(tmp_path / "nothing.py")]) == 2
     assert "there is no script" in capsys.readouterr().err
     (tmp_path / "broken.py").write_text("x = (")
-    assert cli.main(["check", str(tmp_path / "broken.py")]) == 2
+    assert main(["check", str(tmp_path / "broken.py")]) == 2
     assert "is not Python that can be read" in capsys.readouterr().err

@@ -104,7 +104,7 @@ def test_a_library_that_is_not_installed(tmp_path):
         "find = m.PathFinder.find_spec\n"
         "hidden = lambda name, *rest: None if name in ('paddlenlp', 'mindnlp') else find(name, *rest)\n"
         "m.PathFinder.find_spec = staticmethod(hidden)\n"
-        "from oneloop.cli import main\n"
+        "from oneloop.cli.main import main\n"
         "sys.exit(main(['run', 'script.py']))\n"
     )
     done = run(tmp_path, "-c", hide)
@@ -121,7 +121,7 @@ def test_a_library_that_is_not_installed(tmp_path):
 
 def test_only_the_chosen_library_is_redirected(tmp_path):
     (tmp_path / "script.py").write_text(
-        "import sys\nfrom oneloop.migration.redirect import Finder\n"
+        "import sys\nfrom oneloop.compat.redirect import Finder\n"
         "(finder,) = [each for each in sys.meta_path if isinstance(each, Finder)]\n"
         "print(sorted({name.partition('.')[0] for name in finder.plans}))\n"
     )
@@ -137,7 +137,7 @@ def test_a_library_that_is_imported_for_what_that_does_is_missed(tmp_path):
         "import sys, importlib.machinery as m\n"
         "find = m.PathFinder.find_spec\n"
         "m.PathFinder.find_spec = staticmethod(lambda name, *rest: None if name == 'mindnlp' else find(name, *rest))\n"
-        "from oneloop.cli import main\n"
+        "from oneloop.cli.main import main\n"
         "sys.exit(main(['run', 'script.py']))\n"
     )
     done = run(tmp_path, "-c", hide)
@@ -152,7 +152,7 @@ def test_a_library_that_was_imported_before(tmp_path):
     (tmp_path / "script.py").write_text(
         "import paddlenlp.trainer, oneloop\n"
         "before = paddlenlp.trainer.Trainer\n"
-        "from oneloop.migration import redirect\n"
+        "from oneloop.compat.check import redirect\n"
         "redirect('paddlenlp')\n"
         "redirect('paddlenlp')\n"
         "from paddlenlp.trainer import *\n"

@@ -57,7 +57,7 @@ def test_the_second_time_it_goes_on_from_the_last_checkpoint(results):
     state = json.loads((folder / "trainer_state.json").read_text())
     assert state["global_step"] == 15
     assert {2, 4, 6, 8, 10} <= {entry["step"] for entry in state["log_history"] if "loss" in entry}
-    assert json.loads((folder / "script.json").read_text()) == {"trainer": "oneloop.trainer.core", "steps": 15}
+    assert json.loads((folder / "script.json").read_text()) == {"trainer": "oneloop.trainer.trainer", "steps": 15}
 
 
 def test_a_json_file_as_the_only_argument(results):
@@ -160,7 +160,7 @@ def test_two_processes_under_msrun(place, tmp_path):
     count = ["--worker_num=2", "--local_worker_num=2", "--join=True", f"--master_port={free_port()}"]
     home = Path(PYTHON).parent
     starter = tmp_path / "oneloop"
-    starter.write_text("import sys\nfrom oneloop.cli import main\nsys.exit(main())\n")
+    starter.write_text("import sys\nfrom oneloop.cli.main import main\nsys.exit(main())\n")
     done = subprocess.run(
         [str(home / "msrun"), *count, f"--log_dir={tmp_path / 'logs'}", str(starter), "run", script, "out/msrun"],
         cwd=place,

@@ -4,8 +4,9 @@ import mindspore.dataset as ds
 import numpy as np
 import pytest
 
-from oneloop import Trainer, manners
-from oneloop.backends import pipelines
+from oneloop import Trainer
+from oneloop.backends._common import mindspore_datasets
+from oneloop.compat import mode
 from oneloop.errors import DataError
 
 
@@ -48,8 +49,8 @@ def test_samples_and_batches_train_as_a_list_does(ran, rows, bits):
 def test_batches_of_batches(ran, rows, monkeypatch, caplog):
     with pytest.raises(DataError, match=r"already batched .* 4 samples .* is 8"):
         ran(piped(rows).batch(4))
-    monkeypatch.setattr(manners, "_followed", {"mindnlp"})
-    pipelines._say_size_aside.cache_clear()
+    monkeypatch.setattr(mode, "_followed", {"mindnlp"})
+    mindspore_datasets._say_size_aside.cache_clear()
     assert ran(piped(rows).batch(4)).state.global_step == 8
     assert "makes batches of 4 itself" in caplog.text
 

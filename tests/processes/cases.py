@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
-from oneloop.processes import world
+from oneloop.distributed.world import world
 from tests.backends_support import kit_module, rows, tagged
 
 KIT = kit_module(os.environ.get("FRAMEWORK", "torch")).Kit()

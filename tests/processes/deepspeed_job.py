@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from oneloop.processes import world
+from oneloop.distributed.world import world
 from tests.backends_support import tagged
 from tests.processes.job import GLOBAL_BATCH, main, train
 from tests.processes.sharding_job import LENGTHS, UNLABELLED, Odd

@@ -15,8 +15,8 @@ import torch
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.backends.torch import parallel
+from oneloop.distributed.world import world
 from oneloop.errors import ProcessLostError
-from oneloop.processes import world
 from oneloop.trainer import together
 from tests.backends_support import FEATURES, rows, tagged
 from tests.processes.cases import (

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
-from oneloop.processes import world
+from oneloop.distributed.world import world
 from tests.kits.torch_kit import Job
 from tests.state.job import NoisyCollator, NoisyTexts, result
 

@@ -13,9 +13,9 @@ from torch.distributed.fsdp import FSDPModule
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.backends.torch import shards
-from oneloop.checkpoint.tensors import read as read_file
+from oneloop.checkpoint.safetensors_io import read as read_file
+from oneloop.distributed.world import world
 from oneloop.errors import OneloopError, RefusedError
-from oneloop.processes import world
 from tests.backends_support import CLASSES, WORDS, rows, tagged
 from tests.processes.job import GLOBAL_BATCH, KIT, arguments, gradients_of, main, mean_of_predictions, train
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from oneloop.errors import DataError
-from oneloop.report import comparing, contents, facts, write_page
-from oneloop.report.lines import Tail
-from oneloop.report.reading import Directory, find_runs
-from oneloop.report.thinning import Series, thin
+from oneloop.report import comparison, page_data, summary, write_page
+from oneloop.report.downsample import Series, thin
+from oneloop.report.json_lines import Tail
+from oneloop.report.log_reader import Directory, find_runs
 from tests.report.scenes import ARGUMENTS, START, event, lines, write_lines, write_run
 
 
@@ -145,7 +145,7 @@ def test_the_run_that_wrote_last_is_shown_without_the_lines_of_others(tmp_path):
     found = directory(tmp_path)
     assert found.run_id == "b" * 16 and found.reached() == 50
     assert found.curves(100)["loss"][0].tolist() == [10, 20, 30, 40, 50]
-    assert [e["kind"] for e in facts.events(found)] == ["started", "ended"]
+    assert [e["kind"] for e in summary.events(found)] == ["started", "ended"]
 
 
 def test_a_run_that_branched_off_has_the_curve_before_the_branch(tmp_path):
@@ -157,7 +157,7 @@ def test_a_run_that_branched_off_has_the_curve_before_the_branch(tmp_path):
     found = directory(tmp_path)
     steps, values = found.curves(1000)["loss"]
     assert steps.tolist() == list(range(10, 101, 10)) and (values[6:] == 7).all() and (values[:6] < 7).all()
-    assert [e["title"] for e in facts.events(found)] == ["started", "ended without a word", "branched off"]
+    assert [e["title"] for e in summary.events(found)] == ["started", "ended without a word", "branched off"]
 
 
 def test_pauses_are_not_training(tmp_path):
@@ -177,7 +177,7 @@ def test_lines_that_are_no_logs_are_passed_over(tmp_path):
     found = directory(tmp_path)
     steps, values = found.curves(100)["loss"]
     assert steps.tolist() == [2, 3, 5] and values.tolist() == [np.inf, np.inf, 2.0]
-    data = contents.run_page(found)
+    data = page_data.run_page(found)
     assert json.dumps(data, allow_nan=False) and [c["title"] for c in data["charts"]] == ["loss"]
 
 
@@ -187,24 +187,24 @@ def test_the_state_of_a_checkpoint_serves_where_there_is_no_log(tmp_path):
     state = {"log_history": [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0}], "global_step": 20}
     (tmp_path / "checkpoint-20" / "trainer_state.json").write_text(json.dumps(state))
     found = directory(tmp_path)
-    assert found.curves(10)["loss"][1].tolist() == [2, 1] and facts.status(found, 0) == "unknown"
+    assert found.curves(10)["loss"][1].tolist() == [2, 1] and summary.status(found, 0) == "unknown"
 
 
 def test_whether_a_run_is_running_is_told_by_its_last_word(tmp_path):
     folder = write_run(tmp_path / "done", steps=100)
-    assert facts.status(directory(folder), 2e9) == "finished"
+    assert summary.status(directory(folder), 2e9) == "finished"
     running = tmp_path / "running"
     write_lines(running / "run.jsonl", [event("started", 0, 0, **START)])
     write_lines(running / "log.jsonl", list(lines(100)))
     found = directory(running)
     heard = found.points.recent[-1]["time"]
-    assert facts.status(found, heard + 5) == "running" and facts.status(found, heard + 5000) == "silent"
-    assert "to go" in {row[0]: row[2] for row in facts.summary(found, heard + 5)}["time trained"]
+    assert summary.status(found, heard + 5) == "running" and summary.status(found, heard + 5000) == "silent"
+    assert "to go" in {row[0]: row[2] for row in summary.summary(found, heard + 5)}["time trained"]
     for last, word in (("preempted", "preempted"), ("failed", "failed")):
         write_lines(running / "run.jsonl", [event(last, 100, 60)])
-        assert facts.status(directory(running), heard) == word
+        assert summary.status(directory(running), heard) == word
     write_lines(running / "run.jsonl", [event("ended", 90, 70, stopped=True)])
-    assert facts.status(directory(running), heard) == "stopped early"
+    assert summary.status(directory(running), heard) == "stopped early"
 
 
 # -- several runs
@@ -217,14 +217,14 @@ def test_runs_are_found_below_a_directory_and_a_directory_without_one_is_named(t
     assert [path.relative_to(tmp_path).as_posix() for path in find_runs(tmp_path)] == ["a/deep", "b"]
     assert find_runs(tmp_path / "b") == [tmp_path / "b"]
     with pytest.raises(DataError, match="empty holds no run"):
-        comparing.find([tmp_path, tmp_path / "empty"])
+        comparison.find([tmp_path, tmp_path / "empty"])
 
 
 def test_a_comparison_names_runs_by_the_arguments_in_which_they_differ(tmp_path):
     for i, rate in enumerate((0.1, 0.2)):
         given = ARGUMENTS | {"learning_rate": rate, "output_dir": str(tmp_path / str(i))}
         write_run(tmp_path / str(i) / "run", steps=500, arguments=given, seed=i, run=f"{i:016}")
-    data = comparing.page(comparing.find([tmp_path]))
+    data = comparison.page(comparison.find([tmp_path]))
     assert data["differing"] == ["learning_rate"] and [run["name"] for run in data["runs"]] == ["0/run", "1/run"]
     assert [run["label"] for run in data["runs"]] == ["learning_rate 0.1", "learning_rate 0.2"]
     assert ["eval_accuracy", True] in data["metrics"] and ["eval_loss", False] in data["metrics"]
@@ -236,7 +236,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(tmp_path):
     write_run(tmp_path / "good", steps=50)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "trainer_state.json").write_text('{"log_history": [')
-    data = comparing.page(comparing.find([tmp_path]))
+    data = comparison.page(comparison.find([tmp_path]))
     assert [(run["name"], run["status"]) for run in data["runs"]] == [("bad", "unknown"), ("good", "finished")]
     with pytest.raises(DataError, match="is not the state of a run"):
         write_page(tmp_path / "bad")
@@ -244,8 +244,8 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(tmp_path):
 
 def test_the_page_of_many_runs_stays_small(tmp_path):
     found = directory(write_run(tmp_path, steps=5000, evaluations=100))
-    runs = [comparing.read(found, f"run {i}") for i in range(300)]
-    data = comparing.assemble(runs)
+    runs = [comparison.read(found, f"run {i}") for i in range(300)]
+    data = comparison.assemble(runs)
     size = len(json.dumps(data))
     points = sum(len(pair[1]) * 3 / 16 for run in data["runs"] for pair in run["points"].values())
-    assert points <= comparing.POINTS and size < 9_000_000
+    assert points <= comparison.POINTS and size < 9_000_000

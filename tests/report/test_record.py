@@ -9,11 +9,11 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.checkpoint import store
+from oneloop.distributed.preemption import Preempted
 from oneloop.errors import NonFiniteError
-from oneloop.preemption import Preempted
-from oneloop.record import LONGEST, NAME, Record
-from oneloop.report import contents, facts
-from oneloop.report.reading import Directory
+from oneloop.report import page_data, summary
+from oneloop.report.log_reader import Directory
+from oneloop.trainer.event_log import LONGEST, NAME, Record
 from tests.backends_support import rows, tagged
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "max_steps": 6, "logging_steps": 2}
@@ -77,8 +77,8 @@ def test_a_preempted_run_that_is_resumed_is_one_run_without_a_step_twice(backend
     found = Directory(tmp_path / "out")
     found.look()
     assert found.curves(100)["loss"][0].tolist() == [1, 2, 3, 4, 5, 6]
-    assert facts.status(found, 0) == "finished"
-    page = contents.run_page(found)
+    assert summary.status(found, 0) == "finished"
+    page = page_data.run_page(found)
     assert [e["title"] for e in page["events"]] == ["started", "preempted", "resumed", "finished"]
     assert [c["state"] for c in page["checkpoints"]] == ["whole", "whole"]
     assert ["max_steps", "6", "-1"] in page["arguments"]
@@ -152,4 +152,4 @@ def test_others_can_note_events_of_their_own(backend, trained, tmp_path):
     trained(backend.classifier(), rows(12), trainer_class=Noting, **(RUN | {"max_steps": 1}))
     found = Directory(tmp_path / "out")
     found.look()
-    assert [(e["title"], e["text"]) for e in facts.events(found)][1] == ("profiled", "trace in traces/step-1.json")
+    assert [(e["title"], e["text"]) for e in summary.events(found)][1] == ("profiled", "trace in traces/step-1.json")

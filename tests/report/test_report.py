@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from oneloop.cli import main
+from oneloop.cli.main import main
 from oneloop.errors import DataError, MissingPackageError
 from oneloop.report import Run, page, write_page, write_report
 from tests.report.scenes import write_run

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from oneloop.cli import main
-from oneloop.report import following
-from oneloop.report.watching import known_of, serve
+from oneloop.cli.main import main
+from oneloop.report import follow
+from oneloop.report.server import known_of, serve
 from tests.report.scenes import BEGIN, START, event, lines, write_lines, write_run
 
 
@@ -126,9 +126,9 @@ def until(answer, seconds=60):
 
 
 def test_long_logs_are_read_by_others_while_the_page_is_there_already(see, tmp_path, monkeypatch):
-    monkeypatch.setattr(following, "AT_ONCE", 0)
-    monkeypatch.setattr(following, "LEAST", 1 << 15)
-    monkeypatch.setattr(following, "PARSED", 0)
+    monkeypatch.setattr(follow, "AT_ONCE", 0)
+    monkeypatch.setattr(follow, "LEAST", 1 << 15)
+    monkeypatch.setattr(follow, "PARSED", 0)
     for i in range(3):
         write_run(tmp_path / f"run-{i}", steps=3000 if i else 60_000, run=f"{i:016x}")
     with served(tmp_path) as address:
@@ -171,7 +171,7 @@ def test_runs_that_do_nothing_are_not_sent_again(tmp_path):
 
 
 def test_closing_ends_the_processes_that_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(following, "AT_ONCE", 0)
+    monkeypatch.setattr(follow, "AT_ONCE", 0)
     for i in range(10):
         write_run(tmp_path / f"run-{i}", steps=10_000, run=f"{i:016x}")
     with served(tmp_path) as address:
@@ -229,7 +229,7 @@ def test_what_a_page_knows_is_read_with_care():
 def test_the_command_imports_no_framework_and_ends_cleanly_on_ctrl_c(tmp_path):
     write_run(tmp_path, steps=100)
     code = (
-        "import sys; from oneloop.cli import main; status = main(['watch', sys.argv[1], '--port', '0']); "
+        "import sys; from oneloop.cli.main import main; status = main(['watch', sys.argv[1], '--port', '0']); "
         "print(sorted({'torch', 'paddle', 'mindspore'} & sys.modules.keys())); sys.exit(status)"
     )
     before = signal.signal(

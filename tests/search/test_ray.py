@@ -11,8 +11,8 @@ from ray.tune.result import DONE, RESULT_DUPLICATE
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.errors import ArgumentError, RefusedError, SearchError
-from oneloop.search.packing import pack, unpack
-from oneloop.search.ray_worker import TrainerTrial
+from oneloop.integrations.search.packing import pack, unpack
+from oneloop.integrations.search.ray_worker import TrainerTrial
 from tests.backends_support import available, rows
 
 

@@ -49,7 +49,7 @@ def test_the_optimizers_it_names_on_mindspore(tmp_path):
     pytest.importorskip("mindspore")
     from mindspore import nn
 
-    from oneloop.backends.mindspore.updates import SGD, AdamW
+    from oneloop.backends.mindspore.optimizer_kernels import SGD, AdamW
 
     found = {}
     for name in ("adamw", "sgd"):

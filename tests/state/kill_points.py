@@ -10,9 +10,9 @@ import signal
 from pathlib import Path
 
 from oneloop import Trainer
-from oneloop.checkpoint import contents, store, tensors
+from oneloop.checkpoint import contents, safetensors_io, store
+from oneloop.integrations.writers.json_log import NAME, JsonLinesCallback
 from oneloop.state import TrainerState
-from oneloop.writers.jsonlines import NAME, JsonLinesCallback
 
 WHEN = ("before", "inside", "after")
 
@@ -49,7 +49,7 @@ def points(framework):
 
     weights = import_module(f"oneloop.backends.{framework}.weights")
     return {
-        "write": ([tensors, contents, store], "write_bytes", half_of_file),
+        "write": ([safetensors_io, contents, store], "write_bytes", half_of_file),
         "fsync": ([os], "fsync", None),
         "rename": ([os], "rename", None),
         "replace": ([os], "replace", None),

@@ -10,7 +10,7 @@ import pytest
 
 from oneloop.checkpoint import store
 from oneloop.checkpoint.contents import Contents
-from oneloop.cli import main
+from oneloop.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -214,7 +214,7 @@ def test_an_empty_directory(tmp_path, capsys):
 
 
 def test_as_a_program_without_any_framework(run):
-    code = "import sys; sys.modules['torch'] = None; from oneloop.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; sys.modules['torch'] = None; from oneloop.cli.main import main; sys.exit(main(sys.argv[1:]))"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     for start in (["-m", "oneloop"], ["-c", code]):
         done = subprocess.run(

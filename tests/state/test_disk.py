@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from oneloop import TrainerCallback
-from oneloop.checkpoint import contents, store, tensors
+from oneloop.checkpoint import contents, safetensors_io, store
 from oneloop.errors import CheckpointError
 from oneloop.trainer import saving
 from tests.state.children import differences
@@ -62,7 +62,7 @@ def always(error):
 PLACES = {
     "stage": [(store, "open_stage")],
     "room": [(saving, "room_for")],
-    "files": [(tensors, "write_bytes"), (contents, "write_bytes"), (store, "write_bytes")],
+    "files": [(safetensors_io, "write_bytes"), (contents, "write_bytes"), (store, "write_bytes")],
     "manifest": [(store, "write_bytes")],
     "sync": [(os, "fsync")],
     "rename": [(os, "rename")],

@@ -16,8 +16,9 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
-from oneloop.backends.torch import foreign as reader  # noqa: E402
-from oneloop.checkpoint import foreign, store  # noqa: E402
+from oneloop.backends.torch import transformers_checkpoint as reader  # noqa: E402
+from oneloop.checkpoint import store  # noqa: E402
+from oneloop.checkpoint.convert import transformers_checkpoint  # noqa: E402
 from oneloop.errors import CheckpointError  # noqa: E402
 
 STEPS, SAVED, PER_EPOCH = 16, 6, 4
@@ -167,7 +168,7 @@ def test_same_batches_give_the_same_weights(tmp_path):
 def test_one_warning_says_what_to_know(old, caplog):
     with caplog.at_level(logging.WARNING, "oneloop"):
         resume(old, callbacks=[StopAtOnce()])
-    (text,) = [r.getMessage() for r in caplog.records if r.name == "oneloop.trainer.foreign"]
+    (text,) = [r.getMessage() for r in caplog.records if r.name == "oneloop.checkpoint.convert.from_transformers"]
     assert f"transformers {transformers.__version__}" in text
     assert "epoch 1 (counted from 0) after step 2 of 4, which is step 6 of the whole run" in text
     assert "up to 8 samples that it has seen already can come again" in text
@@ -185,7 +186,7 @@ def test_differences_are_said(old, caplog):
             weight_decay=0.05,
             data=rows(4 * PER_EPOCH + 4),
         )
-    (text,) = [r.getMessage() for r in caplog.records if r.name == "oneloop.trainer.foreign"]
+    (text,) = [r.getMessage() for r in caplog.records if r.name == "oneloop.checkpoint.convert.from_transformers"]
     assert "max_steps was 16, and is 20" in text
     assert "an epoch had 4 steps, and has 5" in text
     assert "learning_rate was 0.003, and stays so (this run says 0.01)" in text
@@ -539,10 +540,10 @@ def test_a_state_that_cannot_be(old, change):
 def test_deepspeed_and_fsdp_are_told_apart(old):
     (old / "optimizer.pt").unlink()
     (old / "global_step6").mkdir()
-    assert "DeepSpeed" in foreign.problems(old)[0]
+    assert "DeepSpeed" in transformers_checkpoint.problems(old)[0]
     (old / "global_step6").rmdir()
     (old / "optimizer_0").mkdir()
-    assert "FSDP" in foreign.problems(old)[0]
+    assert "FSDP" in transformers_checkpoint.problems(old)[0]
 
 
 def test_a_torn_checkpoint_of_ours_is_not_foreign(tmp_path, trained, backend):

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from oneloop import TrainerCallback, get_last_checkpoint
-from oneloop.checkpoint import holding, store
-from oneloop.checkpoint.holding import Hold
+from oneloop.checkpoint import directory_lock, store
+from oneloop.checkpoint.directory_lock import Hold
 from oneloop.errors import CheckpointError
 from tests.backends_support import names, rows
 from tests.state.children import ROOT, checkpoint_names, damage_of_latest, environment, signal_at
@@ -20,7 +20,7 @@ if "mindspore" in names():
 HOLDS = """
 import sys, time
 from pathlib import Path
-from oneloop.checkpoint.holding import Hold
+from oneloop.checkpoint.directory_lock import Hold
 assert Hold().take(Path(sys.argv[1]), 0)
 print("held", flush=True)
 time.sleep(float(sys.argv[2]))
@@ -52,7 +52,7 @@ def other(tmp_path):
 
 
 def test_a_second_run_is_refused_and_the_first_goes_on(forks, trainer, tmp_path, monkeypatch):
-    monkeypatch.setattr(holding, "PATIENCE", 0.3)
+    monkeypatch.setattr(directory_lock, "PATIENCE", 0.3)
     output, met = tmp_path / "run", []
     late = trainer("--no-sync")  # ready before the first starts, which may be quicker than an import
 
@@ -106,7 +106,7 @@ def test_runs_of_one_process_are_its_own_affair(backend, trained, tmp_path):
 
     given = {"output_dir": tmp_path, "max_steps": 1, "save_strategy": "epoch"}
     trained(backend.classifier(), rows(8), callbacks=[Trains()], **given)
-    assert holding._held == {}
+    assert directory_lock._held == {}
 
 
 def test_a_run_that_fails_lets_go(backend, trained, tmp_path):
@@ -116,7 +116,7 @@ def test_a_run_that_fails_lets_go(backend, trained, tmp_path):
 
     with pytest.raises(RuntimeError, match="of the user"):
         trained(backend.classifier(), rows(8), output_dir=tmp_path, save_strategy="epoch", callbacks=[Fails()])
-    assert holding._held == {}
+    assert directory_lock._held == {}
 
 
 def test_a_forked_worker_lets_go_of_nothing(tmp_path):
@@ -126,7 +126,7 @@ def test_a_forked_worker_lets_go_of_nothing(tmp_path):
         if pid == 0:
             try:
                 hold.release()
-                os._exit(int(holding._held != {}))
+                os._exit(int(directory_lock._held != {}))
             finally:
                 os._exit(1)
         assert os.waitpid(pid, 0)[1] == 0
@@ -145,13 +145,13 @@ def test_a_directory_that_cannot_be_locked(monkeypatch, tmp_path, module, functi
     def refuses(*_):
         raise error
 
-    monkeypatch.setattr(getattr(holding, module), function, refuses)
+    monkeypatch.setattr(getattr(directory_lock, module), function, refuses)
     with Hold() as hold:
         assert hold.take(tmp_path, 0)
-    assert holding._held == {}
+    assert directory_lock._held == {}
 
 
 def test_a_system_without_locks(monkeypatch, tmp_path):
-    monkeypatch.setattr(holding, "fcntl", None)
+    monkeypatch.setattr(directory_lock, "fcntl", None)
     with Hold() as hold:
         assert hold.take(tmp_path, 0)

@@ -7,10 +7,10 @@ import threading
 import numpy as np
 import pytest
 
-from oneloop.checkpoint import contents, parts
+from oneloop.checkpoint import contents, sharded
 from oneloop.checkpoint.contents import Contents
-from oneloop.checkpoint.tensors import from_numpy, read
-from oneloop.processes import Team
+from oneloop.checkpoint.safetensors_io import from_numpy, read
+from oneloop.distributed.world import Team
 
 
 class Pair(Team):
@@ -40,8 +40,8 @@ def sizes(*names):
 
 def test_files_are_numbered_by_process(tmp_path):
     main, other = filled(a=1, b=2), filled(c=3)
-    parts.number_files(main, Pair(0, [sizes("c"), sizes("c"), 32]))
-    total = parts.number_files(other, Pair(1, [sizes("a", "b"), sizes("a", "b"), 1000]))
+    sharded.number_files(main, Pair(0, [sizes("c"), sizes("c"), 32]))
+    total = sharded.number_files(other, Pair(1, [sizes("a", "b"), sizes("a", "b"), 1000]))
     assert total == 1032
     assert set(other.tensors) == {"model-00002-of-00002.safetensors", "optimizer-00002-of-00002.safetensors"}
     assert not other.texts
@@ -49,7 +49,7 @@ def test_files_are_numbered_by_process(tmp_path):
     other.write(tmp_path)
     for kind in ("model", "optimizer"):
         found = {}
-        for file in parts.files_of(tmp_path, kind):
+        for file in sharded.files_of(tmp_path, kind):
             found |= {name: raw.array().tolist() for name, raw in read(file).items()}
         assert found == {"a": [1] * 4, "b": [2] * 4, "c": [3] * 4}
         index = json.loads((tmp_path / f"{kind}.safetensors.index.json").read_text())
@@ -58,14 +58,14 @@ def test_files_are_numbered_by_process(tmp_path):
 
 def test_a_process_with_nothing_to_write_adds_no_file():
     main = filled(a=1)
-    parts.number_files(main, Pair(0, [[], [], 0]))
+    sharded.number_files(main, Pair(0, [[], [], 0]))
     assert set(main.tensors) == {"model.safetensors", "optimizer.safetensors"} and not main.texts
 
 
 def test_a_large_part_is_several_files(monkeypatch):
     monkeypatch.setattr(contents, "SHARD_BYTES", 16)
     main = filled(a=1, b=2)
-    parts.number_files(main, Pair(0, [sizes("c"), sizes("c"), 32]))
+    sharded.number_files(main, Pair(0, [sizes("c"), sizes("c"), 32]))
     assert [name for name in main.tensors if name.startswith("model")] == [
         "model-00001-of-00003.safetensors",
         "model-00002-of-00003.safetensors",
@@ -73,9 +73,9 @@ def test_a_large_part_is_several_files(monkeypatch):
 
 
 def test_the_facts_of_all_parts_come_together_and_the_notes_go(tmp_path):
-    parts.write_part(tmp_path, 1, filled(a=1), 32)
-    parts.write_part(tmp_path, 2, Contents(), 0)
-    facts = parts.collect(tmp_path, range(1, 3), 5, threading.Event())
+    sharded.write_part(tmp_path, 1, filled(a=1), 32)
+    sharded.write_part(tmp_path, 2, Contents(), 0)
+    facts = sharded.collect(tmp_path, range(1, 3), 5, threading.Event())
     assert set(facts) == {"model.safetensors", "optimizer.safetensors"}
     assert not list(tmp_path.glob(".part-*"))
 
@@ -86,21 +86,21 @@ def test_a_part_that_failed_is_an_error_of_the_whole(tmp_path, monkeypatch):
 
     monkeypatch.setattr(contents, "room_for", full)
     with pytest.raises(OSError, match="no space left"):
-        parts.write_part(tmp_path, 1, filled(a=1), 32)
+        sharded.write_part(tmp_path, 1, filled(a=1), 32)
     with pytest.raises(OSError, match="process 1 could not write its part.*no space left") as caught:
-        parts.collect(tmp_path, range(1, 2), 5, threading.Event())
+        sharded.collect(tmp_path, range(1, 2), 5, threading.Event())
     assert caught.value.errno == errno.ENOSPC
 
 
 def test_a_part_that_never_comes_is_an_error_after_the_timeout(tmp_path):
     with pytest.raises(OSError, match="process 1 has not written its part") as caught:
-        parts.collect(tmp_path, range(1, 2), 0.05, threading.Event())
+        sharded.collect(tmp_path, range(1, 2), 0.05, threading.Event())
     assert caught.value.errno == errno.ETIMEDOUT
 
 
 def test_a_run_that_leaves_waits_for_parts_only_a_little(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "_GRACE", 0.05)
+    monkeypatch.setattr(sharded, "_GRACE", 0.05)
     leaving = threading.Event()
     leaving.set()
     with pytest.raises(OSError, match="process 1"):
-        parts.collect(tmp_path, range(1, 2), 3600, leaving)
+        sharded.collect(tmp_path, range(1, 2), 3600, leaving)

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from oneloop import get_last_checkpoint
-from oneloop.checkpoint import store, tensors
+from oneloop.checkpoint import safetensors_io, store
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.just(10**400),
@@ -176,7 +176,9 @@ TENSOR_NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max
 def test_the_safetensors_library_reads_what_is_written(values, metadata):
     with TemporaryDirectory() as place:
         path = Path(place) / "a.safetensors"
-        facts = tensors.write(path, {name: tensors.from_numpy(value) for name, value in values.items()}, metadata)
+        facts = safetensors_io.write(
+            path, {name: safetensors_io.from_numpy(value) for name, value in values.items()}, metadata
+        )
         assert facts == {"bytes": path.stat().st_size, "sha256": store.checksum(path)}
         read = load_file(path)
         with safe_open(path, framework="np") as f:
@@ -197,7 +199,7 @@ def test_types_that_numpy_lacks(dtype, tmp_path):
 
     values = {"a": torch.randn(3, 4).to(getattr(torch, dtype)), "t": torch.randn(4, 2).to(getattr(torch, dtype)).T}
     values |= {"none": torch.empty(0, 3, dtype=getattr(torch, dtype)), "one": torch.ones((), dtype=torch.bool)}
-    tensors.write(tmp_path / "a.safetensors", {name: raw(value) for name, value in values.items()})
+    safetensors_io.write(tmp_path / "a.safetensors", {name: raw(value) for name, value in values.items()})
     read = load(tmp_path / "a.safetensors")
     for name, value in values.items():
         assert (read[name].dtype, read[name].shape) == (value.dtype, value.shape)

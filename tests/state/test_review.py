@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 from oneloop import Trainer, TrainingArguments  # noqa: E402
 from oneloop.backends.torch import loaders, weights  # noqa: E402
 from oneloop.checkpoint.contents import Contents  # noqa: E402
-from oneloop.checkpoint.tensors import from_numpy  # noqa: E402
-from oneloop.data.loading import Loading  # noqa: E402
+from oneloop.checkpoint.safetensors_io import from_numpy  # noqa: E402
+from oneloop.data.loader_options import Loading  # noqa: E402
 from oneloop.data.samplers import SamplerBatches  # noqa: E402
 from oneloop.errors import CheckpointError  # noqa: E402
 from tests.backends_support import rows  # noqa: E402

@@ -107,7 +107,7 @@ def test_without_checkpoints_nothing_is_saved_and_that_is_said(forks, tmp_path):
 
 ORPHAN = """
 import multiprocessing, os, signal, sys, time
-from oneloop.preemption import leave_to_main_process
+from oneloop.distributed.preemption import leave_to_main_process
 
 def worker():
     while multiprocessing.parent_process().is_alive():  # the main process dies before anyone looks

@@ -8,8 +8,8 @@ import pytest
 
 from oneloop import EarlyStoppingCallback, Trainer, TrainerCallback
 from oneloop.checkpoint import get_last_checkpoint, store
+from oneloop.distributed.preemption import Preempted
 from oneloop.errors import CheckpointError
-from oneloop.preemption import Preempted
 from tests.backends_support import rows, same_bytes
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "save_strategy": "steps"}

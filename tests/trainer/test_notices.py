@@ -28,7 +28,7 @@ SAID = {
 
 
 def notices(caplog):
-    return [record.getMessage() for record in caplog.records if record.name == "oneloop.trainer.notices"]
+    return [record.getMessage() for record in caplog.records if record.name == "oneloop.trainer.idle_arguments"]
 
 
 @pytest.mark.parametrize("case", SAID)

@@ -5,10 +5,11 @@ import os
 
 import pytest
 
-from oneloop import Trainer, TrainerCallback, profiling
+from oneloop import Trainer, TrainerCallback
 from oneloop.arguments.packages import installed
 from oneloop.errors import ArgumentError, NonFiniteError, RefusedError
-from oneloop.profiling import Operator, operators, text
+from oneloop.trainer import profiling
+from oneloop.trainer.profiling import Operator, operators, text
 from tests.backends_support import rows, same_bytes
 
 # An operator that every forward pass of the classifier calls, as the framework names it.

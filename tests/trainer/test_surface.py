@@ -8,8 +8,8 @@ import pytest
 
 import oneloop
 from oneloop import Trainer
-from oneloop.trainer import checks
-from oneloop.trainer.surface import warn_unused_overrides
+from oneloop.compat.transformers import warn_unused_overrides
+from oneloop.trainer import validation
 from tests.backends_support import rows
 
 FLAGS = ("use_apex", "is_deepspeed_enabled", "is_fsdp_enabled", "is_fsdp_xla_enabled", "is_model_parallel")
@@ -116,7 +116,7 @@ def test_overrides_that_nothing_calls(backend, arguments, caplog):
 
 
 def test_has_length_is_one_function():
-    assert oneloop.has_length is checks.has_length
+    assert oneloop.has_length is validation.has_length
     assert oneloop.has_length([]) and not oneloop.has_length(iter([]))
 
 

@@ -26,7 +26,7 @@ def _curves(points):
 
 
 def wandb(folder: Path) -> Found:
-    from oneloop.writers.wandb import _rows
+    from oneloop.integrations.writers.wandb import _rows
 
     points, runs, text = [], set(), ""
     for path in sorted((folder / "wandb").rglob("offline-run-*/*.wandb")):
@@ -89,7 +89,7 @@ def neptune(folder: Path) -> Found:
 def swanlab(folder: Path) -> Found:
     from swanlab.proto.swanlab.record.v1.record_pb2 import Record
 
-    from oneloop.writers.logfiles import records
+    from oneloop.integrations.writers.offline_files import records
 
     points, runs, text = [], set(), ""
     for path in sorted((folder / "swanlab").glob("run-*/*.swanlab")):

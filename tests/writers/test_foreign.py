@@ -12,7 +12,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.arguments.packages import installed
-from oneloop.callbacks import foreign
+from oneloop.compat import service_callbacks
 from tests.backends_support import rows
 from tests.writers.services import SERVICES
 
@@ -134,6 +134,6 @@ def test_a_callback_that_keeps_no_model_finds_its_own_trainer(kept, arguments):
         __module__ = "script"
         _log_model = "checkpoint"
 
-    assert foreign.trainers_asked([Looks()]) == []
-    assert foreign.trainers_asked([Looks(), Derived()]) == ["transformers.trainer"]
-    assert foreign.trainers_asked([TrainerCallback()]) == []
+    assert service_callbacks.trainers_asked([Looks()]) == []
+    assert service_callbacks.trainers_asked([Looks(), Derived()]) == ["transformers.trainer"]
+    assert service_callbacks.trainers_asked([TrainerCallback()]) == []

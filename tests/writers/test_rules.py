@@ -5,8 +5,8 @@ import logging
 import pytest
 
 from oneloop import AzureMLCallback, Trainer
-from oneloop.writers.base import Writer, configuration, flat
-from oneloop.writers.marks import Mark
+from oneloop.integrations.writers.base import Writer, configuration, flat
+from oneloop.integrations.writers.progress_marks import Mark
 from tests.backends_support import rows
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "logging_steps": 1, "max_steps": 4}

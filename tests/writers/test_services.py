@@ -118,8 +118,8 @@ def test_wandb_artifacts(tmp_path):
 
 @pytest.mark.parametrize("service", ["azure_ml", *SERVICES, "codecarbon"])
 def test_a_missing_package_is_named(service, monkeypatch):
-    from oneloop.arguments import answers
+    from oneloop.arguments import support
 
-    monkeypatch.setattr(answers, "installed", lambda name: False)
+    monkeypatch.setattr(support, "installed", lambda name: False)
     with pytest.raises(MissingPackageError, match=f"pip install {WRITERS[service].package}"):
         TrainingArguments("out", report_to=service).check_backend("torch", "cpu")

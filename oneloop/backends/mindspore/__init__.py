@@ -1,14 +1,14 @@
 """MindSpore. The same files and names stand in the folders of the other frameworks."""
 
-from . import ready  # noqa: I001  before everything else: it looks at what MindSpore needs around it
+from . import bootstrap  # noqa: I001  before everything else: it looks at what MindSpore needs around it
 
 from . import (
-    crossing,
-    debugging,
+    framework_layout,
+    nan_hooks,
     devices,
     engine,
     export,
-    foreign,
+    transformers_checkpoint,
     loaders,
     memory,
     models,
@@ -24,12 +24,12 @@ NAME = "mindspore"
 
 __all__ = [
     "NAME",
-    "crossing",
-    "debugging",
+    "framework_layout",
+    "nan_hooks",
     "devices",
     "engine",
     "export",
-    "foreign",
+    "transformers_checkpoint",
     "loaders",
     "memory",
     "models",
@@ -37,7 +37,7 @@ __all__ = [
     "parallel",
     "profiling",
     "randomness",
-    "ready",
+    "bootstrap",
     "tensors",
     "weights",
 ]

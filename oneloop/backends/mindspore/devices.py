@@ -7,8 +7,8 @@ from typing import Any
 import mindspore as ms
 
 from ...errors import ArgumentError
-from .. import places
-from . import ready
+from .._common import device_moves
+from . import bootstrap
 
 _KINDS = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "npu": "npu"}
 _TARGETS = {"cpu": "CPU", "cuda": "GPU", "npu": "Ascend"}
@@ -37,14 +37,14 @@ def available(kind: str) -> int:
     """How many devices of that kind this machine has."""
     if kind == "cpu":
         return 1
-    with ready.quiet():
+    with bootstrap.quiet():
         return ms.hal.device_count(_TARGETS[kind]) if kind in _TARGETS and ms.hal.is_available(_TARGETS[kind]) else 0
 
 
 def resolve(spec: str | None) -> Device:
     """A real device for "cpu", "gpu", "npu:1" or None, which means the best there is."""
     framework = f"MindSpore {ms.__version__}"
-    return Device(*places.choose(spec, _KINDS, ("npu", "cuda"), available, framework, _TARGETS))
+    return Device(*device_moves.choose(spec, _KINDS, ("npu", "cuda"), available, framework, _TARGETS))
 
 
 def kind(device: Device) -> str:
@@ -68,13 +68,13 @@ def place(model: ms.nn.Cell, device: Device) -> ms.nn.Cell:
                 f"device={str(device)!r}, but this process already computes on {current}, and MindSpore cannot change "
                 f"that: {error}. Call mindspore.set_device({device.target!r}) at the start of the program."
             ) from error
-    ready.settle(device.target)
+    bootstrap.settle(device.target)
     return model
 
 
 def move(batch: Any, device: Device, non_blocking: bool = True) -> Any:
     """Every array of a nested batch as a tensor; tensors go to the device when they are used."""
-    return places.map_batch(batch, lambda value: value, ms.Tensor)
+    return device_moves.map_batch(batch, lambda value: value, ms.Tensor)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -15,8 +15,8 @@ from mindspore import nn, ops
 from mindspore.graph.api import _pynative_executor
 
 from ...errors import ModelError
-from ..engines import FunctionEngine
-from ..scaling import Scaler
+from .._common.engines import FunctionEngine
+from .._common.loss_scaling import Scaler
 from . import dropout
 from .compiling import Again
 from .devices import Device

@@ -10,7 +10,7 @@ import numpy as np
 from mindspore import nn
 
 from ...errors import DataError, ModelError
-from . import ready
+from . import bootstrap
 from .models import eval_mode, forward_parameters, invoke, restore_mode, unwrap
 from .tensors import is_floating, to_numpy
 
@@ -53,7 +53,7 @@ def export(model: Any, directory: Path, batch: Any, spec: Any = None) -> list[st
     training = eval_mode(base)
     try:
         expected = _arrays(invoke(base, inputs))
-        with ready.quiet():
+        with bootstrap.quiet():
             ms.export(base, *(spec or input_spec(inputs)), file_name=str(path), file_format="MINDIR")
             loaded = nn.GraphCell(ms.load(f"{path}.mindir"))
         _compare(expected, _arrays(loaded(*inputs)))
@@ -67,7 +67,7 @@ def _export_onnx(model: nn.Cell, path: Path, inputs: list[ms.Tensor], expected: 
     """ONNX has the sizes of the batch, and not every operation; without it there is still MINDIR."""
     file = Path(f"{path}.onnx")
     try:
-        with ready.quiet():
+        with bootstrap.quiet():
             ms.export(model, *inputs, file_name=str(path), file_format="ONNX")
         if find_spec("onnxruntime") is None:
             logger.info("%s is not compared with the model: onnxruntime is not installed.", file)

@@ -9,14 +9,14 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
-from ...data import seeding
-from ...data.dealing import Dealt
-from ...data.loading import Loading
-from ...data.permutation import key_of
-from ...data.workers import END, Workers
+from ...data import worker_seeding
+from ...data.feistel import key_of
+from ...data.loader_options import Loading
+from ...data.process_sharding import Dealt
+from ...data.worker_pool import END, Workers
+from ...distributed.preemption import leave_to_main_process
 from ...errors import DataError
-from ...preemption import leave_to_main_process
-from ..pipelines import (
+from .._common.mindspore_datasets import (
     Pipeline,
     is_iterator,
     is_pipeline,
@@ -119,14 +119,14 @@ def _serve(loader: Loader, number: int) -> Callable[[Any], Any]:
 
 def _walked(loader: Loader, worker: int) -> Iterator[Any]:
     """Each n-th batch of a walk through all the data, which draws the same random numbers in every worker."""
-    seeding.seed_streams("mindspore", loader.seed)
+    worker_seeding.seed_streams("mindspore", loader.seed)
     for place, samples in enumerate(_chunks(iter(loader.dataset), loader.batch_size, loader.drop_last)):
         if place % loader.num_workers == worker:
             # The collator draws between this batch and the next: numbers of its own, and the walk is not moved.
             walk = random.getstate(), np.random.get_state(), randomness.get_state()
             seed = key_of(loader.seed, place) >> 1
-            seeding.seed_streams("mindspore", seed)
-            seeding.current = (seed,)
+            worker_seeding.seed_streams("mindspore", seed)
+            worker_seeding.current = (seed,)
             yield loader.collate_fn(samples)
             random.setstate(walk[0])
             np.random.set_state(walk[1])

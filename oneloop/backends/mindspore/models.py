@@ -8,7 +8,7 @@ import mindspore as ms
 from mindspore import nn
 
 from ...errors import ModelError, RefusedError
-from .. import common
+from .._common import helpers
 from . import dropout
 from .compiling import Compiled
 
@@ -46,12 +46,12 @@ def forward_of(model: Any) -> Callable:
 
 def forward_parameters(model: Any) -> list[str] | None:
     """Names that construct accepts; None when it takes anything (only *args or **kwargs)."""
-    return common.parameter_names(forward_of(model))
+    return helpers.parameter_names(forward_of(model))
 
 
 def label_names(model: Any) -> list[str]:
     """What the model calls its labels."""
-    return common.label_names(forward_parameters(model))
+    return helpers.label_names(forward_parameters(model))
 
 
 def shifts_labels(model: Any) -> bool:
@@ -95,11 +95,11 @@ def restore_mode(training: list[nn.Cell]) -> None:
 def invoke(model: Callable, inputs: Any) -> Any:
     """Call the model with a batch: names for a mapping, positions for a tuple."""
     try:
-        return common.call(model, inputs)
+        return helpers.call(model, inputs)
     except TypeError as error:
         if isinstance(model, (nn.Cell, Compiled)):
             base = base_of(model)
-            common.explain_call(base, base.construct, type(base).construct is not nn.Cell.construct, inputs, error)
+            helpers.explain_call(base, base.construct, type(base).construct is not nn.Cell.construct, inputs, error)
         raise
 
 

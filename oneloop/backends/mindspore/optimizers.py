@@ -9,8 +9,8 @@ from mindspore import nn, ops
 from mindspore.experimental import optim as experimental
 
 from ...errors import ArgumentError, RefusedError
-from ..common import optimizer_options
-from .updates import SGD, AdamW
+from .._common.helpers import optimizer_options
+from .optimizer_kernels import SGD, AdamW
 
 ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused")
 

@@ -15,13 +15,13 @@ import mindspore.communication as communication
 import numpy as np
 from mindspore import nn, ops
 
+from ...distributed.strategy import Strategy
+from ...distributed.world import ALONE, Team, world
 from ...errors import ArgumentError, ProcessLostError
-from ...processes import ALONE, Team, world
-from ..messages import Messages
-from ..strategy import Strategy
+from .._common.object_collectives import Messages
 from . import devices, weights
 from .models import unwrap
-from .neighbours import Neighbours
+from .peer_watch import Neighbours
 
 _BACKENDS = {"cpu": "mccl", "cuda": "nccl", "npu": "hccl"}
 _team: "Processes | None" = None

@@ -14,8 +14,8 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
-from ..pipelines import seed_pipelines
-from . import dropout, ready
+from .._common.mindspore_datasets import seed_pipelines
+from . import bootstrap, dropout
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def set_state(state: dict[str, Any]) -> None:
 
 def deterministic(on: bool = True) -> None:
     """Deterministic algorithms everywhere. MindSpore's own function for it can be called once in a process."""
-    with ready.quiet():
+    with bootstrap.quiet():
         ms.set_context(deterministic="ON" if on else "OFF")
     if on:
         _say_what_is_not()

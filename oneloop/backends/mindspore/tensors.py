@@ -7,8 +7,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import ops
 
-from ..common import map_tensors
-from ..common import split as common_split
+from .._common.helpers import map_tensors
+from .._common.helpers import split as common_split
 
 Tensor = ms.Tensor
 

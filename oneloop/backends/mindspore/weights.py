@@ -8,9 +8,9 @@ import numpy as np
 from mindspore import nn, ops
 from safetensors.numpy import load_file
 
-from ...checkpoint.tensors import Raw, from_numpy
+from ...checkpoint.safetensors_io import Raw, from_numpy
 from ...errors import CheckpointError, RefusedError
-from ..common import check_fit, check_optimizer_fit
+from .._common.helpers import check_fit, check_optimizer_fit
 from .models import unwrap
 from .optimizers import is_optimizer, parameters_of
 

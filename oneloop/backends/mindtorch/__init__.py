@@ -4,20 +4,31 @@ What works there as it does on PyTorch is taken from the torch folder; the rest 
 the differences.
 """
 
-from ..torch import crossing, debugging, memory
-from . import devices, engine, foreign, loaders, models, optimizers, randomness, standins, tensors, weights
+from ..torch import framework_layout, memory, nan_hooks
+from . import (
+    devices,
+    engine,
+    loaders,
+    models,
+    optimizers,
+    patches,
+    randomness,
+    tensors,
+    transformers_checkpoint,
+    weights,
+)
 
 NAME = "mindtorch"
 
-standins.install()
+patches.install()
 
 __all__ = [
     "NAME",
-    "crossing",
-    "debugging",
+    "framework_layout",
+    "nan_hooks",
     "devices",
     "engine",
-    "foreign",
+    "transformers_checkpoint",
     "loaders",
     "memory",
     "models",

@@ -17,9 +17,9 @@ from mindtorch.autograd import value_and_grad
 from torch import nn
 
 from ...errors import ModelError
-from ..engines import FunctionEngine
-from ..scaling import Scaler
-from . import standins
+from .._common.engines import FunctionEngine
+from .._common.loss_scaling import Scaler
+from . import patches
 from .models import with_master_weights
 from .tensors import from_numpy, to_numpy
 
@@ -62,7 +62,7 @@ class Engine(FunctionEngine):
 
     def backward(self, loss: Any, **kwargs: Any) -> None:
         """A loss that has been computed outside of value_and_grad has no graph to go back through."""
-        raise ModelError(standins.NO_BACKWARD)
+        raise ModelError(patches.NO_BACKWARD)
 
     def loss_and_gradients(self, compute: Callable[[], Any], divisor: Any = None) -> Any:
         """The primitive of the loop: run compute, add the gradients of its loss, divided by divisor, to those held."""

@@ -4,8 +4,16 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from ...data.loading import Loading
-from ..pipelines import Pipeline, is_iterator, is_pipeline, leave_size_to, makes_batches, passing, say_workers_aside
+from ...data.loader_options import Loading
+from .._common.mindspore_datasets import (
+    Pipeline,
+    is_iterator,
+    is_pipeline,
+    leave_size_to,
+    makes_batches,
+    passing,
+    say_workers_aside,
+)
 from ..torch import loaders as on_torch
 from ..torch.loaders import begin_epoch, close, iterate
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from ...errors import ArgumentError
-from ..common import optimizer_options
+from .._common.helpers import optimizer_options
 from ..torch.optimizers import (
     ADAMW_NAMES,
     attach,

@@ -6,25 +6,25 @@ import mindspore
 import numpy as np
 import torch
 
-from . import stream
+from . import random_stream
 
 
 def seed(value: int) -> None:
     """Seed every generator of the framework. Weights are drawn from NumPy's stream, which the core seeds."""
     torch.manual_seed(value % 2**63)
-    stream.seed(value)
+    random_stream.seed(value)
 
 
 def get_state() -> dict[str, np.ndarray]:
     """The state of every generator that training may draw from."""
     generator = np.array(torch.get_rng_state().asnumpy())
-    return {"mindtorch.stream": stream.get_state(), "mindtorch.generator": generator}
+    return {"mindtorch.stream": random_stream.get_state(), "mindtorch.generator": generator}
 
 
 def set_state(state: dict[str, Any]) -> None:
     """Put back what get_state returned; streams of other frameworks are passed over."""
     if "mindtorch.stream" in state:
-        stream.set_state(state["mindtorch.stream"])
+        random_stream.set_state(state["mindtorch.stream"])
     if "mindtorch.generator" in state:
         torch.set_rng_state(mindspore.Tensor(np.array(state["mindtorch.generator"])))
 

@@ -6,8 +6,8 @@ import torch
 from mindspore import nn as cells
 from mindspore.common.recompute import _RecomputeCell
 
-from ..common import map_tensors
-from .stream import stream
+from .._common.helpers import map_tensors
+from .random_stream import stream
 from .tensors import is_tensor
 
 

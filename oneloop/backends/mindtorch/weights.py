@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...checkpoint import tensors as files
-from ...checkpoint.tensors import Raw
+from ...checkpoint import safetensors_io as files
+from ...checkpoint.safetensors_io import Raw
 from ...errors import CheckpointError
-from ..common import check_fit, check_optimizer_fit
+from .._common.helpers import check_fit, check_optimizer_fit
 from ..torch.weights import LAYOUT, group_options, load_adapter, model_tensors, optimizer_names, save_adapter
 from .models import unwrap
 from .tensors import is_tensor, to_numpy, write

@@ -3,20 +3,20 @@
 from . import importing  # isort: skip  # first: it imports Paddle itself
 
 from . import (
-    crossing,
-    debugging,
     devices,
     engine,
     export,
-    foreign,
+    framework_layout,
     loaders,
     memory,
     models,
+    nan_hooks,
     optimizers,
     parallel,
     profiling,
     randomness,
     tensors,
+    transformers_checkpoint,
     weights,
 )
 
@@ -24,12 +24,12 @@ NAME = "paddle"
 
 __all__ = [
     "NAME",
-    "crossing",
-    "debugging",
+    "framework_layout",
+    "nan_hooks",
     "devices",
     "engine",
     "export",
-    "foreign",
+    "transformers_checkpoint",
     "importing",
     "loaders",
     "memory",

@@ -10,7 +10,7 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from ...checkpoint.tensors import write
+from ...checkpoint.safetensors_io import write
 from ...errors import CheckpointError
 
 INDEX = "peft_model.safetensors.index.json"

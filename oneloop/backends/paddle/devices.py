@@ -5,7 +5,7 @@ from typing import Any
 
 import paddle
 
-from .. import places
+from .._common import device_moves
 
 _KINDS = {"gpu": "gpu", "cuda": "gpu", "cpu": "cpu", "xpu": "xpu", "npu": "npu", "mps": "mps"}
 
@@ -39,7 +39,7 @@ def available(kind: str) -> int:
 def resolve(spec: str | None) -> Device:
     """A real device for "cpu", "gpu", "cuda:1", "xpu", "npu" or None, which means the best there is."""
     best_first = ("gpu", "xpu", "npu")
-    kind, number = places.choose(spec, _KINDS, best_first, available, f"Paddle {paddle.__version__}")
+    kind, number = device_moves.choose(spec, _KINDS, best_first, available, f"Paddle {paddle.__version__}")
     return Device(kind if number is None else f"{kind}:{number}")
 
 
@@ -73,7 +73,7 @@ def move(batch: Any, device: Device, non_blocking: bool = True) -> Any:
             return value
         return value.to(device, blocking=not non_blocking)
 
-    return places.map_batch(batch, moved, lambda array: paddle.to_tensor(array, place=device))
+    return device_moves.map_batch(batch, moved, lambda array: paddle.to_tensor(array, place=device))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -9,7 +9,7 @@ import paddle
 from paddle import _C_ops
 
 from ...errors import ModelError, RefusedError
-from ..engines import TapeEngine
+from .._common.engines import TapeEngine
 from .devices import Device
 from .optimizers import groups
 

@@ -7,7 +7,7 @@ from typing import Any
 import paddle
 
 from ...errors import DataError
-from ..common import arrays, compare_outputs
+from .._common.helpers import arrays, compare_outputs
 from .models import eval_mode, forward_parameters, invoke, restore_mode, unwrap
 
 NAME = "model"

@@ -14,9 +14,9 @@ from paddle import nn
 from paddle.distributed import sharding as paddle_sharding
 
 from ...arguments.sharding import degree_of
+from ...distributed.strategy import AS_IT_IS
+from ...distributed.world import Team
 from ...errors import ModelError, RefusedError
-from ...processes import Team
-from ..strategy import AS_IT_IS
 from .adapters import is_adapter
 from .engine import Engine
 from .models import unwrap

@@ -18,13 +18,13 @@ from paddle.io import DataLoader, IterableDataset, get_worker_info
 from paddle.io.dataloader import worker as worker_state
 from paddle.io.dataloader.collate import default_collate_fn
 
-from ...data import seeding
-from ...data.dealing import Dealt
-from ...data.loading import Loading
-from ...data.permutation import key_of
-from ...data.streams import Source, minds_workers, warn_of_repeats
-from ...data.workers import END, Workers
-from ...preemption import leave_to_main_process
+from ...data import worker_seeding
+from ...data.feistel import key_of
+from ...data.iterable import Source, minds_workers, warn_of_repeats
+from ...data.loader_options import Loading
+from ...data.process_sharding import Dealt
+from ...data.worker_pool import END, Workers
+from ...distributed.preemption import leave_to_main_process
 
 _WORKERS = -104  # keeps the seeds of workers apart from those of data/seeding.py
 
@@ -114,7 +114,7 @@ def _serve(task: _Task, number: int) -> Callable[[Any], Any]:
     """Called once in each worker: the function that makes a batch out of a list of indices."""
     leave_to_main_process(number)
     paddle.set_device("cpu")
-    seeding.seed_streams("paddle", task.seed + number)
+    worker_seeding.seed_streams("paddle", task.seed + number)
     dataset, collate = task.dataset, task.collate
     worker_state._worker_info = worker_state.WorkerInfo(
         id=number, num_workers=task.workers, dataset=dataset, seed=task.seed
@@ -143,7 +143,7 @@ def _made(array: np.ndarray, half: bool) -> paddle.Tensor:
 
 def _pinned(batch: Any) -> Any:
     """Page-locked memory, from which copies to a GPU need not be waited for."""
-    from ..common import map_tensors
+    from .._common.helpers import map_tensors
 
     return map_tensors(batch, lambda value: isinstance(value, paddle.Tensor), paddle.Tensor.pin_memory)
 

@@ -10,7 +10,7 @@ import paddle
 from paddle import nn
 
 from ...errors import ArgumentError, ModelError, RefusedError
-from .. import common
+from .._common import helpers
 from .adapters import is_adapter
 
 HALF_LEVELS = ("O0", "O1", "O2", "O3")  # of fp16_opt_level
@@ -59,12 +59,12 @@ def forward_of(model: nn.Layer) -> Callable:
 
 def forward_parameters(model: nn.Layer) -> list[str] | None:
     """Names that forward accepts; None when it takes anything (only *args or **kwargs)."""
-    return common.parameter_names(base_of(model).forward)
+    return helpers.parameter_names(base_of(model).forward)
 
 
 def label_names(model: nn.Layer) -> list[str]:
     """What the model calls its labels."""
-    return common.label_names(forward_parameters(model))
+    return helpers.label_names(forward_parameters(model))
 
 
 def shifts_labels(model: nn.Layer) -> bool:
@@ -109,15 +109,15 @@ def restore_mode(training: list[nn.Layer]) -> None:
 def invoke(model: Callable, inputs: Any) -> Any:
     """Call the model with a batch: names for a mapping, positions for a tuple."""
     try:
-        return common.call(model, inputs)
+        return helpers.call(model, inputs)
     except TypeError as error:
         if isinstance(model, nn.Layer):
             base = base_of(model)
-            common.explain_call(base, base.forward, type(base).forward is not nn.Layer.forward, inputs, error)
+            helpers.explain_call(base, base.forward, type(base).forward is not nn.Layer.forward, inputs, error)
         raise
     except NotImplementedError as error:
         if isinstance(model, nn.Layer) and type(base_of(model)).forward is nn.Layer.forward:
-            common.explain_call(base_of(model), base_of(model).forward, False, inputs, error)
+            helpers.explain_call(base_of(model), base_of(model).forward, False, inputs, error)
         raise
 
 

@@ -14,7 +14,7 @@ from paddle.optimizer.lr import LRScheduler
 from paddle.regularizer import L2Decay
 
 from ...errors import ArgumentError
-from ..common import optimizer_options
+from .._common.helpers import optimizer_options
 
 ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused")
 _DECAY_FUNCTION = "apply_decay_param_fun"

@@ -17,11 +17,11 @@ import paddle.distributed as dist
 from paddle import nn
 
 from ...arguments.sharding import divides
+from ...distributed.heartbeat import LOST, LifeSigns
+from ...distributed.strategy import AS_IT_IS, Strategy
+from ...distributed.world import ALONE, Team, world
 from ...errors import ArgumentError, ProcessLostError, RefusedError
-from ...lifesigns import LOST, LifeSigns
-from ...processes import ALONE, Team, world
-from ..messages import Messages
-from ..strategy import AS_IT_IS, Strategy
+from .._common.object_collectives import Messages
 
 GLOO_SECONDS = 30  # gloo's own default, which Paddle lets nobody set
 BUCKET_BYTES = 25 * 2**20  # sent at once where DataParallel does not do it

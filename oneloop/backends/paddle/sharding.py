@@ -18,7 +18,7 @@ from paddle.distributed.fleet.utils.log_util import logger as fleet_logger
 
 from ...arguments.sharding import degree_of
 from ...errors import RefusedError
-from ..common import check_optimizer_fit
+from .._common.helpers import check_optimizer_fit
 from . import weights
 from .models import unwrap
 from .parallel import DataParallel

@@ -8,8 +8,8 @@ import numpy as np
 import paddle
 
 from ...errors import DataError
-from ..common import map_tensors
-from ..common import split as common_split
+from .._common.helpers import map_tensors
+from .._common.helpers import split as common_split
 
 Tensor = paddle.Tensor
 

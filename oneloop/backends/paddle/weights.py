@@ -12,9 +12,9 @@ import paddle
 from paddle import nn
 
 from ...checkpoint.contents import WEIGHTS
-from ...checkpoint.tensors import Raw, read
+from ...checkpoint.safetensors_io import Raw, read
 from ...errors import CheckpointError
-from ..common import check_fit, check_optimizer_fit
+from .._common.helpers import check_fit, check_optimizer_fit
 from . import adapters
 from .models import unwrap
 from .optimizers import groups, own_schedule

@@ -1,20 +1,20 @@
 """PyTorch. The same files and names stand in the folders of the other frameworks."""
 
 from . import (
-    crossing,
-    debugging,
     devices,
     engine,
     export,
-    foreign,
+    framework_layout,
     loaders,
     memory,
     models,
+    nan_hooks,
     optimizers,
     parallel,
     profiling,
     randomness,
     tensors,
+    transformers_checkpoint,
     weights,
 )
 
@@ -22,12 +22,12 @@ NAME = "torch"
 
 __all__ = [
     "NAME",
-    "crossing",
-    "debugging",
+    "framework_layout",
+    "nan_hooks",
     "devices",
     "engine",
     "export",
-    "foreign",
+    "transformers_checkpoint",
     "loaders",
     "memory",
     "models",

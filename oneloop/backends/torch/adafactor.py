@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .stepping import OneByOne
+from .optimizer_base import OneByOne
 
 
 class Adafactor(OneByOne):

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from ...errors import ArgumentError
-from .stepping import OneByOne
+from .optimizer_base import OneByOne
 
 _DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ...processes import Team
-from ..strategy import AS_IT_IS
+from ...distributed.strategy import AS_IT_IS
+from ...distributed.world import Team
 from .parallel import Alone, average, from_main, reduce
 
 WORD = 16  # numbers that travel with the gradients

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from .. import places
+from .._common import device_moves
 
 _KINDS = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "xpu": "xpu", "npu": "npu", "mps": "mps"}
 
@@ -22,7 +22,7 @@ def available(kind: str) -> int:
 def resolve(spec: str | None) -> torch.device:
     """A real device for "cpu", "gpu", "cuda:1", "xpu", "npu", "mps" or None, which means the best there is."""
     best_first = ("cuda", "npu", "xpu", "mps")
-    return torch.device(*places.choose(spec, _KINDS, best_first, available, f"PyTorch {torch.__version__}"))
+    return torch.device(*device_moves.choose(spec, _KINDS, best_first, available, f"PyTorch {torch.__version__}"))
 
 
 def kind(device: torch.device) -> str:
@@ -51,7 +51,7 @@ def move(batch: Any, device: torch.device, non_blocking: bool = True) -> Any:
             return value
         return value.to(device, non_blocking=non_blocking)
 
-    return places.map_batch(batch, moved, lambda array: moved(torch.from_numpy(array)))
+    return device_moves.map_batch(batch, moved, lambda array: moved(torch.from_numpy(array)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

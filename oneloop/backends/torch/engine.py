@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...distributed.world import ALONE
 from ...errors import ModelError
-from ...processes import ALONE
-from ..common import some
-from ..engines import TapeEngine
+from .._common.engines import TapeEngine
+from .._common.helpers import some
 from . import parallel
 from .optimizers import groups
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ...errors import DataError, ModelError
-from ..common import arrays, compare_outputs
+from .._common.helpers import arrays, compare_outputs
 from .models import eval_mode, invoke, restore_mode, unwrap
 
 logger = logging.getLogger(__name__)

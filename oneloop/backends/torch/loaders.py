@@ -9,12 +9,12 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as worker_state
 
-from ...data.dealing import Dealt
-from ...data.loading import Loading
-from ...data.permutation import key_of
-from ...data.streams import Source, minds_workers, warn_of_repeats
+from ...data.feistel import key_of
+from ...data.iterable import Source, minds_workers, warn_of_repeats
+from ...data.loader_options import Loading
+from ...data.process_sharding import Dealt
+from ...distributed.preemption import leave_to_main_process
 from ...errors import OneloopError
-from ...preemption import leave_to_main_process
 
 _WORKERS = -104  # keeps the seeds of workers apart from those of data/seeding.py
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ...errors import ArgumentError, ModelError, RefusedError
-from .. import common
+from .._common import helpers
 
 HALF_LEVELS = ("O0", "O1", "O3")  # of fp16_opt_level; the others are mapped to O1, aloud
 NEAREST_HALF = "half weights with float32 master weights; the nearest, O1 (autocast),"
@@ -49,12 +49,12 @@ def forward_of(model: nn.Module) -> Callable:
 
 def forward_parameters(model: nn.Module) -> list[str] | None:
     """Names that forward accepts; None when it takes anything (only *args or **kwargs)."""
-    return common.parameter_names(base_of(model).forward)
+    return helpers.parameter_names(base_of(model).forward)
 
 
 def label_names(model: nn.Module) -> list[str]:
     """What the model calls its labels."""
-    return common.label_names(forward_parameters(model))
+    return helpers.label_names(forward_parameters(model))
 
 
 def shifts_labels(model: nn.Module) -> bool:
@@ -97,11 +97,11 @@ def restore_mode(training: list[nn.Module]) -> None:
 def invoke(model: Callable, inputs: Any) -> Any:
     """Call the model with a batch: names for a mapping, positions for a tuple."""
     try:
-        return common.call(model, inputs)
+        return helpers.call(model, inputs)
     except TypeError as error:
         if isinstance(model, nn.Module):
             base = base_of(model)
-            common.explain_call(base, base.forward, type(base).forward is not nn.Module.forward, inputs, error)
+            helpers.explain_call(base, base.forward, type(base).forward is not nn.Module.forward, inputs, error)
         raise
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ...errors import ArgumentError, RefusedError
-from ..common import from_package, optimizer_options
+from .._common.helpers import from_package, optimizer_options
 
 ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused")
 

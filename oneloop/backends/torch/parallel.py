@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...distributed.heartbeat import LifeSigns
+from ...distributed.strategy import Strategy
+from ...distributed.world import ALONE, Team, world
 from ...errors import ArgumentError, ProcessLostError
-from ...lifesigns import LifeSigns
-from ...processes import ALONE, Team, world
-from ..strategy import Strategy
 
 BUCKET_BYTES = 25 * 2**20  # sent at once where DDP does not do it
 

@@ -26,10 +26,10 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from ...arguments.sharding import degree_of
+from ...distributed.strategy import AS_IT_IS
+from ...distributed.world import Team
 from ...errors import ModelError, RefusedError
-from ...processes import Team
-from ..strategy import AS_IT_IS
-from . import shards, weights, wrapping
+from . import shards, weights, wrap_policy
 from .ddp import DataParallel
 from .models import is_adapter, unwrap
 from .parallel import Alone, average, from_main
@@ -175,7 +175,7 @@ class FullyShared(DataParallel):
             "offload_policy": CPUOffloadPolicy() if "offload" in self.args.sharding.split() else OffloadPolicy(),
         }
         half = self._half()
-        for unit in wrapping.units(unwrap(model), self.args.fsdp_config or {}):
+        for unit in wrap_policy.units(unwrap(model), self.args.fsdp_config or {}):
             policy = MixedPrecisionPolicy(half, torch.float32 if half else None)
             fully_shard(unit, reshard_after_forward=self.stage3, mp_policy=policy, **options)
         # Labels may be numbers that half precision would round, so the inputs of the whole model stay as they are.

@@ -13,9 +13,9 @@ from safetensors import safe_open
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
+from ...distributed.world import Team
 from ...errors import CheckpointError
-from ...processes import Team
-from ..common import check_fit
+from .._common.helpers import check_fit
 from .models import unwrap
 
 AT_ONCE = 64 * 2**20  # bytes that are on their way before anybody waits

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..common import map_tensors
-from ..common import split as common_split
+from .._common.helpers import map_tensors
+from .._common.helpers import split as common_split
 
 Tensor = torch.Tensor
 

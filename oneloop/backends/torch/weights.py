@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from ...checkpoint.tensors import Raw
+from ...checkpoint.safetensors_io import Raw
 from ...errors import CheckpointError, MissingPackageError
-from ..common import check_fit, check_optimizer_fit, some
+from .._common.helpers import check_fit, check_optimizer_fit, some
 from .models import unwrap
 
 logger = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...distributed.strategy import AS_IT_IS
+from ...distributed.world import Team
 from ...errors import ArgumentError, MissingPackageError, ModelError, RefusedError
-from ...processes import Team
-from ..strategy import AS_IT_IS
 from .ddp import DataParallel
 from .engine import Engine
 from .models import unwrap

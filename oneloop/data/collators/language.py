@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ...distributed.world import world
 from ...errors import ArgumentError, DataError
-from ...processes import world
-from .. import seeding
+from .. import worker_seeding
 from .base import DataCollatorMixin, as_mappings, check_samples
 from .padding import pad, pad_token_id, pads_left, take_labels
 
@@ -24,8 +24,8 @@ class RandomCollator(DataCollatorMixin):
         """What has random(size): a Generator, or the module np.random, whose state checkpoints keep."""
         if self.seed is None:
             return np.random
-        if seeding.current is not None:  # in a worker: the batch's place in the run decides
-            return np.random.default_rng([self.seed, *seeding.current])
+        if worker_seeding.current is not None:  # in a worker: the batch's place in the run decides
+            return np.random.default_rng([self.seed, *worker_seeding.current])
         # A worker or a rank that drew the same numbers as its neighbour would mask the same places.
         origin = [self.seed, world().rank, *multiprocessing.current_process()._identity]
         if self._stream is None or self._stream[0] != origin:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from oneloop import backends
-from oneloop.data.dealing import Dealt
-from oneloop.data.loading import Loading
+from oneloop.data.loader_options import Loading
+from oneloop.data.process_sharding import Dealt
 from oneloop.errors import DataError
 from tests.backends_support import names
 

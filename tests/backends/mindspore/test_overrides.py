@@ -106,7 +106,7 @@ def test_a_criterion_with_weights_of_its_own_is_trained(trained):
 
     class Both(Trainer):
         def create_optimizer(self):
-            from oneloop.backends.mindspore.updates import SGD
+            from oneloop.backends.mindspore.optimizer_kernels import SGD
 
             self.optimizer = SGD([*self.model.trainable_params(), *criterion.trainable_params()], lr=0.1)
             return self.optimizer

@@ -7,8 +7,9 @@ pytest.importorskip("mindspore")
 
 import mindspore.dataset as ds
 
-from oneloop import Trainer, manners
-from oneloop.backends import pipelines
+from oneloop import Trainer
+from oneloop.backends._common import mindspore_datasets
+from oneloop.compat import mode
 from oneloop.errors import ArgumentError, DataError
 from tests.backends_support import rows, same_bytes
 from tests.kits.mindspore_kit import Kit
@@ -105,8 +106,8 @@ def test_workers_are_the_pipelines_own(trained, caplog):
 
 @pytest.fixture
 def as_mindnlp(monkeypatch):
-    monkeypatch.setattr(manners, "_followed", {"mindnlp"})
-    pipelines._say_size_aside.cache_clear()
+    monkeypatch.setattr(mode, "_followed", {"mindnlp"})
+    mindspore_datasets._say_size_aside.cache_clear()
 
 
 def test_a_script_for_mindnlp_keeps_the_batches_of_its_data(trained, as_mindnlp, caplog):

@@ -16,7 +16,7 @@ from mindspore import nn, ops
 from mindspore.experimental import optim
 
 from oneloop import Trainer, TrainerCallback
-from oneloop.backends.mindspore import dropout, randomness, ready, tensors, weights
+from oneloop.backends.mindspore import bootstrap, dropout, randomness, tensors, weights
 from oneloop.errors import ModelError, RefusedError
 from tests.backends_support import names, rows, same_bytes
 from tests.kits.mindspore_kit import Kit
@@ -288,10 +288,10 @@ def test_numpy_2_is_refused_where_it_breaks():
     def breaks():
         raise SystemError("error return without exception set")
 
-    ready.check_numpy("1.26.4", breaks)
-    ready.check_numpy("2.4.0", lambda: None)
+    bootstrap.check_numpy("1.26.4", breaks)
+    bootstrap.check_numpy("2.4.0", lambda: None)
     with pytest.raises(RefusedError, match=r"does not work with NumPy 2\.4\.0.*pip install 'numpy<2'"):
-        ready.check_numpy("2.4.0", breaks)
+        bootstrap.check_numpy("2.4.0", breaks)
 
 
 def test_fp16_is_o2_and_says_so(trained, caplog):

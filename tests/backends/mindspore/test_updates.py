@@ -10,7 +10,7 @@ ms = pytest.importorskip("mindspore")
 torch = pytest.importorskip("torch")
 
 from oneloop.backends.mindspore import optimizers, weights  # noqa: E402
-from oneloop.backends.mindspore.updates import SGD, AdamW  # noqa: E402
+from oneloop.backends.mindspore.optimizer_kernels import SGD, AdamW  # noqa: E402
 from oneloop.errors import ArgumentError, CheckpointError  # noqa: E402
 from tests.kits.mindspore_kit import Kit  # noqa: E402
 

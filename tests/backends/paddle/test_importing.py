@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from oneloop.backends import environment
+from oneloop.backends._common import environment
 
 
 def python(code, **variables):

@@ -8,18 +8,12 @@ import pytest
 
 paddle = pytest.importorskip("paddle")
 
-from oneloop import (  # noqa: E402
-    CompressionArguments,
-    PdArgumentParser,
-    Trainer,
-    TrainingArguments,
-    backends,
-    manners,
-)
-from oneloop.checkpoint.tensors import write  # noqa: E402
+from oneloop import CompressionArguments, PdArgumentParser, Trainer, TrainingArguments, backends  # noqa: E402
+from oneloop.checkpoint.safetensors_io import write  # noqa: E402
+from oneloop.compat import mode  # noqa: E402
 from oneloop.data.samplers import GivenBatches  # noqa: E402
+from oneloop.distributed.world import Team  # noqa: E402
 from oneloop.errors import ArgumentError, CheckpointError, DataError, RefusedError  # noqa: E402
-from oneloop.processes import Team  # noqa: E402
 from tests.backends_support import rows, same_bytes  # noqa: E402
 from tests.kits.paddle_kit import Kit  # noqa: E402
 from tests.paddle_models import Classifier  # noqa: E402
@@ -31,7 +25,7 @@ SHORT = {"max_steps": 4, "logging_steps": 2, "learning_rate": 0.1, "per_device_t
 @pytest.fixture
 def as_paddlenlp(monkeypatch):
     """Within a script for PaddleNLP, as `oneloop run` has it."""
-    monkeypatch.setattr(manners, "_followed", {"paddlenlp"})
+    monkeypatch.setattr(mode, "_followed", {"paddlenlp"})
 
 
 # -- arguments
@@ -67,7 +61,7 @@ def test_a_field_of_the_script_beats_an_argument_that_paddlenlp_has_not(as_paddl
     parser = PdArgumentParser((Own, TrainingArguments))
     own, args = parser.parse_args_into_dataclasses(["--output_dir", "o", "--debug", "True", "--device", "cpu"])
     assert (own.debug, args.debug) == (True, "")
-    monkeypatch.setattr(manners, "_followed", set())
+    monkeypatch.setattr(mode, "_followed", set())
     with pytest.raises(ArgumentError, match=r"Own\.debug and TrainingArguments\.debug would both be the option"):
         PdArgumentParser((Own, TrainingArguments))
 
@@ -75,7 +69,7 @@ def test_a_field_of_the_script_beats_an_argument_that_paddlenlp_has_not(as_paddl
 def test_its_framework_is_paddle_whatever_else_is_imported(as_paddlenlp, monkeypatch):
     pytest.importorskip("torch")
     assert backends.guess() == "paddle"
-    monkeypatch.setattr(manners, "_followed", {"paddlenlp", "transformers"})
+    monkeypatch.setattr(mode, "_followed", {"paddlenlp", "transformers"})
     assert backends.guess() == "torch"
 
 
@@ -142,7 +136,7 @@ def test_a_collator_sees_whole_samples(as_paddlenlp, trained):
 
     data = [{"text": row} for row in rows(8)]
     assert trained(KIT.classifier(), data, data_collator=collate, max_steps=2).state.global_step == 2
-    manners._followed.clear()
+    mode._followed.clear()
     with pytest.raises(DataError, match="none of the columns"):
         trained(KIT.classifier(), data, data_collator=collate, max_steps=2)
 
@@ -222,7 +216,7 @@ def test_logs_have_paddlenlps_keys_too(as_paddlenlp, trained):
     assert logs["interval_steps_per_second"] == logs["steps_per_second"]
     assert logs["interval_samples_per_second"] == logs["samples_per_second"] and logs["interval_runtime"] > 0
     assert trainer.evaluate()["progress_or_epoch"] == 2.0
-    manners._followed.clear()
+    mode._followed.clear()
     logs = trained(KIT.classifier(), rows(8), **SHORT).state.log_history
     assert not {"progress_or_epoch", "interval_runtime"} & {key for row in logs for key in row}
 

@@ -4,9 +4,9 @@ import pytest
 
 from oneloop import TrainingArguments
 from oneloop.backends import load
-from oneloop.backends.common import parameter_groups
+from oneloop.backends._common.helpers import parameter_groups
+from oneloop.distributed.world import Team
 from oneloop.errors import RefusedError
-from oneloop.processes import Team
 from tests.backends_support import names
 from tests.kits.paddle_kit import Kit
 

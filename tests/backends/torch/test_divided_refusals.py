@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from oneloop.backends.torch import sharding
+from oneloop.checkpoint.convert import from_transformers
 from oneloop.errors import RefusedError
-from oneloop.trainer import foreign
 from tests.backends.torch.test_adapters import adapted
 
 
@@ -19,4 +19,4 @@ def test_an_adapter_is_not_divided():
 def test_a_checkpoint_of_transformers_is_not_divided(strategy, tmp_path):
     trainer = SimpleNamespace(strategy=SimpleNamespace(in_parts=strategy.in_parts))
     with pytest.raises(RefusedError, match="for one step without sharding"):
-        foreign.load_course(trainer, tmp_path)
+        from_transformers.load_course(trainer, tmp_path)

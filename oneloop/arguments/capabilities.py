@@ -1,0 +1,148 @@
+"""What works on which framework and device: read off the refusals of the arguments, so that page and behaviour agree.
+
+python -m oneloop.arguments.capabilities          writes docs/frameworks.md
+python -m oneloop.arguments.capabilities --check  says whether it is up to date
+"""
+
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..backends import NAMES
+from . import TrainingArguments
+from .generated_page import keep
+from .support import PARALLEL, REFUSALS, Refusal
+
+PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
+# The devices that a framework drives, as its backend calls them; only the CPU is run by the test-suite.
+DEVICES = {
+    "torch": ("cpu", "cuda", "xpu", "npu", "mps"),
+    "paddle": ("cpu", "gpu", "xpu", "npu"),
+    "mindspore": ("cpu", "gpu", "npu"),
+}
+TITLES = {"torch": "PyTorch", "paddle": "PaddlePaddle", "mindspore": "MindSpore"}
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Something that people ask of a trainer, and the arguments that ask for it."""
+
+    title: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    processes: int = 1
+
+
+FEATURES = (
+    Feature("train, evaluate, predict, save, resume"),
+    Feature("accumulation, with the update of the undivided batch", {"gradient_accumulation_steps": 2}),
+    Feature("loader workers", {"dataloader_num_workers": 1}),
+    Feature("batches of similar length", {"group_by_length": True}),
+    Feature("AdamW", {"optim": "adamw"}),
+    Feature("SGD", {"optim": "sgd"}),
+    Feature("Adagrad", {"optim": "adagrad"}),
+    Feature("RMSprop", {"optim": "rmsprop"}),
+    Feature("Adafactor", {"optim": "adafactor"}),
+    Feature("bf16", {"bf16": True}),
+    Feature("fp16", {"fp16": True}),
+    Feature("fp16, O2", {"fp16": True, "fp16_opt_level": "O2"}),
+    Feature("evaluation in bf16", {"bf16_full_eval": True}),
+    Feature("recompute", {"recompute": True}),
+    Feature("compiled training", {"torch_compile": True}),
+    Feature("compiled evaluation", {"jit_mode_eval": True}),
+    Feature("label smoothing", {"label_smoothing_factor": 0.1}),
+    Feature("NEFTune", {"neftune_noise_alpha": 5.0}),
+    Feature("updates that are not finite are left out", {"nonfinite": "skip"}),
+    Feature("the layer that overflowed is named", {"debug": "underflow_overflow"}),
+    Feature("a profile of some steps", {"profile": "2-3"}),
+    Feature("full determinism", {"full_determinism": True}),
+    Feature("memory metrics", {"skip_memory_metrics": False}),
+    Feature("a smaller batch when memory runs out", {"auto_find_batch_size": True}),
+    Feature("several processes", processes=2),
+    Feature("sharding, stage 1", {"sharding": "stage1"}, processes=2),
+    Feature("sharding, stage 2", {"sharding": "stage2"}, processes=2),
+    Feature("sharding, stage 3", {"sharding": "stage3"}, processes=2),
+)
+
+
+def arguments_of(feature: Feature, folder: str) -> TrainingArguments:
+    return TrainingArguments(output_dir=folder, report_to=["none"], **feature.arguments)
+
+
+def refusals(feature: Feature, backend: str, device: str, args: Any) -> list[Refusal]:
+    """Why a feature cannot be had there; [] when it can."""
+    return [refusal for refusal in REFUSALS if refusal.applies(args, backend, device)]
+
+
+def reason(feature: Feature, backend: str, device: str, args: Any) -> str | None:
+    """The first reason against a feature in words, or None."""
+    found = refusals(feature, backend, device, args)
+    if found:
+        return found[0].why
+    if feature.processes > 1 and backend not in PARALLEL:
+        return "it is not in this release yet"
+    return None
+
+
+def table() -> list[tuple[Feature, dict[str, dict[str, str | None]]]]:
+    """Every feature with, by framework and device, the reason against it or None."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for feature in FEATURES:
+            args = arguments_of(feature, folder)
+            rows.append(
+                (
+                    feature,
+                    {b: {device: reason(feature, b, device, args) for device in DEVICES[b]} for b in NAMES},
+                )
+            )
+    return rows
+
+
+def cell(by_device: dict[str, str | None]) -> str:
+    """One framework's answer: devices that can, those that cannot, and why."""
+    reasons = {device: why for device, why in by_device.items() if why}
+    if not reasons:
+        return "yes"
+    if len(reasons) == len(by_device) and len(set(reasons.values())) == 1:
+        return f"no: {next(iter(reasons.values()))}"
+    texts: dict[str, list[str]] = {}
+    for device, why in reasons.items():
+        texts.setdefault(why, []).append(device)
+    return "; ".join(f"not on {', '.join(devices)}: {why}" for why, devices in texts.items())
+
+
+def asked_by(feature: Feature) -> str:
+    words = [f"`{name}={value!r}`" for name, value in feature.arguments.items()]
+    return ", ".join(words + ["a launcher"] * (feature.processes > 1)) or "-"
+
+
+OPENING = """# What works where
+
+Made from the refusals that the arguments have (`python -m oneloop.arguments.capabilities`) and checked by the
+test-suite, which asks every feature of every framework on the CPU: what is "yes" there trains, what is "no" refuses in
+these words. `oneloop doctor` says the same of your machine.
+
+Accelerators go through the same code as the CPU, but the test-suite has run on CPUs alone: for {others} a "yes" means
+that the code is there and nothing refuses.
+
+"""
+
+
+def render() -> str:
+    """The page as text."""
+    others = ", ".join(sorted({device for devices in DEVICES.values() for device in devices} - {"cpu"}))
+    lines = [f"| | asked for by | {' | '.join(TITLES[name] for name in NAMES)} |", "|---" * (2 + len(NAMES)) + "|"]
+    for feature, answers in table():
+        cells = [cell(answers[name]) for name in NAMES]
+        lines.append(f"| {feature.title} | {asked_by(feature)} | {' | '.join(cells)} |")
+    return OPENING.format(others=others) + "\n".join(lines) + "\n"
+
+
+def main(words: list[str]) -> int:
+    return keep(PAGE, render(), "oneloop.arguments.capabilities", words)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

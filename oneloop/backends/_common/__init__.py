@@ -1,0 +1,1 @@
+"""What the backends share. No framework is imported here."""

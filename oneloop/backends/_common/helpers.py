@@ -1,0 +1,204 @@
+"""What the backends share: walks over nested values, calls of a model, and checks of names and shapes. No framework."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from ...errors import ArgumentError, CheckpointError, DataError, MissingPackageError, ModelError
+
+# -- nested values
+
+
+def map_tensors(value: Any, is_tensor: Callable[[Any], bool], function: Callable[[Any], Any]) -> Any:
+    """The same nesting of dicts, lists and tuples with the function applied to every tensor."""
+    if is_tensor(value):
+        return function(value)
+    if isinstance(value, dict):
+        return type(value)({key: map_tensors(inner, is_tensor, function) for key, inner in value.items()})
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(map_tensors(inner, is_tensor, function) for inner in value)
+    return value
+
+
+def split(value: Any, parts: int, rows: int, is_array: Callable[[Any], bool]) -> list[Any]:
+    """A batch cut into parts along its first axis; values without that axis are shared by all parts."""
+    edges = [rows * part // parts for part in range(parts + 1)]
+    if isinstance(value, dict):
+        columns = {key: split(inner, parts, rows, is_array) for key, inner in value.items()}
+        return [type(value)({key: column[part] for key, column in columns.items()}) for part in range(parts)]
+    if isinstance(value, (tuple, list)):
+        inners = [split(inner, parts, rows, is_array) for inner in value]
+        return [type(value)(column[part] for column in inners) for part in range(parts)]
+    if is_array(value) and len(value.shape) > 0 and value.shape[0] == rows:
+        return [value[start:end] for start, end in zip(edges, edges[1:])]
+    return [value] * parts
+
+
+# -- calls of a model
+
+
+def parameter_names(function: Any) -> list[str] | None:
+    """Names that a model's forward function accepts; None when it takes anything (only *args or **kwargs)."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)] or None
+
+
+def label_names(names: list[str] | None) -> list[str]:
+    """Which of a model's parameters are its labels."""
+    names = names or []
+    if "start_positions" in names and "end_positions" in names:
+        return ["start_positions", "end_positions"]
+    return [name for name in names if "label" in name] or ["labels"]
+
+
+def call(model: Callable, inputs: Any) -> Any:
+    """A mapping by names, a tuple or list by positions, anything else as the only argument."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, (list, tuple)):
+        return model(*inputs)
+    return model(inputs)
+
+
+def explain_call(model: Any, forward: Any, is_defined: bool, inputs: Any, error: Exception) -> None:
+    """An error in words when it was the call that failed, and not something in the model."""
+    name = getattr(forward, "__name__", "forward").replace("_forward_unimplemented", "forward")  # torch's own
+    if not is_defined:
+        raise ModelError(f"{type(model).__name__} has no {name} method. Define {name}(self, ...).") from error
+    signature = inspect.signature(forward)
+    named = isinstance(inputs, Mapping)
+    try:
+        if named:
+            signature.bind(**inputs)
+        else:
+            signature.bind(*(inputs if isinstance(inputs, (list, tuple)) else (inputs,)))
+    except TypeError as reason:
+        has = f"the columns {', '.join(inputs)}" if named else f"{len(inputs)} elements without names"
+        raise DataError(
+            f"the model's {name} cannot take this batch: {reason}. The batch has {has}; {type(model).__name__}.{name} "
+            f"takes {', '.join(signature.parameters)}. Give the samples the columns it needs (text and None are not "
+            "turned into arrays), leave remove_unused_columns on, or pass a data_collator that makes such batches."
+        ) from error
+
+
+# -- exports
+
+
+def arrays(outputs: Any, to_numpy: Callable[[Any], Any]) -> list[Any]:
+    """What a model returned as a flat list of arrays; to_numpy gives None for what is no tensor."""
+    array = to_numpy(outputs)
+    if array is not None:
+        return [array]
+    values = outputs.values() if isinstance(outputs, Mapping) else outputs
+    return [inner for value in values if value is not None for inner in arrays(value, to_numpy)]
+
+
+def compare_outputs(expected: list[Any], found: list[Any], tolerance: float = 1e-4) -> None:
+    """An exported model that computes something else than the model is an error."""
+    close = len(expected) == len(found) and all(
+        one.shape == other.shape and np.allclose(one, other, rtol=tolerance, atol=tolerance)
+        for one, other in zip(expected, found)
+    )
+    if not close:
+        raise ModelError(
+            "the exported model does not compute what the model does: something in its forward depends on Python "
+            "values that the export has frozen. Use tensor operations there, or an input_spec that fixes the sizes."
+        )
+
+
+# -- checkpoints
+
+
+def some(names: list[str], between: str = ", ", limit: int = 6) -> str:
+    """The first names of a list, and how many there are."""
+    return between.join(names[:limit]) + (f"{between}... ({len(names)} in all)" if len(names) > limit else "")
+
+
+def check_fit(stored: Mapping[str, Any], own: Mapping[str, Any], source: str) -> None:
+    """Weights of a file against those of the model: every name and shape that does not fit, in one error."""
+    missing = [name for name in own if name not in stored]
+    extra = [name for name in stored if name not in own]
+    shapes = [
+        f"{name} is {tuple(stored[name].shape)}, the model wants {tuple(own[name].shape)}"
+        for name in stored
+        if name in own and tuple(stored[name].shape) != tuple(own[name].shape)
+    ]
+    if missing or extra or shapes:
+        problems = [f"missing: {some(missing)}"] * bool(missing)
+        problems += [f"not in the model: {some(extra)}"] * bool(extra) + [some(shapes, "; ")] * bool(shapes)
+        raise CheckpointError(
+            f"the weights in {source} do not fit the model: {'; '.join(problems)}. Build the model that they were "
+            "saved from, or leave resume_from_checkpoint out."
+        )
+
+
+def check_optimizer_fit(stored: set[str], own: set[str], source: str) -> None:
+    """The parameters that an optimizer state is for against those of this run's optimizer."""
+    if stored != own:
+        raise CheckpointError(
+            f"the optimizer state in {source} is for other parameters. Only there: "
+            f"{some(sorted(stored - own)) or 'none'}; only in this run: {some(sorted(own - stored)) or 'none'}. Use "
+            "the same model and the same frozen layers, or train(resume_from_checkpoint=None) with the weights loaded "
+            "by hand."
+        )
+
+
+# -- optimizers
+
+
+def optimizer_options(text: Any) -> dict[str, Any]:
+    """optim_args with values of their types: "key=value, key=value", or a dict."""
+    return {key: typed(value) for key, value in options_from_text(text).items()}
+
+
+def options_from_text(text: Any) -> dict[str, str]:
+    """optim_args: "key=value, key=value", or a dict."""
+    if not text:
+        return {}
+    if isinstance(text, dict):
+        return {key: str(value) for key, value in text.items()}
+    pairs = [pair.strip() for pair in text.replace(" ", "").split(",") if pair.strip()]
+    if any("=" not in pair for pair in pairs):
+        raise ArgumentError(f"optim_args={text!r} should read 'name=value,name=value'")
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def typed(text: str) -> Any:
+    """A value of optim_args: a truth value, None, a number, a tuple "(a|b)", or a text."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text.lower() == "none":
+        return None
+    if text.startswith("(") and text.endswith(")"):
+        return tuple(typed(part) for part in text[1:-1].split("|"))
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def from_package(name: str, module: str, attribute: str, argument: str) -> Any:
+    """An optimizer class of another package."""
+    if find_spec(module.split(".")[0]) is None:
+        raise MissingPackageError(f"optim={argument!r} needs the package {name}: pip install {name}")
+    found = __import__(module, fromlist=[attribute])
+    return getattr(found, attribute)
+
+
+# -- optimizers
+
+
+def parameter_groups(named: list[tuple[str, Any]], decay: set[str], weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups: with and without weight decay. Empty ones are left out; without decay one is enough, and quicker."""
+    if not weight_decay:
+        return [{"params": [p for _, p in named], "weight_decay": 0.0}]
+    groups = [
+        {"params": [p for name, p in named if name in decay], "weight_decay": weight_decay},
+        {"params": [p for name, p in named if name not in decay], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

@@ -1,0 +1,124 @@
+"""Data sets of mindspore.dataset, for the backends whose tensors are MindSpore's; the package is not imported."""
+
+import functools
+import logging
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...compat import mode
+from ...data.columns import ColumnFilter
+from ...errors import DataError
+
+logger = logging.getLogger(__name__)
+
+
+class Pipeline:
+    """A data set of mindspore.dataset as something to walk through: dicts of arrays, shuffled anew in each epoch.
+
+    A pipeline that is iterated again repeats its order, so its seed is set to that of the epoch before.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.seed: int | None = None
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        if self.seed is not None:
+            seed_pipelines(self.seed)
+        return self.source.create_dict_iterator(num_epochs=1, output_numpy=True)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (row for row in self.rows())  # an iterator of MindSpore's that is asked again at its end is an error
+
+    def __len__(self) -> int:
+        """Samples, not batches."""
+        return self.source.get_dataset_size() * self.source.get_batch_size()
+
+
+def seed_pipelines(value: int) -> None:
+    """The seed of mindspore.dataset, whose own function for it would seed Python and NumPy as well."""
+    if "mindspore.dataset" in sys.modules:
+        streams = random.getstate(), np.random.get_state()
+        sys.modules["mindspore.dataset"].config.set_seed(value % 2**32)
+        random.setstate(streams[0])
+        np.random.set_state(streams[1])
+
+
+def is_pipeline(value: Any) -> bool:
+    """A data set of mindspore.dataset, found without importing that package, which takes a while."""
+    return any(
+        base.__name__ == "Dataset" and base.__module__.startswith("mindspore.dataset.") for base in type(value).__mro__
+    )
+
+
+def is_iterator(value: Any) -> bool:
+    """What create_dict_iterator and its like return."""
+    return any(base.__module__ == "mindspore.dataset.engine.iterators" for base in type(value).__mro__)
+
+
+def makes_batches(source: Any) -> bool:
+    """Whether a step of the pipeline puts samples together."""
+    if any("Batch" in base.__name__ and base.__module__.startswith("mindspore.") for base in type(source).__mro__):
+        return True
+    return any(makes_batches(child) for child in getattr(source, "children", ()))
+
+
+def is_sharded(source: Any) -> bool:
+    """Whether a pipeline gives each process its own part: some step of it was given num_shards."""
+    for part in (source, getattr(source, "sampler", None)):
+        if (getattr(part, "num_shards", None) or 1) > 1:
+            return True
+    return any(is_sharded(child) for child in getattr(source, "children", ()))
+
+
+def leave_size_to(source: Any, batch_size: int) -> None:
+    """A pipeline that makes batches, and the batch size of the arguments: both at once fit no model.
+
+    MindNLP's Trainer takes such batches as they are, whatever the arguments say, and its scripts count on it.
+    """
+    own = source.get_batch_size()
+    if batch_size == 1:
+        return
+    if mode.follows("mindnlp"):
+        if batch_size != own:
+            _say_size_aside(own, batch_size)
+        return
+    raise DataError(
+        f"the data set is already batched (dataset.batch() gives {own} samples at a time), and the batch size in the "
+        f"arguments is {batch_size}: batches of batches fit no model. Set per_device_train_batch_size and "
+        "per_device_eval_batch_size to 1, which passes its batches through, or leave dataset.batch() out."
+    )
+
+
+@functools.cache
+def _say_size_aside(own: int, batch_size: int) -> None:
+    """Once for each pair: an evaluation comes again and again."""
+    logger.warning(
+        "The data set makes batches of %d itself; the batch size in the arguments, %d, is left aside, as MindNLP does.",
+        own,
+        batch_size,
+    )
+
+
+def say_workers_aside(workers: int) -> None:
+    if workers:
+        logger.warning(
+            "dataloader_num_workers=%d is left aside: a data set of mindspore.dataset has workers of its own "
+            "(num_parallel_workers).",
+            workers,
+        )
+
+
+def passing(collate: Any) -> Callable[[Sequence[Any]], Any]:
+    """The collator of batches that pass as they are: no more than the columns that the model does not take is gone."""
+    if isinstance(collate, ColumnFilter):
+        return ColumnFilter(_first, collate.keep, collate.on_first)
+    return _first
+
+
+def _first(samples: Sequence[Any]) -> Any:
+    return samples[0]

@@ -1,0 +1,55 @@
+"""What the processes of a run say to each other, where a framework can do no more than gather and spread arrays."""
+
+import math
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...distributed.world import Team
+
+_WORD = np.int32  # the smallest type that all frameworks send
+
+
+class Messages(Team):
+    """A team over two exchanges of arrays, which a backend brings: values travel as bytes, padded to the longest."""
+
+    def gather(self, array: np.ndarray) -> list[np.ndarray]:
+        """The arrays of all processes, by rank: float64 or int32, with one axis, and equally long everywhere."""
+        raise NotImplementedError
+
+    def spread(self, array: np.ndarray) -> np.ndarray:
+        """The main process's array (int32, with one axis) in all of them; those of the others are as long."""
+        raise NotImplementedError
+
+    def compare(self, numbers: Sequence[float]) -> list[list[float]]:
+        return [of_rank.tolist() for of_rank in self.gather(np.array(numbers, dtype=np.float64))]
+
+    def everyone(self, value: Any) -> list[Any]:
+        words = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        sizes = [int(size) for (size,) in self.compare([len(words)])]
+        every = self.gather(_padded(words, max(sizes)))
+        return [_value(array, size) for array, size in zip(every, sizes, strict=True)]
+
+    def to_main(self, value: Any) -> list[Any] | None:
+        every = self.everyone(value)
+        return every if self.is_main else None
+
+    def from_main(self, value: Any) -> Any:
+        words = pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if self.is_main else b""
+        size = int(self.compare([len(words)])[0][0])
+        return _value(self.spread(_padded(words, size)), size)
+
+    def meet(self) -> None:
+        self.compare([0.0])
+
+
+def _padded(words: bytes, size: int) -> np.ndarray:
+    array = np.zeros(math.ceil(size / _WORD().itemsize), dtype=_WORD)
+    array.view(np.uint8)[: len(words)] = np.frombuffer(words, dtype=np.uint8)
+    return array
+
+
+def _value(array: np.ndarray, size: int) -> Any:
+    return pickle.loads(np.ascontiguousarray(array).view(np.uint8)[:size].tobytes())

@@ -1,0 +1,70 @@
+"""Which worker on this machine has died: MindSpore does not say, and msrun's switchboard misses it half a minute later.
+
+Workers of one msrun write their signs of life into a directory that they find by their launcher. A thread looks at
+those of the others. It can only tell: the main thread waits inside an exchange until msrun ends the process.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+
+from ...distributed.heartbeat import LifeSigns
+
+logger = logging.getLogger(__name__)
+
+EVERY = 1.0  # seconds
+
+
+class Neighbours:
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.folder = _meeting_place()
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self.signs = LifeSigns(rank, size, 10 * EVERY, self._write, self._read)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="oneloop-neighbours", daemon=True)
+        self._thread.start()
+
+    def _write(self, key: str, text: str) -> None:
+        unfinished = self.folder / f".{key}.{self.rank}"
+        unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, self.folder / key)
+
+    def _read(self, key: str) -> str | None:
+        with contextlib.suppress(OSError):
+            return (self.folder / key).read_text(encoding="utf-8")
+        return None
+
+    def _run(self) -> None:
+        while not self._stopped.wait(EVERY):
+            name = self.signs.seen_lost()
+            if name:
+                logger.error(
+                    "%s. This process (%d of %d) cannot go on alone: msrun ends it as soon as its switchboard misses "
+                    "the other. What was saved before is whole: start all processes again with "
+                    "resume_from_checkpoint=True.",
+                    name,
+                    self.rank,
+                    self.size,
+                )
+                return
+
+    def close(self) -> None:
+        self._stopped.set()
+        self._thread.join(2 * EVERY)
+        self.signs.stop()
+        if all('"left"' in (self._read(str(rank)) or "") for rank in range(self.size)):  # the last one
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _meeting_place() -> Path:
+    """One for each start of msrun: a number that comes again has another start."""
+    launcher = os.getppid()
+    began = ""
+    with contextlib.suppress(OSError, IndexError):
+        began = Path(f"/proc/{launcher}/stat").read_text().rpartition(")")[2].split()[19]
+    return Path(tempfile.gettempdir()) / f"oneloop-{os.getuid()}-{launcher}-{began}"

@@ -1,0 +1,11 @@
+"""Checkpoints of other trainers on MindSpore: their weights can be read, the rest of a run cannot."""
+
+from .._common.unsupported import ForeignRefused
+
+_refused = ForeignRefused(
+    "on MindSpore cannot go on from it. Load its weights into the model by hand, and start a new run."
+)
+load_weights = _refused.load_weights
+load_optimizer = _refused.load_optimizer
+scheduler_state = _refused.scheduler_state
+scaler_state = _refused.scaler_state

@@ -1,0 +1,13 @@
+"""Checkpoints of other trainers: their optimizer files are pickles of PyTorch's, which mindtorch cannot be trusted to
+read; they are refused in words."""
+
+from .._common.unsupported import ForeignRefused
+
+_refused = ForeignRefused(
+    "under mindnlp can go on from checkpoints of oneloop alone. Load its weights with from_pretrained, and start a new "
+    "run."
+)
+load_weights = _refused.load_weights
+load_optimizer = _refused.load_optimizer
+scheduler_state = _refused.scheduler_state
+scaler_state = _refused.scaler_state

@@ -1,0 +1,196 @@
+"""Saves in the background: one at a time, and no error is ever lost."""
+
+import contextlib
+import errno
+import logging
+import mmap
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import CheckpointError
+from .safetensors_io import Raw
+
+logger = logging.getLogger(__name__)
+
+# The disk is full, read-only or gone: nothing that stopping the run would mend.
+DISK_TROUBLE = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.ESTALE,
+    errno.EEXIST,  # a file where the directory was
+    errno.EBUSY,
+    errno.EFBIG,
+    errno.ENODEV,
+    errno.ENXIO,
+    errno.ENOTCONN,  # what is left of a file system whose server has gone
+    errno.ETIMEDOUT,
+}
+
+
+def _stepped_back(run: Callable[..., None], *work: Any) -> None:
+    """Run in a thread that lets training go first where cores are scarce. Linux gives every thread a niceness of its
+    own; elsewhere it is that of the whole process, and stays."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + 10)
+    run(*work)
+
+
+def _touch(arrays: list[np.ndarray]) -> None:
+    """Write to every page, so that each gets memory of its own; in pieces, to leave the interpreter to others."""
+    for array in arrays:
+        for start in range(0, array.size, 2**20):
+            array[start : start + 2**20 : mmap.PAGESIZE] = 0
+
+
+class Saver:
+    """Runs a job in a thread. A second job waits for the first, aloud; an error of a job is raised at the next use."""
+
+    def __init__(self, record: Callable[..., None] = lambda event, **facts: None) -> None:
+        self._record = record  # takes what the run's page should tell
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._finished: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self.waits = 0  # saves that had to wait for the one before
+        self.failures = 0  # saves that the disk did not take
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def submit(
+        self,
+        job: Callable[[], None],
+        then: Callable[[], None],
+        otherwise: Callable[[], None],
+        background: bool,
+        what: str,
+    ) -> None:
+        """Run job; the main thread calls `then` once it has ended well, `otherwise` when the disk refused it."""
+        self.wait(what)
+        if not background:
+            self._run(job, then, otherwise, what)
+            self._raise()
+            return
+        work = (self._run, job, then, otherwise, what)
+        self._thread = threading.Thread(target=_stepped_back, args=work, name="oneloop-save", daemon=False)
+        self._thread.start()
+
+    def _run(self, job: Callable[[], None], then: Callable[[], None], otherwise: Callable[[], None], what: str) -> None:
+        try:
+            job()
+        except OSError as error:
+            self.refused(error, what)
+            with self._lock:
+                self._finished.append(otherwise)
+        except BaseException as error:
+            self._error = error
+        else:
+            with self._lock:
+                self._finished.append(then)
+
+    def refused(self, error: OSError, what: str) -> None:
+        """The disk did not take a save: the run goes on, aloud. Any other error is kept for the next use."""
+        if error.errno not in DISK_TROUBLE:
+            self._error = error
+            return
+        self.failures += 1
+        self._record("save_failed", what=os.path.basename(what), error=error.strerror or type(error).__name__)
+        logger.error(
+            "%s was NOT saved: %s. The run goes on, and the checkpoint before it is untouched. Free some space or mend "
+            "the disk; the next save tries again.",
+            what,
+            error,
+        )
+
+    def wait(self, what: str | None = None) -> None:
+        """Return when nothing is being written. A wait for the sake of another save is said aloud."""
+        if self.busy:
+            started = time.perf_counter()
+            assert self._thread is not None
+            self._thread.join()
+            seconds = time.perf_counter() - started
+            if what is not None and seconds >= 0.05:  # less is not felt
+                self.waits += 1
+                self._record("save_waited", what=os.path.basename(what), seconds=round(seconds, 3))
+                logger.log(
+                    logging.WARNING if self.waits == 1 else logging.INFO,  # once is enough to be heard
+                    "%s waited %.1f s for the save before it. Saves come faster than the disk takes them: raise "
+                    "save_steps to keep training from waiting.",
+                    what,
+                    seconds,
+                )
+        self._raise()
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise CheckpointError(f"a checkpoint could not be written: {error}") from error
+
+    @property
+    def has_news(self) -> bool:
+        """Something has ended, well or not, that the main thread should hear of."""
+        return bool(self._finished) or self._error is not None
+
+    def settle(self, tell: Callable[[], None]) -> None:
+        """Let a save under way finish, on the way out of a run; an error of it is said and does not hide another."""
+        try:
+            self.wait()
+            tell()
+        except Exception as error:
+            logger.error("%s", error)
+
+    def poll(self) -> list[Callable[[], None]]:
+        """What is to be done, by the main thread, for saves that have ended since the last call."""
+        self._raise()
+        if not self._finished:
+            return []
+        with self._lock:
+            finished, self._finished = self._finished, []
+        return finished
+
+
+class Buffers:
+    """Copies of tensors in memory that is used again for every save."""
+
+    # New memory costs several times what the copy into it does: below this, neither is felt.
+    WORTH_PREPARING = 64 * 2**20
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] = {}
+        self._preparing: threading.Thread | None = None
+
+    def prepare(self, rooms: dict[str, Any], raw: Callable[[Any], Raw]) -> None:
+        """Take these buffers, and have the system find their memory in the background, before the first save does."""
+        raws = [raw(room) for room in rooms.values()]
+        arrays = [np.frombuffer(each.data, np.uint8) for each in raws if each.size]
+        if sum(array.nbytes for array in arrays) < self.WORTH_PREPARING:
+            return
+        self._kept.update(rooms)
+        self._preparing = threading.Thread(
+            target=_stepped_back, args=(_touch, arrays), name="oneloop-buffers", daemon=True
+        )
+        self._preparing.start()
+
+    def copy(self, tensors: dict[str, Any], copy_to: Callable[[Any, Any], Any]) -> dict[str, Any]:
+        """copy_to(tensor, buffer or None) returns the buffer that holds the copy."""
+        if self._preparing is not None:
+            self._preparing.join()
+            self._preparing = None
+        copies = {name: copy_to(tensor, self._kept.get(name)) for name, tensor in tensors.items()}
+        self._kept.update(copies)
+        return copies

@@ -1,0 +1,1 @@
+"""Checkpoints of other frameworks and other trainers."""

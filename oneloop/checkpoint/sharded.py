@@ -1,0 +1,115 @@
+"""A checkpoint that several processes write: each its own files, one of them the manifest.
+
+All of them see the staged directory. A process that has written its files leaves a note there with their facts; the one
+that commits waits for the notes of the others, takes them away, and writes the manifest.
+"""
+
+import contextlib
+import errno
+import json
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ..distributed.world import Team
+from . import contents as whole
+from .contents import Contents, split
+from .safetensors_io import Raw
+
+KINDS = ("model", "optimizer")
+_LOOK = 0.02  # seconds between two looks for notes
+_GRACE = 30.0  # seconds that the others have left once the run is on its way out with an error
+
+
+def _note(stage: Path, rank: int) -> Path:
+    return stage / f".part-{rank:05d}.json"
+
+
+def leave_note(stage: Path, rank: int, facts: dict[str, Any] | None, error: BaseException | None = None) -> None:
+    """Say that this process's files are written, or that they will not be. The note appears whole."""
+    number = getattr(error, "errno", None) or (errno.EIO if error is not None else 0)
+    text = json.dumps({"facts": facts, "errno": number, "error": "" if error is None else str(error)})
+    unfinished = stage / f".part-{rank:05d}.partial"
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.rename(_note(stage, rank))
+
+
+def collect(stage: Path, ranks: range, timeout: float, leaving: threading.Event) -> dict[str, Any]:
+    """The facts of all files that these processes wrote, once all are done; an error when one of them is not."""
+    found: dict[str, Any] = {}
+    end, left = time.monotonic() + timeout, False
+    for rank in ranks:
+        path = _note(stage, rank)
+        while not path.exists():
+            if leaving.is_set() and not left:
+                end, left = min(end, time.monotonic() + _GRACE), True
+            if time.monotonic() > end:
+                raise OSError(errno.ETIMEDOUT, f"process {rank} has not written its part", str(stage))
+            time.sleep(_LOOK)
+        note = json.loads(path.read_text(encoding="utf-8"))
+        if note["facts"] is None:
+            raise OSError(note["errno"], f"process {rank} could not write its part: {note['error']}", str(stage))
+        found |= note["facts"]
+        path.unlink()
+    return found
+
+
+def number_files(contents: Contents, team: Team) -> int:
+    """Give the tensor files of all processes names that count on from one to the next, and the main process the index
+    of all; the bytes that all of them write."""
+    for kind in KINDS:
+        tensors, metadata = _take(contents, kind)
+        shards = [shard for shard in split(tensors, whole.SHARD_BYTES) if shard]
+        every = team.everyone([{name: raw.size for name, raw in shard.items()} for shard in shards])
+        count, first = sum(map(len, every)), sum(map(len, every[: team.rank]))
+        places: dict[str, str] = {}
+        sizes = [shard for of_rank in every for shard in of_rank]
+        for i, shard in enumerate(sizes):
+            places |= dict.fromkeys(shard, _file(kind, i, count))
+        for i, shard in enumerate(shards, first):
+            contents.tensors[_file(kind, i, count)] = (shard, metadata)
+        if count > 1 and team.is_main:
+            total = sum(sum(shard.values()) for shard in sizes)
+            index = {"metadata": {"total_size": total}, "weight_map": places}
+            contents.add_json(f"{kind}.safetensors.index.json", index)
+    return sum(team.everyone(contents.size))
+
+
+def _file(kind: str, i: int, count: int) -> str:
+    return f"{kind}.safetensors" if count == 1 else f"{kind}-{i + 1:05d}-of-{count:05d}.safetensors"
+
+
+def _take(contents: Contents, kind: str) -> tuple[dict[str, Raw], dict[str, str]]:
+    """All tensors of a kind, out of the contents."""
+    mine = re.compile(rf"{kind}(-\d{{5}}-of-\d{{5}})?\.safetensors")
+    tensors: dict[str, Raw] = {}
+    metadata: dict[str, str] = {}
+    for name in [name for name in contents.tensors if mine.fullmatch(name)]:
+        found, metadata = contents.tensors.pop(name)
+        tensors |= found
+    contents.texts.pop(f"{kind}.safetensors.index.json", None)
+    return tensors, metadata
+
+
+def files_of(path: Path, kind: str) -> list[Path]:
+    """The tensor files of a kind in a checkpoint; [] where there are none."""
+    index = path / f"{kind}.safetensors.index.json"
+    if index.is_file():
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return [path / name for name in sorted(set(places.values()))]
+    single = path / f"{kind}.safetensors"
+    return [single] if single.is_file() else []
+
+
+def write_part(stage: Path, rank: int, contents: Contents, size: int) -> None:
+    """The work of a process that does not commit."""
+    try:
+        whole.room_for(stage, size)
+        facts = contents.write(stage)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            leave_note(stage, rank, None, error)
+        raise
+    leave_note(stage, rank, facts)

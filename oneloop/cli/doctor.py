@@ -1,0 +1,100 @@
+"""oneloop doctor: which frameworks are here, on which devices, and what each can do.
+
+Every framework is asked in a process of its own: one that cannot even be imported says so, and two that do not like
+each other do not meet.
+"""
+
+import json
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any
+
+from ..arguments import capabilities
+from ..backends import NAMES
+
+PACKAGES = {
+    "torch": ("torch",),
+    "paddle": ("paddlepaddle", "paddlepaddle-gpu", "paddlepaddle-xpu"),
+    "mindspore": ("mindspore",),
+}
+
+
+def installed(name: str) -> str | None:
+    """The version of a framework's package."""
+    for package in PACKAGES[name]:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def ask(name: str, timeout: float = 120.0) -> dict[str, Any]:
+    """What a framework says of itself: {"devices": {kind: count}} or {"error": text}."""
+    code = f"import sys; from oneloop.cli.doctor import answer; answer({name!r})"
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return {"error": f"it did not answer within {timeout:.0f} s"}
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return {"error": lines[-1] if lines else f"it ended with status {done.returncode}"}
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def answer(name: str) -> None:
+    """In the process of its own: print what the framework says."""
+    from ..backends import load
+
+    devices = load(name).devices
+    counts = {kind: devices.available(kind) for kind in capabilities.DEVICES[name]}
+    print(json.dumps({"devices": {kind: count for kind, count in counts.items() if count}}))
+
+
+def run(as_json: bool = False) -> int:
+    """Print the findings; 0 when at least one framework can train."""
+    found: dict[str, Any] = {}
+    for name in NAMES:
+        known = installed(name)
+        if known is None or find_spec(name) is None:
+            found[name] = {"version": None, "install": f"pip install 'oneloop[{name}]'"}
+        else:
+            found[name] = {"version": known, **ask(name)}
+    rows = capabilities.table()
+    for name, facts in found.items():
+        facts["cannot"] = {
+            feature.title: {kind: why for kind, why in answers[name].items() if why and kind in facts["devices"]}
+            for feature, answers in rows
+            if "devices" in facts and any(answers[name][kind] for kind in facts["devices"])
+        }
+    usable = any("devices" in facts for facts in found.values())
+    if as_json:
+        print(json.dumps({"python": platform.python_version(), "frameworks": found}, indent=2))
+    else:
+        print("\n".join(_text(found, len(rows))))
+    return 0 if usable else 1
+
+
+def _text(found: dict[str, Any], features: int) -> list[str]:
+    lines = [f"Python {platform.python_version()}, oneloop {version('oneloop')}"]
+    for name, facts in found.items():
+        title = capabilities.TITLES[name]
+        if facts["version"] is None:
+            lines += ["", f"{title}: not installed ({facts['install']})"]
+            continue
+        lines += ["", f"{title} {facts['version']}"]
+        if "error" in facts:
+            lines.append(f"  cannot be used: {facts['error']}")
+            continue
+        devices = ", ".join(f"{kind} ({count})" for kind, count in facts["devices"].items())
+        lines += [f"  devices: {devices}", f"  can do: {features - len(facts['cannot'])} of {features} features"]
+        for feature, reasons in facts["cannot"].items():
+            lines += [f"  cannot, on {kind}: {feature}: {why}" for kind, why in reasons.items()]
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(run("--json" in sys.argv[1:]))

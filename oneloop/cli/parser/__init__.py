@@ -1,0 +1,243 @@
+"""Dataclasses from the command line, a dict, a JSON file or a YAML file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...errors import ArgumentError, OneloopError, UnknownArgumentError
+from . import files
+from .help import NOTE, FieldAction, HelpFormatter, NegationAction, describe, summary
+from .options import Option, collect, nearest, spellings
+
+__all__ = ["ArgumentParser", "HfArgumentParser", "PdArgumentParser"]
+
+# Opens the words of one source (an args file, then the command line), so that a later source beats an earlier one.
+_SOURCE = "--oneloop-args-source"
+_NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?$|-inf$")
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """An argparse parser with an option for every field, and every alias, of the dataclasses it is given.
+
+    Takes dataclasses one by one or as one list or tuple; other keywords go to `argparse.ArgumentParser`. Only what is
+    really given reaches a dataclass's constructor: defaults stay with the dataclass.
+    """
+
+    def __init__(self, *classes: Any, dataclass_types: Any = None, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", HelpFormatter)
+        kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("epilog", NOTE)
+        super().__init__(**kwargs)
+        # argparse before 3.14 takes -1e-5 for an option.
+        self._negative_number_matcher = _NEGATIVE_NUMBER
+        self.dataclass_types = _flatten(classes) + _flatten([] if dataclass_types is None else [dataclass_types])
+        self._fields: dict[str, Option] = {option.name: option for option in collect(self.dataclass_types)}
+        self._add_fields()
+        self.add_argument(_SOURCE, action=_SourceAction, help=argparse.SUPPRESS, default=argparse.SUPPRESS)
+
+    def _add_fields(self) -> None:
+        groups: dict[tuple[type, str], Any] = {}
+        for option in self._fields.values():
+            heading = option.metadata.get("group") or ""
+            key = (option.owner, heading)
+            if key not in groups:
+                title = f"{option.owner.__name__} / {heading}" if heading else option.owner.__name__
+                first = all(owner is not option.owner for owner, _ in groups)
+                groups[key] = self.add_argument_group(title, summary(option.owner) if first else None)
+            shown = argparse.SUPPRESS if option.is_alias or option.hidden else None
+            common = {"dest": option.name, "option": option}
+            try:
+                groups[key].add_argument(
+                    *option.flags, action=FieldAction, nargs=option.type.nargs, help=shown, **common
+                )
+            except argparse.ArgumentError as error:
+                raise ArgumentError(
+                    f"{option.owner.__name__}.{option.field.name} wants an option that the parser has already "
+                    f"({error}). Rename the field, or pass add_help=False if it is to replace --help."
+                ) from error
+            no = f"no_{option.name}"
+            if option.type.is_switch and not option.name.startswith("no_") and no not in self._fields:
+                hidden = argparse.SUPPRESS
+                groups[key].add_argument(*spellings(no), action=NegationAction, nargs=0, help=hidden, **common)
+
+    def format_help(self) -> str:
+        # Here and not in the constructor: defaults may be made by functions, and most runs never show any help.
+        for action in self._actions:
+            if isinstance(action, FieldAction) and action.help is not argparse.SUPPRESS:
+                action.help = describe(action.option)
+        return super().format_help()
+
+    def parse_args_into_dataclasses(
+        self,
+        args: Sequence[str] | None = None,
+        return_remaining_strings: bool = False,
+        look_for_args_file: bool = True,
+        args_filename: str | os.PathLike | None = None,
+        args_file_flag: str | None = None,
+    ) -> tuple[Any, ...]:
+        """One instance per dataclass, in their order, from the command line (or `args`).
+
+        Before the command line, and beaten by it, come the words of args files: `args_filename`, or else
+        (`look_for_args_file`) the file named like the script with the suffix `.args`; then those that the command line
+        names with `args_file_flag`, which may be given repeatedly. Options added with `add_argument` follow
+        as a namespace; with `return_remaining_strings`, unknown words come last as a list instead of being an error.
+        """
+        words = sys.argv[1:] if args is None else args
+        try:
+            sources = files.read_sources(words, look_for_args_file, args_filename, args_file_flag)
+            namespace, rest = self.parse_known_args(_join(sources))
+            if rest and not return_remaining_strings:
+                self.error(self._unknown_words(rest, sources))
+            made = self._build(self._take(namespace), "option", "--")
+        except OneloopError as error:
+            self.error(str(error))
+        extra = [namespace] if vars(namespace) else []
+        return (*made, *extra, rest) if return_remaining_strings else (*made, *extra)
+
+    def parse_dict(self, args: Mapping[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
+        """One instance per dataclass from a dict of names (or aliases) and values; an unknown key is an error."""
+        return tuple(self._build(self._from_data(args, allow_extra_keys), "key"))
+
+    def parse_json_file(self, json_file: str | os.PathLike, allow_extra_keys: bool = False) -> tuple[Any, ...]:
+        """One instance per dataclass from a JSON file that holds one object; see parse_dict."""
+        return self._parse_file(json_file, files.read_json(json_file), allow_extra_keys)
+
+    def parse_json_file_and_cmd_lines(self, return_remaining_strings: bool = False) -> tuple[Any, ...]:
+        """From `script.py settings.json --option value ...`: what the command line says beats the file."""
+        if len(sys.argv) < 2 or not sys.argv[1].endswith(".json"):
+            self.error("the first word has to be a JSON file with arguments: script.py settings.json --option value")
+        try:
+            stored = self._from_data(files.read_json(sys.argv[1]), False)
+            namespace, rest = self.parse_known_args(sys.argv[2:])
+            if rest and not return_remaining_strings:
+                self.error(self._unknown_words(rest, []))
+            namespace._args_sources = [stored]
+            made = self._build(self._take(namespace), "option", "--")
+        except OneloopError as error:
+            self.error(str(error))
+        return (*made, rest) if return_remaining_strings else tuple(made)
+
+    def parse_yaml_file(self, yaml_file: str | os.PathLike, allow_extra_keys: bool = False) -> tuple[Any, ...]:
+        """One instance per dataclass from a YAML file that holds one mapping; see parse_dict. Needs PyYAML."""
+        return self._parse_file(yaml_file, files.read_yaml(yaml_file), allow_extra_keys)
+
+    def _parse_file(self, path: str | os.PathLike, data: Mapping[str, Any], allow_extra_keys: bool) -> tuple[Any, ...]:
+        try:
+            return self.parse_dict(data, allow_extra_keys)
+        except ArgumentError as error:
+            error.args = (f"{os.fspath(path)}: {error}",)
+            raise
+
+    def _from_data(self, data: Mapping[str, Any], allow_extra_keys: bool) -> dict[str, Any]:
+        given: dict[str, Any] = {}
+        unknown, wrong = [], []
+        for key, value in data.items():
+            option = self._fields.get(str(key).replace("-", "_"))
+            if option is None:
+                hint = self._hint(str(key), {name: repr(name) for name in self._fields})
+                unknown.append(f"{key!r}{hint}")
+                continue
+            try:
+                given[option.name] = option.from_data(value)
+            except ValueError as error:
+                wrong.append(f"{key}: {error}")
+        if unknown and not allow_extra_keys:
+            raise UnknownArgumentError(
+                f"unknown {'keys' if len(unknown) > 1 else 'key'} {', '.join(unknown)}. "
+                f"Known are the fields of {self._owners()}; allow_extra_keys=True ignores the others."
+            )
+        if wrong:
+            raise ArgumentError("; ".join(wrong))
+        return given
+
+    def _build(self, given: dict[str, Any], noun: str, prefix: str = "") -> list[Any]:
+        """The dataclasses made from the values given by name; what is required and what contradicts is checked here."""
+        reached = {self._fields[name].field.name for name in given}
+        required = [option.name for option in self._fields.values() if option.required and not option.is_alias]
+        missing = [prefix + name for name in required if name not in reached]
+        if missing:
+            plural = "s are" if len(missing) > 1 else " is"
+            raise ArgumentError(f"the following {noun}{plural} required: {', '.join(missing)}")
+        keywords: dict[type, dict[str, Any]] = {cls: {} for cls in self.dataclass_types}
+        spelt: dict[tuple[type, str], str] = {}
+        for name, value in given.items():
+            option = self._fields[name]
+            taken = keywords[option.owner].setdefault(option.keyword, value)
+            first = spelt.setdefault((option.owner, option.keyword), name)
+            if first != name and taken != value:
+                raise ArgumentError(
+                    f"{prefix}{first} and {prefix}{name} are the same argument, but were given different values, "
+                    f"{taken!r} and {value!r}. Give one of them."
+                )
+        return [cls(**keywords[cls]) for cls in self.dataclass_types]
+
+    def _pop(self, namespace: argparse.Namespace) -> dict[str, Any]:
+        """Takes the values of fields out of a namespace, leaving what was added by hand."""
+        held = vars(namespace)
+        return {name: held.pop(name) for name in list(held) if name in self._fields}
+
+    def _take(self, namespace: argparse.Namespace) -> dict[str, Any]:
+        """What was given, with each source beating those before it, whichever spellings they use."""
+        earlier = vars(namespace).pop("_args_sources", [])
+        vars(namespace).pop("_args_file", None)
+        given: dict[str, Any] = {}
+        for source in [*earlier, self._pop(namespace)]:
+            fields = {self._fields[name].field.name for name in source if not self._fields[name].merges}
+            kept = {name: value for name, value in given.items() if self._fields[name].field.name not in fields}
+            given = {**kept, **source}
+        return given
+
+    def _unknown_words(self, rest: list[str], sources: list[files.Source]) -> str:
+        flags = [flag for flag in self._option_string_actions if flag.startswith("--") and flag != _SOURCE]
+        # Reversed, so that of --max_steps and --max-steps the first registered is the one suggested.
+        names = {flag[2:].replace("-", "_"): flag for flag in reversed(flags)}
+        messages = []
+        for word in rest:
+            if word.startswith("-") and word != "--" and not _NEGATIVE_NUMBER.match(word):
+                flag = word.split("=")[0]
+                hint = self._hint(flag.lstrip("-"), names)
+                where = next((f" in {source.path}" for source in sources if source.path and word in source.words), "")
+                messages.append(f"unknown option {flag}{where}{hint}")
+            elif not messages:
+                # Words after an unknown option are its values, and the option is what needs correcting.
+                messages.append(f"unexpected {word!r}, which belongs to no option")
+        return f"{'; '.join(messages)}. See --help for all options."
+
+    def _hint(self, name: str, shown: dict[str, str]) -> str:
+        """What an unknown name may have been meant to be; `shown` maps the known names to how they are printed."""
+        name = name.replace("-", "_")
+        for cls in self.dataclass_types:
+            if name in getattr(cls, "__elsewhere__", {}):
+                return f" (it belongs to {cls.__elsewhere__[name]})"
+        near = nearest(name, shown)
+        return f" (did you mean {shown[near]}?)" if near else ""
+
+    def _owners(self) -> str:
+        return ", ".join(cls.__name__ for cls in self.dataclass_types)
+
+
+class _SourceAction(argparse.Action):
+    """Sets aside what the sources so far gave, and remembers the name of the one that begins."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        namespace._args_sources = [*getattr(namespace, "_args_sources", []), parser._pop(namespace)]
+        namespace._args_file = values
+
+
+def _join(sources: list[files.Source]) -> list[str]:
+    if len(sources) == 1:
+        return sources[0].words
+    return [word for source in sources for word in (f"{_SOURCE}={source.path}", *source.words)]
+
+
+def _flatten(classes: Iterable[Any]) -> list[Any]:
+    return [item for entry in classes for item in (entry if isinstance(entry, Iterable) else [entry])]
+
+
+HfArgumentParser = ArgumentParser
+PdArgumentParser = ArgumentParser

@@ -1,0 +1,100 @@
+"""Files that hold arguments: words as on the command line (`.args`), JSON and YAML."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import ArgumentError, MissingPackageError
+from .options import spellings
+
+
+class Source(NamedTuple):
+    """Words, and the file that holds them ("" for the command line)."""
+
+    path: str
+    words: list[str]
+
+
+def read_sources(
+    words: Sequence[str], beside_script: bool, filename: str | os.PathLike | None, flag: str | None
+) -> list[Source]:
+    """The args files and, last and strongest, the command line without the flags that named files."""
+    paths = []
+    rest = list(words)
+    if filename is not None:
+        paths.append(Path(filename))
+    elif beside_script and sys.argv and Path(sys.argv[0]).name:
+        beside = Path(sys.argv[0]).with_suffix(".args")
+        paths += [beside] if beside.is_file() else []
+    if flag:
+        finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
+        finder.add_argument(*spellings(flag.lstrip("-").replace("-", "_")), dest="files", action="append", default=[])
+        named, rest = finder.parse_known_args(rest)
+        paths += [Path(name) for name in named.files]
+    return [*(Source(str(path), read_args_file(path)) for path in paths), Source("", rest)]
+
+
+def read_args_file(path: Path) -> list[str]:
+    """The words in an args file: quotes group, a line that starts with # is a comment, backslashes are themselves."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"the args file {path} cannot be read ({error}). Give the path of a text file.") from error
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    lexer = shlex.shlex("\n".join(lines), posix=True)
+    lexer.whitespace_split = True
+    lexer.commenters = lexer.escape = ""
+    try:
+        return list(lexer)
+    except ValueError as error:
+        raise ArgumentError(f"a quote in the args file {path} is not closed ({error}). Close it.") from error
+
+
+def read_json(path: str | os.PathLike) -> dict[str, Any]:
+    """The object in a JSON file."""
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        return _object(json.loads(text), path)
+    except json.JSONDecodeError as error:
+        raise ArgumentError(f"{os.fspath(path)} is not valid JSON: {error}. Correct the file.") from error
+
+
+def read_yaml(path: str | os.PathLike) -> dict[str, Any]:
+    """The mapping in a YAML file."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingPackageError(
+            f"reading {os.fspath(path)} needs the package PyYAML, which is not installed. "
+            "Run `pip install pyyaml`, or write the arguments as JSON and use parse_json_file."
+        ) from error
+
+    class Loader(yaml.SafeLoader):
+        """YAML 1.2's idea of a bool: true and false. `save_strategy: no` must stay the word it is."""
+
+    resolvers = {first: list(pairs) for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+    for first in "yYnNoO":
+        resolvers[first] = [pair for pair in resolvers.get(first, []) if pair[0] != "tag:yaml.org,2002:bool"]
+    Loader.yaml_implicit_resolvers = resolvers
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        return _object(yaml.load(text, Loader) or {}, path)
+    except yaml.YAMLError as error:
+        words = " ".join(str(error).split())
+        raise ArgumentError(f"{os.fspath(path)} is not valid YAML: {words}. Correct the file.") from error
+
+
+def _object(value: Any, path: str | os.PathLike) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise ArgumentError(
+        f"{os.fspath(path)} holds {type(value).__name__} where names and values were expected. "
+        "Write the arguments as one mapping from name to value."
+    )

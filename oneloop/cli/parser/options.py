@@ -1,0 +1,220 @@
+"""The options that dataclasses ask for: one per field and one per other spelling of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import sys
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...compat import mode
+from ...errors import ArgumentError
+from .values import ValueType
+
+
+@dataclasses.dataclass(slots=True)
+class Option:
+    """One spelling of one field."""
+
+    owner: type
+    name: str
+    field: dataclasses.Field
+    metadata: Mapping[str, Any]
+    type: ValueType
+    keyword: str
+    """The name under which the constructor of `owner` takes the value."""
+    flags: list[str]
+    merges: bool = False
+    """Adds to the field's value instead of replacing it."""
+    aliases: list[str] = dataclasses.field(default_factory=list)
+    """Flags of the other spellings, on the field's own option only."""
+    hidden: bool = False
+    """Taken, and not shown in the help."""
+
+    @property
+    def is_alias(self) -> bool:
+        return self.name != self.field.name
+
+    @property
+    def required(self) -> bool:
+        return self.field.default is dataclasses.MISSING and self.field.default_factory is dataclasses.MISSING
+
+    @property
+    def converts(self) -> bool:
+        """Whether the dataclass reads text itself (as oneloop's do), so that what puzzles us may make sense to it."""
+        return "convert" in self.metadata
+
+    def from_words(self, words: str | list[str] | None) -> Any:
+        """The value of this option on the command line; ValueError says what is wrong."""
+        word = words[0] if isinstance(words, list) and len(words) == 1 else words
+        try:
+            value = self._check(self.type.from_words(words))
+        except ValueError:
+            if self.converts:
+                return word
+            raise
+        # "a,b" is one word to us, and may be a list to the dataclass.
+        return word if self.converts and value == [word] else value
+
+    def from_data(self, value: Any) -> Any:
+        """The value of this option in a dict or a file; ValueError says what is wrong."""
+        return value if self.converts else self._check(self.type.from_data(value))
+
+    def _check(self, value: Any) -> Any:
+        choices = None if self.converts else self.metadata.get("choices")
+        for item in value if isinstance(value, list | tuple | set | frozenset) else [value]:
+            plain = item.value if isinstance(item, enum.Enum) else item
+            if choices and plain is not None and plain not in choices and item not in choices:
+                raise ValueError(f"{plain!r} is not one of {', '.join(map(str, choices))}")
+        return value
+
+
+def collect(classes: Iterable[type]) -> list[Option]:
+    """The options of all these dataclasses. Two fields of one name are an error; a field beats a foreign alias, and
+    both beat an argument that has one answer."""
+    classes = list(classes)
+    found: dict[str, Option] = {}
+    per_class = _without_unknown([_options_of(cls) for cls in classes])
+    for option in (option for options in per_class for option in options if not option.is_alias):
+        _refuse_twins(found.get(option.name), option)
+        found[option.name] = option
+    for option in (option for options in per_class for option in options if option.is_alias):
+        holder = found.get(option.name)
+        if holder is not None and not holder.is_alias:
+            continue
+        _refuse_twins(holder, option)
+        found[option.name] = option
+    flags: dict[str, Option] = {}
+    for option in found.values():
+        for flag in option.flags:
+            _refuse_twins(flags.get(flag), option, flag)
+            flags[flag] = option
+        if option.is_alias:
+            found[option.field.name].aliases.append(f"--{option.name}")
+    for cls in classes:
+        for name, settled in getattr(cls, "__settled__", {}).items():
+            if name not in found:
+                found[name] = _settled_option(cls, name, settled)
+    return list(found.values())
+
+
+def _settled_option(cls: type, name: str, settled: Any) -> Option:
+    field: dataclasses.Field = dataclasses.field(default=settled.values[0])
+    field.name = name
+    return Option(cls, name, field, {}, ValueType(settled.hint), name, spellings(name), hidden=True)
+
+
+def _without_unknown(per_class: list[list[Option]]) -> list[list[Option]]:
+    """In a script for PaddleNLP a field of its own beats an argument of oneloop's: PaddleNLP has no such argument, or
+    the script would not run there. The argument keeps its default."""
+    if not mode.follows("paddlenlp"):
+        return per_class
+    own = {option.name for options in per_class for option in options if not _is_of_oneloop(option)}
+    return [
+        [option for option in options if not (_is_of_oneloop(option) and option.field.name in own)]
+        for options in per_class
+    ]
+
+
+def _is_of_oneloop(option: Option) -> bool:
+    return "group" in option.metadata and "enum" in option.metadata
+
+
+def _refuse_twins(holder: Option | None, option: Option, flag: str | None = None) -> None:
+    if holder is not None:
+        kinds = " and ".join(f"{each.owner.__name__}.{each.field.name}" for each in (holder, option))
+        raise ArgumentError(
+            f"{kinds} would both be the option {flag or '--' + option.name}. "
+            "Rename one of them, or use a parser for each class."
+        )
+
+
+def _options_of(cls: type) -> list[Option]:
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise TypeError(
+            f"ArgumentParser takes dataclasses (the types, not instances), got {cls!r}. "
+            "Put @dataclass above the class, or add single options with add_argument."
+        )
+    hints = _Hints(cls)
+    own = getattr(cls, "__aliases__", {})
+    options: dict[str, Option] = {}
+    for field in dataclasses.fields(cls):
+        if not field.init:
+            continue
+        metadata = _metadata(cls, field)
+        kind = ValueType(hints[field], metadata.get("choices") or ())
+        main = Option(cls, field.name, field, metadata, kind, field.name, spellings(field.name))
+        options[field.name] = main
+        for alias in metadata.get("aliases") or ():
+            name = alias.lstrip("-").replace("-", "_")
+            if alias.startswith("-") and not alias.startswith("--"):
+                main.flags.append(alias)
+            elif name not in own and name not in options:
+                options[name] = Option(cls, name, field, metadata, kind, field.name, spellings(name))
+    for name, alias in own.items():
+        target = options.get(alias.target)
+        if target is None or name in options:
+            continue
+        hint = getattr(alias, "type", None)
+        listed = target.metadata.get("choices") or ()
+        kind = target.type if hint is None else ValueType(hints.evaluate(hint, name), listed)
+        merges = getattr(alias, "merges", False)
+        options[name] = Option(cls, name, target.field, target.metadata, kind, name, spellings(name), merges)
+    return list(options.values())
+
+
+def _metadata(cls: type, field: dataclasses.Field) -> Mapping[str, Any]:
+    """A field's metadata; that of the class it was inherited from where a subclass gave it just a new default."""
+    if field.metadata:
+        return field.metadata
+    for base in cls.__mro__[1:]:
+        inherited = vars(base).get("__dataclass_fields__", {}).get(field.name)
+        if inherited is not None and inherited.metadata:
+            return {**inherited.metadata, "shown": None}
+    return {}
+
+
+def spellings(name: str) -> list[str]:
+    """The flags of a name: as it is, and with dashes."""
+    return list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]))
+
+
+class _Hints:
+    """The annotations of a dataclass as objects, also where they are written as strings."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        try:
+            self.known = typing.get_type_hints(cls, include_extras=True)
+        except Exception:
+            # One field that cannot be resolved (perhaps not even an option) must not spoil the others.
+            self.known = {}
+
+    def __getitem__(self, field: dataclasses.Field) -> Any:
+        return self.known[field.name] if field.name in self.known else self.evaluate(field.type, field.name)
+
+    def evaluate(self, hint: Any, name: str) -> Any:
+        if not isinstance(hint, str):
+            return hint
+        for base in self.cls.__mro__:
+            try:
+                return eval(hint, dict(vars(sys.modules[base.__module__])), dict(vars(base)))
+            except Exception:
+                continue
+        raise ArgumentError(
+            f"the annotation {hint!r} of {self.cls.__name__}.{name} cannot be resolved. Import what it names at the "
+            "top of the module that defines the class (not inside a function, nor only under TYPE_CHECKING)."
+        )
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant, if any is near."""
+    pool = list(names)
+    close = difflib.get_close_matches(name, pool, n=1)
+    if close:
+        return close[0]
+    # "batch_size" is far from "per_device_train_batch_size" letter by letter, yet names it.
+    return next((other for other in sorted(pool, key=len) if len(name) > 3 and name in other), None)

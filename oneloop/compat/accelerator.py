@@ -1,0 +1,91 @@
+"""The few things that overrides written for other trainers reach for under `self.accelerator`."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..trainer.gathering import map_leaves
+
+if TYPE_CHECKING:
+    from ..trainer import Trainer
+
+
+class Accelerator:
+    """A view on the Trainer's engine, with the names that people know."""
+
+    def __init__(self, trainer: "Trainer") -> None:
+        self._trainer = trainer
+        self.sync_gradients = True
+
+    @property
+    def device(self) -> Any:
+        return self._trainer.args.device
+
+    @property
+    def num_processes(self) -> int:
+        return self._trainer.args.world_size
+
+    @property
+    def process_index(self) -> int:
+        return self._trainer.args.process_index
+
+    @property
+    def is_main_process(self) -> bool:
+        return self._trainer.is_world_process_zero()
+
+    @property
+    def is_local_main_process(self) -> bool:
+        return self._trainer.is_local_process_zero()
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        return self._trainer.args.gradient_accumulation_steps
+
+    def backward(self, loss: Any, **kwargs: Any) -> None:
+        """Add the gradients of a loss to those held; the loss is taken as it is and not divided."""
+        self._trainer.engine.backward(loss, **kwargs)
+
+    def autocast(self, *args: Any, **kwargs: Any) -> Any:
+        return self._trainer.engine.autocast()
+
+    def _each(self, value: Any, name: str, *how: Any) -> Any:
+        trainer = self._trainer
+        if trainer.team.size == 1:
+            return value
+        one = getattr(trainer.backend.parallel, name)
+        return map_leaves(value, lambda leaf: one(leaf, trainer.team, *how))
+
+    def gather(self, value: Any) -> Any:
+        """Tensors of all processes, one after the other along the first axis."""
+        return self._each(value, "gather")
+
+    def gather_for_metrics(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        """The same: no loader here repeats samples, so there are none to drop."""
+        return self._each(value, "gather")
+
+    def pad_across_processes(self, value: Any, dim: int = 0, pad_index: float = 0, **kwargs: Any) -> Any:
+        return self._each(value, "pad", dim, pad_index)
+
+    def reduce(self, value: Any, reduction: str = "sum", **kwargs: Any) -> Any:
+        return self._each(value, "reduce", reduction)
+
+    def unwrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """The user's own module."""
+        return self._trainer.backend.models.unwrap(model)
+
+    def prepare(self, *objects: Any) -> Any:
+        """Nothing to prepare: loaders and models of a Trainer are ready."""
+        return objects[0] if len(objects) == 1 else objects
+
+    def wait_for_everyone(self) -> None:
+        """Returns when all processes are here."""
+        self._trainer.team.meet()
+
+    def print(self, *values: Any, **kwargs: Any) -> None:
+        if self.is_main_process:
+            print(*values, **kwargs)
+
+    def clip_grad_norm_(self, parameters: Iterable[Any], max_norm: float, norm_type: float = 2.0) -> Any:
+        return self._trainer.backend.engine.clip_norm(parameters, max_norm, norm_type)
+
+    def free_memory(self, *objects: Any) -> None:
+        self._trainer.backend.devices.empty_cache(self.device)

@@ -1,0 +1,279 @@
+"""The part of `check` that knows arguments: keywords, command lines and JSON files, against the tables of answers."""
+
+import ast
+import difflib
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ...arguments import Seq2SeqTrainingArguments, TrainingArguments
+from ...arguments.compression import FIELDS as COMPRESSION
+from ...arguments.compression import WHY
+from ...arguments.fields import declared
+from ...arguments.fixed import SETTLED
+from ...arguments.support import Refusal, refusals_of
+from ...cli.parser import ArgumentParser
+from ...errors import ArgumentError, OneloopError
+from .classes import Classes
+from .findings import Finding
+
+# Arguments that work, and whose outcome differs from what the script's library would do.
+CHANGES = {
+    "gradient_accumulation_steps": "the update is that of the undivided batch: micro-batches weigh by their labels",
+    "load_best_model_at_end": "an evaluation that improves is saved at once: eval_steps and save_steps need not agree",
+    "overwrite_output_dir": "nothing is ever deleted; old checkpoints are left beside the new ones",
+    "fp16_opt_level": "O2 is O1 on torch: the weights stay in float32",
+    "ignore_data_skip": "a resume computes its place in the data and skips nothing, so there is no time to save",
+    "save_only_model": "a run cannot be resumed from such a checkpoint, as there",
+}
+_NOT_READ = object()
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ArgumentError(message)
+
+
+class Arguments:
+    """Answers for arguments of a script that runs on this framework."""
+
+    def __init__(self, framework: str, classes: Classes, parsed: set[str] | None = None) -> None:
+        """parsed: the classes that the command line goes into, where no other options are taken; see parsers.py."""
+        self.framework, self.classes, self.parsed = framework, classes, parsed
+        self.cls: Any = Seq2SeqTrainingArguments
+        self.compression = COMPRESSION if "CompressionArguments" in classes.library_names() else frozenset()
+        self.known = {rules["public"] or name: name for name, (_, rules) in declared(self.cls).items()}
+
+    # -- in a call
+
+    def of_call(self, file: str, call: ast.Call, plain: bool = False) -> list[Finding]:
+        """The keywords of TrainingArguments(...) or of a subclass; plain: of TrainingArguments itself."""
+        found, values, read_all = [], {}, True
+        lines = {}
+        for keyword in call.keywords:
+            line = keyword.value.lineno
+            if keyword.arg is None:
+                found.append(
+                    Finding(file, line, "argument", f"**{ast.unparse(keyword.value)}", "unseen", "a dict: not seen")
+                )
+                read_all = False
+                continue
+            lines[keyword.arg] = line
+            value = _literal(keyword.value)
+            if value is _NOT_READ:
+                read_all = False
+            else:
+                values[keyword.arg] = value
+        if call.args and "output_dir" not in values:
+            values["output_dir"] = "output"
+        refused = self._refused(values, read_all)
+        for name, line in lines.items():
+            if plain and name in TrainingArguments.__elsewhere__:
+                text = f"it belongs to {TrainingArguments.__elsewhere__[name]}"
+                found.append(Finding(file, line, "argument", name, "refused", text))
+            else:
+                found.append(self._finding(file, line, name, values.get(name, _NOT_READ), refused))
+        found += [
+            Finding(file, call.lineno, "argument", "together", answer, text) for answer, text in refused.get("", [])
+        ]
+        return found
+
+    def _finding(self, file: str, line: int, name: str, value: Any, refused: dict[str, list]) -> Finding:
+        answer, text = self._answer(name, value)
+        target = self._stored(name)
+        for verdict, why in refused.get(self._public(target), []) if answer != "refused" else []:
+            answer, text = verdict, why
+            if verdict == "refused":
+                break
+        return Finding(file, line, "argument", name, answer, text)
+
+    def _stored(self, name: str) -> str:
+        alias = self.cls.__aliases__.get(name)
+        return name if alias is None else alias.target
+
+    def _public(self, stored: str) -> str:
+        known = declared(self.cls)
+        return (known[stored][1]["public"] or stored) if stored in known else stored
+
+    def _answer(self, name: str, value: Any) -> tuple[str, str]:
+        """The answer to a name, before its value is looked at together with the others."""
+        if name in SETTLED and name not in self.classes.fields():
+            return _of_settled(name, value)
+        if name in self.known or name in self.known.values():
+            change = CHANGES.get(name)
+            idle = value is None or value is False or (type(value) is int and value == 1)
+            return ("changes", change) if change and not idle else ("works", "")
+        if name in self.cls.__aliases__:
+            alias = self.cls.__aliases__[name]
+            more = "" if alias.help.startswith("The same as") else f": {alias.help}"
+            return "maps", self._public(alias.target) + more
+        if name in self.compression:
+            return self._of_compression(name, value)
+        if name in self.classes.fields():
+            return "works", "a field of the script's own"
+        try:
+            self.cls(output_dir="output", **{name: None})
+        except OneloopError as error:
+            return "refused", str(error).replace(self.cls.__name__, "TrainingArguments")
+        return "works", ""
+
+    def _of_compression(self, name: str, value: Any) -> tuple[str, str]:
+        if name != "do_compress":
+            return "works", "for compression alone, which is refused"
+        if value is _NOT_READ:
+            return "depends", f"refused when True: {WHY}"
+        return ("refused", WHY) if value else ("works", "")
+
+    def _refused(self, values: dict[str, Any], read_all: bool) -> dict[str, list[tuple[str, str]]]:
+        """By public name of the argument, and "" for all together: what these values meet."""
+        given = {name: value for name, value in values.items() if name in self.known or name in self.cls.__aliases__}
+        given.setdefault("output_dir", "output")
+        try:
+            args = self.cls(**given)
+        except OneloopError as error:
+            if read_all:
+                return {"": [("refused", str(error))]}
+            return {"": [("unseen", f"depends on values that are not written out: {error}")]}
+        return self._met(args)
+
+    def _met(self, args: Any) -> dict[str, list[tuple[str, str]]]:
+        """By public name of the argument: what refuses these arguments, here or on some devices."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for refusal in refusals_of(self.framework):
+            verdict = _verdict(refusal)
+            if verdict is not None and self.framework in refusal.backends and refusal.when(args):
+                found.setdefault(refusal.argument, []).append(verdict)
+        return found
+
+    # -- after the script's name
+
+    def of_command_line(self, words: list[str]) -> list[Finding]:
+        """Words as they would follow the script; a single JSON file is read as the script would."""
+        place = "command line"
+        if not words:
+            return []
+        if words[0].endswith(".json") and len(words) == 1:
+            return self._of_json(words[0])
+        # In PaddleNLP's scripts a field of their own beats an argument of the same name; see parser/options.py.
+        beats = self.classes.fields(beside=True) & set(self.known) if self.framework == "paddle" else set()
+        settled = {name for name in SETTLED if name not in self.classes.fields()}
+        given = _without(beats | settled, words)
+        given = given if "--output_dir" in given else ["--output_dir", "output", *given]
+        try:
+            parser = _Parser(self.cls, add_help=False)
+            args, *_, rest = parser.parse_args_into_dataclasses(given, True, look_for_args_file=False)
+        except ArgumentError as error:
+            return [Finding(place, 0, "argument", "together", "refused", str(error))]
+        met, others = self._met(args), {*_options(rest), *beats}
+        found = []
+        for name in _options(words):
+            elsewhere = TrainingArguments.__elsewhere__.get(name)
+            if name in settled:
+                found.append(Finding(place, 0, "argument", name, *_of_settled(name, _said(parser, name, words))))
+            elif name in others:
+                found.append(self._foreign(place, name, _is_said(name, words)))
+            elif elsewhere and self.parsed is not None and elsewhere not in self.parsed:
+                text = f"it belongs to {elsewhere}, which the script does not parse"
+                found.append(Finding(place, 0, "argument", name, "refused", text))
+            else:
+                known = name in self.known or name in self.cls.__aliases__
+                plain = name if known else name.removeprefix("no_")
+                found.append(self._finding(place, 0, plain, getattr(args, plain), met))
+        return found
+
+    def _foreign(self, place: str, name: str, value: Any = _NOT_READ) -> Finding:
+        if name in self.compression:
+            return Finding(place, 0, "argument", name, *self._of_compression(name, value))
+        if name in self.classes.fields() or name.removeprefix("no_") in self.classes.fields():
+            return Finding(place, 0, "argument", name, "works", "a field of the script's own")
+        text = "no argument of oneloop and no field of a class in the files that were read"
+        if self.parsed is None:
+            return Finding(place, 0, "argument", name, "unseen", text)
+        near = difflib.get_close_matches(name, [*self.known, *self.cls.__aliases__, *self.classes.fields()], 1)
+        return Finding(place, 0, "argument", name, "refused", text + (f"; did you mean {near[0]}?" if near else ""))
+
+    def _of_json(self, name: str) -> list[Finding]:
+        path = Path(name)
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ArgumentError(f"{name} cannot be read as JSON: {error}") from error
+        values = {key: value for key, value in data.items() if key in self.known or key in self.cls.__aliases__}
+        refused = self._refused(values, True)
+        found = [
+            self._finding(name, 0, key, value, refused) if key in values else self._foreign(name, key, value)
+            for key, value in data.items()
+        ]
+        return found + [Finding(name, 0, "argument", "together", *each) for each in refused.get("", [])]
+
+
+def _verdict(refusal: Refusal) -> tuple[str, str] | None:
+    text = f"{refusal.why}. Instead: {refusal.instead}"
+    if refusal.devices:
+        return "depends", f"on {', '.join(refusal.devices)}: {text}"
+    if refusal.driven and refusal.module:
+        return ("depends", f"{text} (not installed here)") if refusal.missing else None
+    return "refused", text
+
+
+def _literal(node: ast.AST) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError):
+        return _NOT_READ
+
+
+def _without(names: set[str], words: list[str]) -> list[str]:
+    """A command line without these options and their values."""
+    kept, dropping = [], False
+    for word in words:
+        if word.startswith("--"):
+            dropping = word[2:].partition("=")[0].replace("-", "_") in names
+        if not dropping:
+            kept.append(word)
+    return kept
+
+
+def _of_settled(name: str, value: Any) -> tuple[str, str]:
+    settled = SETTLED[name]
+    if value is _NOT_READ:
+        return "depends", f"refused unless {settled.shown}: {settled.why}"
+    return ("works", "") if settled.agrees(value) else ("refused", settled.why)
+
+
+def _said(parser: ArgumentParser, name: str, words: list[str]) -> Any:
+    """The value of an option, or the words that make none."""
+    following = _words_of(name, words)
+    try:
+        return parser._fields[name].from_words(following or None)
+    except ValueError:
+        return following
+
+
+def _words_of(name: str, words: list[str]) -> list[str]:
+    """What follows an option; of one that is given twice, the last."""
+    found: list[str] = []
+    taking = False
+    for word in words:
+        if word.startswith("--"):
+            said, _, value = word[2:].partition("=")
+            taking = said.replace("-", "_") == name
+            found = [value] * bool(value) if taking else found
+        elif taking:
+            found.append(word)
+    return found
+
+
+def _is_said(name: str, words: list[str]) -> bool:
+    """Whether a switch is on: named alone, or with any word but a no."""
+    for word, following in zip(words, [*words[1:], ""]):
+        if word == f"--{name}":
+            return following.lower() not in ("false", "0", "no", "off")
+        if word.startswith(f"--{name}="):
+            return word.partition("=")[2].lower() not in ("false", "0", "no", "off")
+    return False
+
+
+def _options(words: list[str]) -> list[str]:
+    """The names of the options among some words."""
+    return [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]

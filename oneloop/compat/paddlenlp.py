@@ -1,0 +1,37 @@
+"""Methods that PaddleNLP's Trainer has and others have not."""
+
+from typing import Any, NoReturn
+
+from ..errors import RefusedError
+from ..trainer.parts import TrainerParts
+from . import mode
+
+
+class TrainerPaddleNLP(TrainerParts):
+    """Thin: each leads to what does the work here."""
+
+    @property
+    def _as_paddlenlp(self) -> bool:
+        """A script for PaddleNLP, with a model of Paddle: where libraries differ, its way is kept."""
+        return self.backend.NAME == "paddle" and mode.follows("paddlenlp")
+
+    def export_model(self, input_spec: Any = None, load_best_model: bool = False, output_dir: Any = None) -> list[str]:
+        """export() with PaddleNLP's arguments; load_best_model takes the weights of the best checkpoint first."""
+        if load_best_model and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
+        return self.export(output_dir, input_spec)
+
+    def print_config(self, args: Any = None, key: str = "") -> None:
+        self.args.print_config(args, key)
+
+    def set_optimizer_grouped_parameters(self, optimizer_grouped_parameters: Any = None) -> NoReturn:
+        raise RefusedError(
+            "set_optimizer_grouped_parameters is PaddleNLP's: build the optimizer with your groups and pass it as "
+            "optimizers=(optimizer, None), or override create_optimizer."
+        )
+
+    def compress(self, custom_evaluate: Any = None) -> NoReturn:
+        raise RefusedError(
+            "compress (pruning and quantisation with PaddleSlim) is not part of oneloop: train here, then compress "
+            "the saved model with PaddleNLP itself."
+        )

@@ -1,0 +1,79 @@
+"""`oneloop run`: executes a script as `python script.py` would, with its Trainer imports redirected."""
+
+import builtins
+import importlib.machinery
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from ..errors import ArgumentError
+from .check.syntax import imports_itself, libraries_of
+from .redirect import redirect
+
+
+def run(script: str, arguments: Sequence[str], library: str | None = None) -> int:
+    """The exit code of the script; an exception of its own is shown as plain python shows it."""
+    path = Path(script)
+    if not path.is_file():
+        raise ArgumentError(f"there is no script {script}; the script's path comes before its arguments.")
+    with io.open_code(str(path.resolve())) as file:
+        source = file.read()
+    chosen = [library] if library else libraries_of(path, source)
+    redirect(*chosen, stand_in=[each for each in chosen if each != "mindnlp" or not imports_itself(path, source, each)])
+    sys.argv = [script, *arguments]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(path.resolve().parent)
+    # It stays __main__ until the interpreter ends, as the script's own: threads and exit handlers still need it.
+    place = os.path.abspath(script)
+    main = _main_module(place)
+    _KEPT.append(sys.modules["__main__"])
+    sys.modules["__main__"] = main
+    try:
+        exec(compile(source, place, "exec"), main.__dict__)
+    except SystemExit as left:
+        if not left.code:
+            _tell_if_bypassed(script, chosen)
+        raise
+    except Exception as error:
+        _show(error)
+        return 1
+    except KeyboardInterrupt as error:
+        raise error.with_traceback(_without_us(error.__traceback__)) from error.__cause__
+    _tell_if_bypassed(script, chosen)
+    return 0
+
+
+_KEPT: list[ModuleType] = []
+
+
+def _main_module(path: str) -> ModuleType:
+    main = ModuleType("__main__")
+    main.__file__ = path
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    main.__spec__ = None
+    main.__dict__.update(__builtins__=builtins, __cached__=None)
+    return main
+
+
+def _without_us(trace: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that begins in the script; all of it when the script did not begin (a syntax error)."""
+    here = os.path.abspath(__file__)
+    while trace is not None and os.path.abspath(trace.tb_frame.f_code.co_filename) == here:
+        trace = trace.tb_next
+    return trace
+
+
+def _show(error: Exception) -> None:
+    trace: Any = _without_us(error.__traceback__)
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+
+
+def _tell_if_bypassed(script: str, libraries: list[str]) -> None:
+    """A loop of the script's own, or another library's, is not redirected: that is said, once it is over."""
+    used = any(name.startswith("oneloop.backends.") and name.endswith(".engine") for name in sys.modules)
+    if not used and any(library in sys.modules for library in libraries):
+        print(f"oneloop run: {script} built no Trainer, so nothing of it ran on oneloop.", file=sys.stderr)

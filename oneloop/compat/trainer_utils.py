@@ -1,0 +1,177 @@
+"""Small functions that training scripts import from other trainers, under the names that they use."""
+
+import functools
+import inspect
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import backends
+from ..checkpoint import store
+from ..data.columns import ColumnFilter
+from ..distributed.world import world
+from ..errors import ArgumentError
+from ..optim.scheduler import Scheduler
+from ..optim.schedules import make_schedule
+from ..outputs import plain_metrics
+
+denumpify_detensorize = plain_metrics
+RemoveColumnsCollator = ColumnFilter
+
+
+def is_main_process(local_rank: int = -1) -> bool:
+    return world().rank == 0 if local_rank in (-1, 0) else False
+
+
+def total_processes_number(local_rank: int = -1) -> int:
+    return world().size
+
+
+def number_of_arguments(function: Callable) -> int:
+    """How many parameters a function takes; those that a partial has fixed do not count."""
+    if isinstance(function, functools.partial):
+        fixed = len(function.args) + len(function.keywords)
+        return len(inspect.signature(function.func).parameters) - fixed
+    return len(inspect.signature(function).parameters)
+
+
+def takes_trial(model_init: Callable) -> bool:
+    """Whether model_init is called with the trial of a search; an error when it needs more than that."""
+    parameters = list(inspect.signature(model_init).parameters.values())
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(needed) > 1:
+        raise ArgumentError(
+            f"model_init needs {', '.join(needed)}; it should need nothing, or only the trial of a search"
+        )
+    return bool(needed) or (len(parameters) == 1 and parameters[0].name == "trial")
+
+
+def seed_worker(worker_id: int, num_workers: int = 1, rank: int = 0) -> None:
+    """Seeds Python and NumPy in a loader's worker from the framework's own seed there."""
+    seed = (backends.load(backends.guess() or "torch").randomness.worker_seed() + rank * num_workers) % 2**32
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def sort_checkpoints(output_dir: Any, checkpoint_prefix: str = "checkpoint", **_: Any) -> list[str]:
+    """Checkpoint directories by step, oldest first."""
+    return [str(c.path) for c in store.find(Path(output_dir))]
+
+
+def rotate_checkpoints(
+    output_dir: Any, save_total_limit: int | None = None, best_model_checkpoint: Any = None, **_: Any
+):
+    """Delete the oldest checkpoints above the limit, but not the newest or the best."""
+    keep = {str(best_model_checkpoint)} if best_model_checkpoint else set()
+    newest = store.latest(Path(output_dir))
+    if newest is not None and newest.run_id is not None:
+        store.rotate(Path(output_dir), newest.run_id, save_total_limit, keep)
+
+
+def find_executable_batch_size(
+    function: Callable | None = None, starting_batch_size: int = 128, auto_find_batch_size: bool = False
+) -> Callable:
+    """A decorator: calls function(batch_size, ...) with ever smaller sizes until it does not run out of memory."""
+    if function is None:
+        return functools.partial(
+            find_executable_batch_size,
+            starting_batch_size=starting_batch_size,
+            auto_find_batch_size=auto_find_batch_size,
+        )
+    if not auto_find_batch_size:
+        return functools.partial(function, starting_batch_size)
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        size = starting_batch_size
+        devices = backends.load(backends.guess() or "torch").devices
+        while True:
+            try:
+                return function(size, *args, **kwargs)
+            except Exception as error:
+                if size <= 1 or not devices.is_out_of_memory(error):
+                    raise
+                size //= 2
+
+    return run
+
+
+def default_compute_objective(metrics: dict[str, float]) -> float:
+    """What a search looks at: the sum of all metrics, or the loss when there is nothing else."""
+    rest = {
+        key: value
+        for key, value in metrics.items()
+        if key not in ("eval_loss", "epoch") and not key.endswith(("_runtime", "_per_second", "_compilation_time"))
+    }
+    return sum(rest.values()) if rest else metrics["eval_loss"]
+
+
+# -- schedules over an optimizer, as scripts build them for `optimizers=`
+
+
+def get_scheduler(
+    name: Any,
+    optimizer: Any,
+    num_warmup_steps: int | None = None,
+    num_training_steps: int | None = None,
+    scheduler_specific_kwargs: dict[str, Any] | None = None,
+) -> Scheduler:
+    """A schedule over an optimizer; call its step() after each update."""
+    backend = backends.of_optimizer(optimizer)
+    rates = backend.optimizers.learning_rates(optimizer)
+    factor = make_schedule(
+        str(getattr(name, "value", name)),
+        num_warmup_steps or 0,
+        num_training_steps,
+        lr_init=rates[0],
+        **(scheduler_specific_kwargs or {}),
+    )
+    return Scheduler(backend, optimizer, factor)
+
+
+def get_constant_schedule(optimizer: Any, last_epoch: int = -1) -> Scheduler:
+    return get_scheduler("constant", optimizer)
+
+
+def get_constant_schedule_with_warmup(optimizer: Any, num_warmup_steps: int, last_epoch: int = -1) -> Scheduler:
+    return get_scheduler("constant_with_warmup", optimizer, num_warmup_steps)
+
+
+def get_linear_schedule_with_warmup(
+    optimizer: Any, num_warmup_steps: int, num_training_steps: int, last_epoch: int = -1
+) -> Scheduler:
+    return get_scheduler("linear", optimizer, num_warmup_steps, num_training_steps)
+
+
+def get_cosine_schedule_with_warmup(
+    optimizer: Any, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5, last_epoch: int = -1
+) -> Scheduler:
+    return get_scheduler("cosine", optimizer, num_warmup_steps, num_training_steps, {"num_cycles": num_cycles})
+
+
+def get_cosine_with_hard_restarts_schedule_with_warmup(
+    optimizer: Any, num_warmup_steps: int, num_training_steps: int, num_cycles: int = 1, last_epoch: int = -1
+) -> Scheduler:
+    options = {"num_cycles": num_cycles}
+    return get_scheduler("cosine_with_restarts", optimizer, num_warmup_steps, num_training_steps, options)
+
+
+def get_polynomial_decay_schedule_with_warmup(
+    optimizer: Any,
+    num_warmup_steps: int,
+    num_training_steps: int,
+    lr_end: float = 1e-7,
+    power: float = 1.0,
+    last_epoch: int = -1,
+) -> Scheduler:
+    options = {"lr_end": lr_end, "power": power}
+    return get_scheduler("polynomial", optimizer, num_warmup_steps, num_training_steps, options)
+
+
+def get_inverse_sqrt_schedule(
+    optimizer: Any, num_warmup_steps: int, timescale: int | None = None, last_epoch: int = -1
+) -> Scheduler:
+    return get_scheduler("inverse_sqrt", optimizer, num_warmup_steps, None, {"timescale": timescale})

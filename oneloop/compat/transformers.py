@@ -1,0 +1,199 @@
+"""Methods that scripts written for other trainers call, and that have little to do here."""
+
+import logging
+from typing import Any
+
+from ..data.columns import ColumnFilter, forward_columns
+from ..errors import ArgumentError, RefusedError
+from ..integrations.writers.base import Writer
+from ..loop import plan_steps
+from ..trainer.loss import logits_of
+from ..trainer.parts import TrainerParts
+from ..trainer.validation import has_length
+from .accelerator import Accelerator
+
+logger = logging.getLogger(__name__)
+
+# Methods of other trainers that are steps of a loop which oneloop does not have, and what to override instead.
+UNUSED_OVERRIDES = {
+    "_inner_training_loop": "training_step, or a callback",
+    "_maybe_log_save_evaluate": "log, evaluate or a callback's on_step_end",
+    "_wrap_model": "nothing: pass the wrapped model to the Trainer",
+    "_prepare_for_training": "create_optimizer_and_scheduler, or a callback's on_train_begin",
+}
+
+
+def warn_unused_overrides(trainer: Any) -> None:
+    """One warning with every method of a subclass that no one will call."""
+    found = [name for name in UNUSED_OVERRIDES if hasattr(type(trainer), name)]
+    if found:
+        logger.warning(
+            "%s defines %s, which oneloop never calls. Override instead: %s.",
+            type(trainer).__name__,
+            ", ".join(found),
+            "; ".join(f"for {name}, {UNUSED_OVERRIDES[name]}" for name in found),
+        )
+
+
+class LabelSmoother:
+    """What a compute_loss written for 4.x calls as self.label_smoother(outputs, labels)."""
+
+    ignore_index = -100
+
+    def __init__(self, tensors: Any, epsilon: float) -> None:
+        self.tensors = tensors  # the backend's
+        self.epsilon = epsilon
+
+    def __call__(self, model_output: Any, labels: Any, shift_labels: bool = False) -> Any:
+        """Mean loss over the labels that are not -100; with shift_labels, position i is compared with label i + 1."""
+        if isinstance(model_output, (tuple, list)):  # the logits come first, or after the loss
+            logits = next(part for part in model_output if len(part.shape) > 0)
+        else:
+            logits = logits_of(model_output)
+        return self.tensors.smoothed_loss(logits, labels, self.epsilon, shift_labels)
+
+
+class TrainerSurface(TrainerParts):
+    """Sizes of parallel groups, old names, and the end of a script."""
+
+    # A training_step copied from 5.x asks for these two before it divides the loss; here it is a share already.
+    model_accepts_loss_kwargs = True
+
+    # Other ways to train that a copied method asks about before it goes its own way.
+    use_apex = False
+    deepspeed = None
+    is_deepspeed_enabled = False
+    is_fsdp_enabled = False
+    is_fsdp_xla_enabled = False
+    is_tp_enabled = False
+    is_model_parallel = False
+
+    # Columns that the model takes; None before _set_signature_columns_if_needed, or when it takes any.
+    _signature_columns = None
+
+    @property
+    def scaler(self) -> Any:
+        """The loss scaler of fp16, or None."""
+        return getattr(self.engine, "scaler", None)
+
+    @property
+    def do_grad_scaling(self) -> bool:
+        return self.scaler is not None
+
+    @property
+    def label_smoother(self) -> Any:
+        """A function of (outputs, labels, shift_labels=False), or None when label_smoothing_factor is 0."""
+        epsilon = self.args.label_smoothing_factor
+        return LabelSmoother(self.backend.tensors, epsilon) if epsilon else None
+
+    @label_smoother.setter
+    def label_smoother(self, value: Any) -> None:
+        epsilon = 0.0 if value is None else getattr(value, "epsilon", None)
+        if not isinstance(epsilon, (int, float)):
+            raise ArgumentError(
+                f"label_smoother is a {type(value).__name__} without an epsilon; expected None or an object with one. "
+                "For a loss of your own, pass compute_loss_func or override compute_loss."
+            )
+        self.args.label_smoothing_factor = float(epsilon)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """Fill _signature_columns from the model's forward, once."""
+        if self._signature_columns is not None:
+            return
+        parameters = self.backend.models.forward_parameters(self.model)
+        keep = None if parameters is None else forward_columns(parameters, self.label_names)
+        if parameters is not None and keep is not None:
+            known = [name for name in parameters if name in keep]
+            self._signature_columns = known + sorted(keep.difference(known))
+
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        """A datasets.Dataset without the columns that the model does not take; other data as it is."""
+        return self._columns(dataset, f"the {description} set" if description else "the data set")[0]
+
+    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
+        """A collator that sees only the columns that the model takes."""
+        self._set_signature_columns_if_needed()
+        if not self.args.remove_unused_columns or self._signature_columns is None:
+            return data_collator
+        return ColumnFilter(data_collator, self._signature_columns)
+
+    def rename_parameter(self, name: str, framework: str) -> str:
+        """Override it to resume a checkpoint of another framework whose model has other names: the name that a
+        weight of that checkpoint has in this model. Both as torch would call them: weight, bias, running_mean."""
+        return name
+
+    @property
+    def can_return_loss(self) -> bool:
+        """The model returns a loss without being asked to."""
+        return self._can_return_loss
+
+    @property
+    def neftune_noise_alpha(self) -> Any:
+        return self.args.neftune_noise_alpha
+
+    def _get_output_dir(self, trial: Any = None) -> str:
+        """Where checkpoints go, for an overridden _save_checkpoint that builds their path."""
+        return str(self.args.output_dir)
+
+    def _prepare_input(self, data: Any) -> Any:
+        """A tensor, or a nest of them, on the device."""
+        return self.backend.devices.move(data, self.args.device, self._non_blocking)
+
+    def _nested_gather(self, tensors: Any, name: str | None = None) -> Any:
+        """The tensors of all processes; of one, they are what they are."""
+        return self.accelerator.gather(tensors)
+
+    def _get_learning_rate(self) -> float:
+        """The rate of the next update."""
+        if self.optimizer is None:
+            return float(self.args.learning_rate)
+        return self.backend.optimizers.learning_rates(self.optimizer)[0]
+
+    @property
+    def current_gradient_accumulation_steps(self) -> int:
+        """Micro-batches in the update that is under way."""
+        return max(1, len(self._micro_items))
+
+    def get_tp_size(self) -> int:
+        """Tensor parallelism: one, since no model is split here."""
+        return 1
+
+    def get_cp_size(self) -> int:
+        """Context parallelism: one, since no sequence is split here."""
+        return 1
+
+    def get_sp_size(self) -> int:
+        """Sequence parallelism: one, since no sequence is split here."""
+        return 1
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Make `self.accelerator` anew."""
+        self.accelerator = Accelerator(self)  # type: ignore[arg-type]
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> tuple:
+        """(epochs, updates per epoch, samples, samples of the run, samples per update, batches per epoch, updates)."""
+        batches = len(dataloader) if has_length(dataloader) else None
+        per_epoch = None if batches is None else -(-batches // args.gradient_accumulation_steps)
+        max_steps, epochs = plan_steps(per_epoch, args)
+        per_update = self.get_total_train_batch_size(args)
+        samples = self.num_examples(dataloader) if batches is not None else per_update * args.max_steps
+        whole = samples * args.num_train_epochs if args.max_steps <= 0 else args.max_steps * per_update
+        return epochs, per_epoch or max_steps, samples, int(whole), per_update, batches, max_steps
+
+    def end(self) -> None:
+        """Call it last in a script: the writers are closed."""
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, Writer):
+                callback.shut()
+
+    def torch_jit_model_eval(self, model: Any, dataloader: Any = None, training: bool = False) -> Any:
+        """The older way to jit_mode_eval: the compiled model, or in training the model as it is."""
+        return model if training else self._model_for_evaluation()
+
+    def ipex_optimize_model(self, model: Any, training: bool = False, dtype: Any = None) -> Any:
+        if self.args.use_ipex:
+            raise RefusedError("use_ipex: Intel's extension for PyTorch is not used by oneloop; leave the argument out")
+        return model
+
+    def init_git_repo(self, at_init: bool = False) -> None:
+        raise RefusedError("init_git_repo: the hub left git repositories behind; use push_to_hub")

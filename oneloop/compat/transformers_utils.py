@@ -1,0 +1,239 @@
+"""Functions of transformers' trainer_utils that scripts import: models, tokens, searches and memory."""
+
+import contextlib
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .. import backends
+from ..checkpoint.convert.transformers_checkpoint import WEIGHTS
+from ..errors import CheckpointError, MissingPackageError, ModelError
+from ..trainer.meter import MemoryTracker
+
+logger = logging.getLogger(__name__)
+
+
+# -- models
+
+
+def _is_peft_model(model: Any) -> bool:
+    """Read off the class, without importing peft."""
+    names = {base.__name__ for base in type(model).__mro__ if base.__module__.startswith("peft.")}
+    return bool(names & {"PeftModel", "PeftMixedModel"})
+
+
+def unwrap_peft_model(model: Any) -> Any:
+    """The model under PEFT's adapters; any other model as it is."""
+    if not _is_peft_model(model):
+        return model
+    if hasattr(model, "get_base_model"):
+        return model.get_base_model()
+    return model.base_model.model  # PeftMixedModel
+
+
+def validate_quantization_for_training(model: Any) -> None:
+    """An error for a quantised model that cannot be trained as it is."""
+    if not getattr(model, "is_quantized", False) or getattr(model, "_hf_peft_config_loaded", False):
+        return
+    quantizer = getattr(model, "hf_quantizer", None)
+    if hasattr(model, "_orig_mod"):
+        raise ModelError("the model is quantised and compiled, which cannot be trained; pass it without torch.compile.")
+    if not _is_peft_model(model) and not getattr(quantizer, "is_qat_trainable", False):
+        raise ModelError(
+            "the model is quantised, and its weights cannot be trained. Put trainable adapters on it, for example "
+            "peft.get_peft_model(model, peft.LoraConfig(...)), or load it without quantisation."
+        )
+    if not getattr(quantizer, "is_trainable", False):
+        method = getattr(getattr(quantizer, "quantization_config", None), "quant_method", "this method")
+        raise ModelError(
+            f"the model is quantised by {getattr(method, 'value', method)}, through which no gradients flow. Use a "
+            "method that supports training, or load the model without quantisation."
+        )
+
+
+def check_target_module_exists(optim_target_modules: Any, key: str, return_is_regex: bool = False) -> Any:
+    """Whether a module's name is one of the targets: a regular expression, or a list of parts of names and of such.
+
+    With return_is_regex, a pair: that, and whether it was an expression that matched.
+    """
+    if isinstance(optim_target_modules, str):
+        found, is_regex = bool(re.fullmatch(optim_target_modules, key)), optim_target_modules != key
+    else:
+        found, is_regex = any(target in key for target in optim_target_modules), False
+        if not found:
+            found = is_regex = any(re.fullmatch(target, key) for target in optim_target_modules)
+    return (found, is_regex) if return_is_regex else found
+
+
+class IncompatibleKeys(NamedTuple):
+    """Names that only the model has, and names that only the checkpoint has."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+def load_sharded_checkpoint(model: Any, folder: Any, strict: bool = True, prefer_safe: bool = True) -> IncompatibleKeys:
+    """Load weights that lie in several files with an index. Safetensors are taken where there are both.
+
+    With strict=False, weights that only one side has are left alone, and told.
+    """
+    backend, folder = backends.of_model(model), Path(folder)
+    index = folder / f"{WEIGHTS[0]}.index.json"
+    if not index.is_file():
+        if not (folder / f"{WEIGHTS[1]}.index.json").is_file():
+            names = " or ".join(f"{name}.index.json" for name in WEIGHTS[:2])
+            raise CheckpointError(f"{folder} has no {names}; pass the folder of a checkpoint in several files.")
+        backend.transformers_checkpoint.load_weights(model, folder)
+        return IncompatibleKeys([], [])
+    loaded: dict[str, Any] = {}
+    for name in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())):
+        loaded |= backend.weights.load_tensors(folder / name)
+    own, tied = backend.weights.model_tensors(model)
+    same = {name: first for name, first in tied.items() if name in loaded or first in loaded}
+    missing = [name for name in own if name not in loaded and name not in same.values()]
+    missing += [name for name in tied if name not in same]
+    unexpected = [name for name in loaded if name not in own and name not in tied]
+    if not strict:
+        loaded = {name: value for name, value in loaded.items() if name not in unexpected}
+        loaded |= {name: own[name] for name in missing if name in own}
+    backend.weights.load_model(model, loaded, same, str(folder))
+    return IncompatibleKeys(missing, unexpected)
+
+
+# -- arguments and tokens
+
+
+def compare_trainer_and_checkpoint_args(training_args: Any, trainer_state: Any) -> None:
+    """One warning with what differs between the arguments and a checkpoint's trainer_state.json."""
+    pairs = {
+        name: (getattr(training_args, name, None), getattr(trainer_state, name, None))
+        for name in ("logging_steps", "eval_steps", "save_steps")
+    }
+    stored = getattr(trainer_state, "train_batch_size", None)
+    stored = None if stored is None else stored // max(1, training_args.n_gpu)
+    pairs["per_device_train_batch_size"] = (training_args.per_device_train_batch_size, stored)
+    told = [
+        f"{n}: now {now}, then {then}" for n, (now, then) in pairs.items() if None not in (now, then) and now != then
+    ]
+    if told:
+        logger.warning("the arguments differ from those of the checkpoint: %s.", "; ".join(told))
+
+
+def align_special_tokens(model: Any, processing_class: Any) -> None:
+    """Give the model's configurations the tokenizer's ends, beginnings and paddings; what it lacks is left alone."""
+    tokenizer = getattr(processing_class, "tokenizer", processing_class)
+    config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    generation = getattr(model, "generation_config", None)
+    changed = {}
+    for name in ("eos_token_id", "bos_token_id", "pad_token_id"):
+        token = getattr(tokenizer, name, None)
+        if token is None:
+            continue
+        for part in (config, generation):
+            held = getattr(part, name, None)
+            ids = held if isinstance(held, (list, tuple)) else [held]
+            if part is None or token in ids:
+                continue
+            # Generation stops at any of several ends, so those that are there stay.
+            several = name == "eos_token_id" and (part is generation or ids is held)
+            setattr(part, name, [token, *(i for i in ids if i is not None)] if several else token)
+            changed[name] = token
+    if changed:
+        logger.warning("the model's configuration now has the tokenizer's special tokens: %s", changed)
+
+
+@contextlib.contextmanager
+def suppress_progress_bars() -> Iterator[None]:
+    """No progress bars of huggingface_hub in here."""
+    try:
+        from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    except ImportError:
+        yield
+        return
+    were_off = are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not were_off:
+            enable_progress_bars()
+
+
+# -- what a search tries unless it is told otherwise
+
+_RATES, _EPOCHS, _SEEDS, _BATCHES = (1e-6, 1e-4), (1, 5), (1, 40), [4, 8, 16, 32, 64]
+
+
+def default_hp_space_optuna(trial: Any) -> dict[str, Any]:
+    return {
+        "learning_rate": trial.suggest_float("learning_rate", *_RATES, log=True),
+        "num_train_epochs": trial.suggest_int("num_train_epochs", *_EPOCHS),
+        "seed": trial.suggest_int("seed", *_SEEDS),
+        "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", _BATCHES),
+    }
+
+
+def default_hp_space_ray(trial: Any = None) -> dict[str, Any]:
+    try:
+        from ray import tune
+    except ImportError as error:
+        raise MissingPackageError("default_hp_space_ray needs Ray Tune: pip install 'ray[tune]'") from error
+    return {
+        "learning_rate": tune.loguniform(*_RATES),
+        "num_train_epochs": tune.choice(list(range(_EPOCHS[0], _EPOCHS[1] + 1))),
+        "seed": tune.randint(_SEEDS[0], _SEEDS[1] + 1),
+        "per_device_train_batch_size": tune.choice(_BATCHES),
+    }
+
+
+def default_hp_space_wandb(trial: Any = None) -> dict[str, Any]:
+    """A sweep's configuration, as plain data."""
+    ranges = {"num_train_epochs": _EPOCHS, "seed": _SEEDS}
+    numbers = {n: {"distribution": "int_uniform", "min": low, "max": high} for n, (low, high) in ranges.items()}
+    return {
+        "method": "random",
+        "metric": {"name": "objective", "goal": "minimize"},
+        "parameters": {
+            "learning_rate": {"distribution": "uniform", "min": _RATES[0], "max": _RATES[1]},
+            **numbers,
+            "per_device_train_batch_size": {"values": _BATCHES},
+        },
+    }
+
+
+# -- memory
+
+
+class TrainerMemoryTracker:
+    """Memory between start() and stop_and_update_metrics(metrics), for the stage that the calling method is."""
+
+    stages = {"__init__": "init", "train": "train", "evaluate": "eval", "predict": "test"}
+
+    def __init__(self, skip_memory_metrics: bool = False) -> None:
+        self.skip_memory_metrics = skip_memory_metrics
+        self._tracker = MemoryTracker(not skip_memory_metrics)
+        self._kept: dict[str, Any] = {}  # of a stage that had no metrics to put it into
+
+    def _place(self) -> tuple[Any, Any]:
+        backend = backends.load(backends.guess() or "torch")
+        return backend, backend.devices.resolve(None)
+
+    def _stage(self) -> str:
+        caller = sys._getframe(2).f_code.co_name
+        return self.stages.get(caller, caller)
+
+    def start(self) -> None:
+        if not self.skip_memory_metrics:
+            self._tracker.start(self._stage(), *self._place())
+
+    def stop_and_update_metrics(self, metrics: dict[str, Any] | None = None) -> None:
+        if self.skip_memory_metrics:
+            return
+        self._tracker.stop(self._stage(), *self._place(), self._kept)
+        if metrics is not None:
+            metrics.update(self._kept)
+            self._kept = {}

@@ -1,0 +1,169 @@
+"""Data that can only be walked through, dealt out to several processes: each sample goes to one of them.
+
+Every process walks through the whole source, and keeps its part of each global micro-batch; so the global batches are
+those of one process, in the same order, and no process has to ask another one. The price is that each reads all. Data
+that deal themselves out, because their code asks for the rank, are left alone.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from .. import randomness
+from .feistel import key_of
+from .worker_seeding import seed_streams
+
+_WALK = -106  # keeps the seed of the walk apart from all others
+DEALT = "dealt"  # marks the state of a source that was dealt out
+
+
+class Dealt:
+    """A source of samples, of which this process gets its part.
+
+    The source may draw random numbers as it goes: all processes have to draw the same, so the walk has streams of its
+    own, which depend on (seed, epoch) alone, and gives the process its streams back after every batch.
+    """
+
+    def __init__(
+        self, source: Any, batch_size: int, world: int, rank: int, drop_last: bool, seed: int, backend: Any
+    ) -> None:
+        self.source = source
+        self.batch_size, self.world, self.rank, self.drop_last = batch_size, world, rank, drop_last
+        self.seed, self.backend_name = seed, backend.NAME
+        self.epoch = 0
+        self._walk: dict[str, np.ndarray] | None = None
+
+    @property
+    def known(self) -> tuple[int, int] | None:
+        """(batches of each process, samples of all of them), when the source knows its length."""
+        try:
+            samples = len(self.source)
+        except (TypeError, NotImplementedError):
+            return None
+        whole, rest = divmod(samples, self.batch_size * self.world)
+        return whole + (bool(rest) and not self.drop_last), samples
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        if hasattr(self.source, "set_epoch"):
+            self.source.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        from ..backends import load
+
+        backend = load(self.backend_name)
+        together = self.batch_size * self.world
+        walk, self._walk = self._walk, None
+        own = randomness.get_state(backend)
+        if walk is None:
+            seed_streams(self.backend_name, key_of(self.seed, self.epoch, _WALK) >> 1)
+        else:
+            randomness.set_state(backend, walk)
+        samples = iter(self.source)
+        while True:
+            chunk = list(islice(samples, together))
+            self._walked = randomness.get_state(backend)
+            randomness.set_state(backend, own)
+            if not chunk or (len(chunk) < together and self.drop_last):
+                return
+            yield from chunk[slice(*self._part(len(chunk)))]
+            own = randomness.get_state(backend)
+            randomness.set_state(backend, self._walked)
+
+    def _part(self, count: int) -> tuple[int, int]:
+        """Runs by rank; what is left at the end is divided as evenly as possible, lower ranks first."""
+        each, extra = divmod(count, self.world)
+        start = self.rank * each + min(self.rank, extra)
+        return start, start + each + (self.rank < extra)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("source", "_walked"):
+            raise AttributeError(name)
+        if name == "state_dict" and callable(getattr(self.source, name, None)):
+            return self._state
+        if name == "load_state_dict" and callable(getattr(self.source, name, None)):
+            return self._load
+        return getattr(self.source, name)
+
+    def _state(self) -> dict[str, Any]:
+        """All processes have walked equally far, so it fits any number of them."""
+        walk = getattr(self, "_walked", None) or {}
+        return {DEALT: {name: array.tolist() for name, array in walk.items()}, "source": self.source.state_dict()}
+
+    def _load(self, state: dict[str, Any]) -> None:
+        if DEALT not in state:  # one process wrote it
+            self.source.load_state_dict(state)
+            return
+        self.source.load_state_dict(state["source"])
+        kinds = {"python": np.uint64, "numpy": np.uint32, "python.gauss": np.float64, "numpy.rest": np.float64}
+        walk = {name: np.array(values, dtype=kinds.get(name, np.uint8)) for name, values in state[DEALT].items()}
+        self._walk = walk or None
+
+
+def fits_any_number(state: Any) -> bool:
+    """Whether a stored state of data is good for another number of processes."""
+    return isinstance(state, dict) and DEALT in state
+
+
+def of_one_process(state: Any) -> Any:
+    """The state of the source itself."""
+    return state["source"] if fits_any_number(state) else state
+
+
+_NAMES = {"get_rank", "get_world_size", "split_dataset_by_node", "process_index", "num_processes"}
+
+
+def minds_processes(source: Any, depth: int = 3) -> bool:
+    """Whether a data set deals itself out: its code, or that of one that it holds, asks which process this is."""
+
+    def asks(code: Any) -> bool:
+        if _NAMES & set(code.co_names) or "RANK" in code.co_consts or "WORLD_SIZE" in code.co_consts:
+            return True
+        return any(asks(c) for c in code.co_consts if hasattr(c, "co_names"))
+
+    if getattr(source, "_distributed", None) is not None:  # datasets.distributed.split_dataset_by_node has been here
+        return True
+    own = [base for base in type(source).__mro__ if base.__module__.partition(".")[0] not in _LIBRARIES]
+    codes = [getattr(value, "__code__", None) for base in own for value in vars(base).values()]
+    if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):
+        return True
+    held = list(getattr(source, "__dict__", {}).values()) if depth else []
+    return any(minds_processes(value, depth - 1) for value in held if hasattr(value, "__iter__"))
+
+
+_LIBRARIES = ("torch", "builtins", "datasets", "paddle", "mindspore", "numpy")
+
+
+def minds_its_sampler(loader: Any) -> bool:
+    """Whether a loader's sampler gives each process its own samples, as DistributedSampler does."""
+    sampler = getattr(loader, "sampler", None)
+    batches = getattr(loader, "batch_sampler", None)
+    return any(hasattr(part, "num_replicas") for part in (sampler, batches, getattr(batches, "sampler", None)))
+
+
+def every_nth(batches: Iterator[Any], world: int, rank: int) -> Iterator[Any]:
+    """The batches of this process, of a loader that all processes walk through alike."""
+    while turn := list(islice(batches, world)):
+        if rank < len(turn):
+            yield turn[rank]
+
+
+def with_streams_of(streams: dict[str, np.ndarray], backend: Any, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """Begin to iterate, up to the first batch, with these random streams: a loader that shuffles draws from them."""
+    own = randomness.get_state(backend)
+    randomness.set_state(backend, streams)
+    batches = begin()
+    first = next(batches, _NONE)
+    randomness.set_state(backend, own)
+
+    def all_of_them() -> Iterator[Any]:
+        if first is not _NONE:
+            yield first
+            yield from batches
+
+    return all_of_them()
+
+
+_NONE = object()

@@ -1,0 +1,135 @@
+"""Random numbers in loader workers, as a function of the position in the data.
+
+A worker fetches whatever batch comes next, so a stream of its own would depend on timing, and a resumed run would draw
+other numbers. Here each sample, and each batch for data sets that are fetched by the batch and for collators, starts
+from a seed made of (data seed, epoch, position). Without workers this would cost more than a small model's step, and
+is not needed: the streams of the main process are in the checkpoint.
+"""
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .feistel import key_of
+
+_SAMPLE, _FETCH, _COLLATE = -101, -102, -103  # keeps these seeds apart from each other and from the data order's keys
+
+current: tuple[int, ...] | None = None  # in a worker: the seed of the batch that is being collated
+
+
+class Indices(list):
+    """The samples of a batch, with the place that they have in the run."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, samples: list[int], place: tuple[int, int, int]) -> None:
+        super().__init__(samples)
+        self.place = place  # (epoch, number of the global micro-batch, position of the first sample in the epoch)
+
+    def __reduce__(self) -> Any:
+        return Indices, (list(self), self.place)
+
+
+def seed_streams(backend_name: str, seed: int) -> None:
+    """Start every global random stream from here."""
+    from ..backends import load
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    load(backend_name).randomness.seed(seed)
+
+
+class SeededData:
+    """A map-style data set for workers. What it fetches is that of the data set; only random numbers are placed.
+
+    With `repeats`, for orders that may show a sample twice in an epoch, each time has numbers of its own. With `alone`
+    (seed_each_sample) nothing depends on who fetches what: samples are fetched one by one, and places are those in the
+    epoch. It then works without workers too; GivesBack returns the main process its streams.
+    """
+
+    def __init__(
+        self, dataset: Any, seed: int, rank: int, backend_name: str, repeats: bool = False, alone: bool = False
+    ) -> None:
+        self.dataset = dataset
+        self.seed = seed
+        self.rank = rank
+        self.backend_name = backend_name
+        self.repeats = repeats
+        self.alone = alone
+        self._main = os.getpid()
+        self._kept: Any = None
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.dataset[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "dataset":
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def _start(self, *place: int) -> int:
+        seed = key_of(self.seed, *place) >> 1
+        seed_streams(self.backend_name, seed)
+        return seed
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        global current
+        epoch, number, position = getattr(indices, "place", (0, 0, 0))
+        if os.getpid() == self._main:
+            self._kept = _streams(self.backend_name)
+        if self.alone:
+            samples = []
+            for i, index in enumerate(indices):
+                self._start(epoch, _SAMPLE, index, *((position + i,) if self.repeats else ()))
+                samples.append(self.dataset[index])
+            current = (self._start(epoch, _COLLATE, position),)
+            return samples
+        fetch = getattr(self.dataset, "__getitems__", None)
+        if fetch is not None:
+            self._start(epoch, _FETCH, self.rank, number)
+            samples = fetch(list(indices))
+        else:
+            samples = []
+            for i, index in enumerate(indices):
+                self._start(epoch, _SAMPLE, index, *((self.rank, number, i) if self.repeats else ()))
+                samples.append(self.dataset[index])
+        current = (self._start(epoch, _COLLATE, self.rank, number),)  # what follows is the collator's
+        return samples
+
+    def give_back(self) -> None:
+        """The streams as they were before the last batch, in the main process."""
+        global current
+        current = None
+        if self._kept is not None:
+            from .. import randomness
+            from ..backends import load
+
+            randomness.set_state(load(self.backend_name), self._kept)
+            self._kept = None
+
+
+def _streams(backend_name: str) -> Any:
+    from .. import randomness
+    from ..backends import load
+
+    return randomness.get_state(load(backend_name))
+
+
+class GivesBack:
+    """The collator of data that is seeded in the main process: after it, the model's streams go on."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any], data: SeededData) -> None:
+        self.collate = collate
+        self.data = data
+
+    def __call__(self, samples: list[Any]) -> Any:
+        try:
+            return self.collate(samples)
+        finally:
+            self.data.give_back()

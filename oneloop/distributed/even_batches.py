@@ -1,0 +1,32 @@
+"""Evaluation where every forward pass is a meeting: whoever has no batch left joins in with one that it had."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..data.order import NoBatch
+from .world import Team
+
+
+def in_step(team: Team, batches: Iterator[Any], join_in: Callable[[Any], None]) -> Iterator[Any]:
+    """The batches, as many turns for every process; where this one has none it joins in and yields NoBatch.
+
+    Loaders may end at different turns, so one number a turn goes around.
+    """
+    ended, spare = False, None
+    while True:
+        batch = NoBatch() if ended else next(batches, None)
+        ended = ended or batch is None
+        has = not ended and not isinstance(batch, NoBatch)
+        every = team.compare([has, ended, spare is not None])
+        if all(row[1] for row in every):
+            return
+        own = batch if has else None
+        spare = own if has else spare
+        working = [bool(row[0]) for row in every]
+        if any(working) and not all(row[0] or row[2] for row in every):  # somebody never had one
+            giver = working.index(True)
+            given = team.everyone(own if team.rank == giver else None)[giver]
+            spare = given if spare is None else spare
+        if not has and any(working):
+            join_in(spare)
+        yield own if has else NoBatch()

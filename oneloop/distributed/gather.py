@@ -1,0 +1,120 @@
+"""An evaluation that several processes share: each sees its batches, and each sample is counted once, in order."""
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+from ..errors import EvaluationInterrupted
+from ..trainer.evaluation import Gathered
+from ..trainer.gathering import map_leaves
+
+if TYPE_CHECKING:
+    from ..trainer import Trainer
+
+BYTES = 1 << 25  # of one process in a message
+MOST_TURNS = 64
+
+
+class GatheredFromAll(Gathered):
+    """Batches come in turns, one for each process, so the order of the data set is that of the turns and, within a
+    turn, of the ranks. What a process has seen goes to the others in a few large messages.
+
+    Metrics are computed by the main process and told to all. Predictions are `everywhere`, as predict() returns them,
+    or in the main process alone, where evaluate() needs them.
+    """
+
+    def __init__(self, trainer: "Trainer", expected: int | None, loss_only: bool, everywhere: bool) -> None:
+        super().__init__(trainer, expected, loss_only)
+        self.team = trainer.team
+        self.everywhere = everywhere and not trainer.args.batch_eval_metrics
+        self.turns: list[tuple | None] = []
+        self.turns_a_message = 1
+        self._on_device: list[int] = []  # turns whose values have not been moved to the host
+        self._next: tuple | None = None  # batch_eval_metrics: the batch that compute_metrics sees when another follows
+        self._some_loss = False
+
+    @property
+    def has_loss(self) -> bool:
+        return self._some_loss
+
+    def batch_metrics(self, last: bool) -> None:
+        """Batches are shown to compute_metrics when they have come together."""
+
+    def end_of_turn(self, step: int) -> None:
+        self._on_device.append(len(self.turns))
+        self.turns.append(self.held.pop() if self.held else None)
+        if len(self._on_device) >= (self.trainer.args.eval_accumulation_steps or 1):
+            self.to_host()
+        if len(self.turns) >= self.turns_a_message:
+            self._exchange(done=False)
+
+    def to_host(self) -> None:
+        for place in self._on_device:
+            turn = self.turns[place]
+            if turn is not None:
+                self.turns[place] = (turn[0], *(self._numpy(value) for value in turn[1:]))
+        self._on_device = []
+
+    def _exchange(self, done: bool) -> bool:
+        """Bring the turns together; whether all processes have come to the end of their loaders."""
+        self.to_host()
+        turns, self.turns = self.turns, []
+        watch = getattr(self.trainer, "_watch", None) if self.trainer.is_in_train else None
+        heard = float(watch.received or 0) if watch is not None else 0.0
+        size = max((_bytes(turn) for turn in turns), default=0)
+        sizes, ends, signals = zip(*self.team.compare([size, done, heard]))
+        if watch is not None and any(signals):
+            watch.received = signal.Signals(int(max(signals)))
+            raise EvaluationInterrupted("a signal asked the run to leave")
+        every = self.team.everyone(turns) if self.everywhere else self.team.to_main(turns)
+        self.turns_a_message = int(max(1, min(MOST_TURNS, BYTES // max(1, *sizes))))
+        for number in range(max(map(len, every or ()), default=0)):
+            for of_rank in every or ():
+                batch = of_rank[number] if number < len(of_rank) else None
+                if batch is not None:
+                    self._take(batch)
+        return all(ends)
+
+    def _take(self, batch: tuple) -> None:
+        if not self.trainer.args.batch_eval_metrics:
+            self._keep(*batch)
+            return
+        before, self._next = self._next, batch
+        if before is not None:
+            self._show_tensors(before, last=False)
+
+    def _show_tensors(self, batch: tuple, last: bool) -> None:
+        from_numpy = self.trainer.backend.tensors.from_numpy
+        self._show((batch[0], *(map_leaves(value, from_numpy) for value in batch[1:])), last)
+
+    def finish(self, prefix: str) -> dict[str, Any]:
+        while not self._exchange(done=True):
+            pass
+        if self.everywhere:
+            self.predictions, self.label_ids = self.parts["logits"].result(), self.parts["labels"].result()
+        metrics, self.seen, self._some_loss = self.team.on_main(lambda: self._finish(prefix), "compute_metrics")
+        return metrics
+
+    def _finish(self, prefix: str) -> tuple[dict[str, Any], int, bool]:
+        """In the main process alone."""
+        if self.trainer.args.batch_eval_metrics:
+            if self._next is not None:
+                self._show_tensors(self._next, last=True)
+            metrics = dict(self.batch_result)
+        else:
+            if not self.everywhere:
+                self.predictions, self.label_ids = self.parts["logits"].result(), self.parts["labels"].result()
+            metrics = self._whole_metrics() if self.seen else {}
+        return self._named(metrics, prefix), self.seen, bool(self.losses)
+
+
+def _bytes(turn: tuple | None) -> int:
+    total = 0
+
+    def count(leaf: Any) -> Any:
+        nonlocal total
+        total += getattr(leaf, "nbytes", 64)
+        return leaf
+
+    for value in (turn or ())[1:]:
+        map_leaves(value, count)
+    return total

@@ -1,0 +1,142 @@
+"""Folders on their way to the Hub: one after the other, in the background, and no error reaches the training."""
+
+import logging
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from ...errors import HubError, MissingPackageError
+
+logger = logging.getLogger(__name__)
+
+STAGE = ".pushes"
+# Files that are replaced, never written to, and may be large: a second name is as good as a copy.
+LINKED = (".safetensors", ".bin", ".pdparams", ".ckpt")
+
+
+def package() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise MissingPackageError(
+            "the Hub needs the package huggingface_hub, which is not installed: pip install huggingface_hub, or leave "
+            "push_to_hub out"
+        ) from error
+    return huggingface_hub
+
+
+def snapshot(output_dir: Any, files: Iterable[tuple[Path, str]]) -> Path:
+    """A folder with these files under these names, which stays as it is while checkpoints come and go."""
+    stage = Path(output_dir) / STAGE / uuid.uuid4().hex[:8]
+    for source, name in files:
+        target = stage / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if source.suffix not in LINKED:
+                raise OSError
+            os.link(source, target)
+        except OSError:  # or the disk knows no links
+            shutil.copy2(source, target)
+    return stage
+
+
+def clear(output_dir: Any) -> None:
+    """Take away what the pushes of a run that died have left behind."""
+    shutil.rmtree(Path(output_dir) / STAGE, ignore_errors=True)
+
+
+class Hub:
+    """One repository. Its token is in no message."""
+
+    def __init__(self, repo_id: str, token: str | None, private: bool | None, revision: str | None) -> None:
+        self._token = token
+        self.revision = revision
+        api = package().HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=token, library_name="oneloop")
+        self._api = api
+        try:
+            self.repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+            if revision:
+                api.create_branch(self.repo_id, branch=revision, exist_ok=True)
+        except Exception as error:
+            raise self.error(f"the repository {repo_id!r} cannot be used", error) from None
+        self._lock = threading.Lock()
+        self._under_way: list[tuple[Future, threading.Event]] = []
+
+    def __repr__(self) -> str:
+        return f"Hub({self.repo_id!r})"
+
+    def error(self, what: str, error: BaseException) -> HubError:
+        """What went wrong, without any token; raise it `from None`, since the cause may have one."""
+        return HubError(
+            f"{what}: {type(error).__name__}: {self.clean(str(error))} Check hub_model_id, the token and the network; "
+            "or leave push_to_hub out."
+        )
+
+    def clean(self, text: str) -> str:
+        for token in (self._token or "", package().get_token() or ""):
+            # An error may quote it escaped, when it has a line break in it that no header can hold.
+            for piece in (token, repr(token)[1:-1], *token.split()):
+                text = text.replace(piece, "<HUB_TOKEN>") if piece else text
+        return text
+
+    @property
+    def busy(self) -> bool:
+        with self._lock:
+            self._under_way = [(push, settled) for push, settled in self._under_way if not settled.is_set()]
+            return bool(self._under_way)
+
+    def push(
+        self,
+        folder: Path,
+        message: str,
+        delete: str | None = None,
+        revision: str | None = None,
+        token: str | None = None,
+        after: Callable[[bool], None] | None = None,
+    ) -> Future:
+        """Upload a folder, which is deleted afterwards, as one commit. What fails is said; the future has the error."""
+
+        settled = threading.Event()  # the future itself is done before its folder is gone
+
+        def done(push: Future) -> None:
+            shutil.rmtree(folder, ignore_errors=True)
+            error = push.exception()
+            if error is not None:
+                logger.error(
+                    "%r was NOT pushed to %s: %s: %s The files are on disk; the next push tries again.",
+                    message,
+                    self.repo_id,
+                    type(error).__name__,
+                    self.clean(str(error)),
+                )
+            if after is not None:
+                after(error is None)
+            settled.set()
+
+        push = self._api.upload_folder(
+            repo_id=self.repo_id,
+            folder_path=str(folder),
+            commit_message=message,
+            revision=revision or self.revision,
+            delete_patterns=delete,
+            token=token or self._token,
+            run_as_future=True,
+        )
+        with self._lock:
+            self._under_way.append((push, settled))
+        push.add_done_callback(done)
+        return push
+
+    def wait(self) -> None:
+        """Until nothing is under way; errors have been said."""
+        with self._lock:
+            under_way = list(self._under_way)
+        if any(not settled.is_set() for _, settled in under_way):
+            logger.info("Waiting for the push to %s to finish.", self.repo_id)
+        for _, settled in under_way:
+            settled.wait()

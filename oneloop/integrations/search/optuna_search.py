@@ -1,0 +1,178 @@
+"""A search on Optuna: a study proposes, trials report, and pruned ones stop at an evaluation."""
+
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any
+
+import optuna
+
+from ...compat.trainer_utils import takes_trial
+from ...distributed.preemption import Preempted
+from ...errors import ArgumentError, ProcessLostError, RefusedError, SearchError
+from ...outputs import BestRun
+from . import trials
+from .trials import Trial
+
+if TYPE_CHECKING:
+    from ...trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+_STUDY = set(inspect.signature(optuna.create_study).parameters) - {"direction", "directions"}
+_OPTIMIZE = set(inspect.signature(optuna.Study.optimize).parameters) - {"self", "func", "n_trials"}
+
+
+def default_space() -> Any:
+    from ...compat.transformers_utils import default_hp_space_optuna
+
+    return default_hp_space_optuna
+
+
+def check(trainer: "Trainer", options: dict[str, Any]) -> None:
+    """What cannot be, before anything begins."""
+    unknown = [name for name in options if name not in _STUDY | _OPTIMIZE]
+    if unknown:
+        raise ArgumentError(
+            f"hyperparameter_search takes no {', '.join(unknown)} for Optuna; it takes what create_study and optimize "
+            f"take: {', '.join(sorted(_STUDY | _OPTIMIZE))}."
+        )
+    if options.get("n_jobs", 1) != 1:
+        raise RefusedError(
+            f"n_jobs={options['n_jobs']}: the threads would train in one Trainer at once. Start the script several "
+            "times with one storage, study_name and load_if_exists=True: the processes then share the study."
+        )
+    if trainer.team.size > 1 and options.get("catch"):
+        raise RefusedError(
+            "catch: a trial that fails in one of several processes leaves the others in the middle of a step, so the "
+            "search cannot go on. Leave it out, or search with one process."
+        )
+
+
+def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> BestRun | list[BestRun]:
+    """As many more trials as n_trials says, or until the timeout; the best of the whole study."""
+    if not trainer.team.is_main:
+        return _follow(trainer)
+    search = _Search(trainer)
+    study = optuna.create_study(**trainer_directions(trainer), **_part(options, _STUDY))
+    try:
+        study.optimize(search.objective, n_trials=n_trials, **_part(options, _OPTIMIZE))
+    except Exception as error:
+        search.end(f"{type(error).__name__}: {error}")
+        if search.running is None or error is search.left:
+            raise
+        raise SearchError(
+            f"trial {search.running.name} ({trials.shown(search.running.values)}) failed: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if search.left is not None:
+        raise search.left
+    search.end(None)
+    found = trainer.team.on_main(lambda: _best(study), "the search")
+    found = [each._replace(run_summary=study) for each in found]
+    return found if trainer._several else found[0]
+
+
+def trainer_directions(trainer: "Trainer") -> dict[str, Any]:
+    return {"directions": trainer._directions} if trainer._several else {"direction": trainer._directions[0]}
+
+
+def _part(options: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name in names}
+
+
+class _Search:
+    """What the main process does for each trial. The others hear the values from it."""
+
+    def __init__(self, trainer: "Trainer") -> None:
+        self.trainer = trainer
+        self.running: Trial | None = None  # the last trial that began and has not ended well
+        self.together = False  # all processes are within a trial
+        self.left: BaseException | None = None  # a signal that asked the run to leave
+
+    def objective(self, given: optuna.Trial) -> Any:
+        trainer, self.running = self.trainer, None
+        values = trainer.hp_space(given)
+        trials.arguments_for(trainer.args, values, "x", takes_trial(trainer.model_init))
+        name = trials.name_of(trainer, given, given.number)
+        given.set_user_attr("arguments", {key: _plain(value) for key, value in values.items()})
+        trial = self.running = Trial(name, values, dict(given.params), given, self.tell(given), _made_together(given))
+        trainer.team.from_main(("trial", name, values, trial.params, given.number))
+        self.together = True
+        try:
+            objective = trials.run(trainer, trial)
+        except (Preempted, KeyboardInterrupt) as signalled:
+            self.left = signalled
+            given.study.stop()  # whatever `catch` says
+            given.study.enqueue_trial(given.params)  # tried again when the study goes on
+            raise
+        self.together = False
+        if trial.stopped:
+            raise optuna.TrialPruned
+        return objective
+
+    def tell(self, given: optuna.Trial) -> Any:
+        if self.trainer._several:  # Optuna prunes by one figure
+            return lambda objective, step, metrics: False
+
+        def tell(objective: float, step: int, metrics: dict[str, Any]) -> bool:
+            given.report(objective, step)
+            return given.should_prune()
+
+        return tell
+
+    def end(self, why: str | None) -> None:
+        """Let the other processes go. Within a trial they notice for themselves that the main one has left."""
+        if not self.together:
+            self.trainer.team.from_main(("end", why))
+
+
+def _made_together(given: Any) -> Any:
+    """model_init may draw values of its own: the main process goes first, and the others get what it drew."""
+
+    def make(trainer: "Trainer") -> Any:
+        if trainer.team.size == 1:
+            return trainer.call_model_init(given)
+        made: list[Any] = []
+
+        def first() -> dict[str, Any]:
+            made.append(trainer.call_model_init(given))
+            return dict(given.params)
+
+        params = trainer.team.on_main(first, "model_init")
+        if made:
+            return made[0]
+        return trainer.call_model_init(optuna.trial.FixedTrial(params, number=given.number))
+
+    return make
+
+
+def _follow(trainer: "Trainer") -> Any:
+    """A process that is not the main one: it trains what the main one says until that says it is over."""
+    while True:
+        what, *rest = trainer.team.from_main(None)
+        if what == "end":
+            break
+        name, values, params, number = rest
+        given = optuna.trial.FixedTrial(params, number=number)
+        trials.run(trainer, Trial(name, values, params, given, make_model=_made_together(given)))
+    if rest[0] is not None:
+        raise ProcessLostError(f"process 0 failed in the search, so this one leaves too. There: {rest[0]}")
+    found: list[BestRun] = trainer.team.on_main(list, "the search")
+    return found if trainer._several else found[0]
+
+
+def _best(study: optuna.Study) -> list[BestRun]:
+    done = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
+    if not done:
+        states = ", ".join(f"{trial.number} {trial.state.name.lower()}" for trial in study.trials) or "none was run"
+        raise SearchError(
+            f"the search has no trial that ended well ({states}), so there is no best one. A trial fails when its "
+            "objective is not a number, as after a learning rate that is too high, and is pruned when others do better."
+        )
+    several = len(study.directions) > 1
+    best = study.best_trials if several else [study.best_trial]
+    return [BestRun(str(each.number), each.values if several else each.values[0], each.params) for each in best]
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)

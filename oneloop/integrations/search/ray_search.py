@@ -1,0 +1,142 @@
+"""A search on Ray Tune: trials run in the workers of a cluster, and a scheduler may stop them at an evaluation."""
+
+import inspect
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray import tune
+
+from ...compat.trainer_utils import takes_trial
+from ...errors import ArgumentError, RefusedError, SearchError
+from ...outputs import BestRun
+from . import trials
+from .packing import pack
+from .ray_worker import OBJECTIVE, TrainerTrial
+
+if TYPE_CHECKING:
+    from ...trainer import Trainer
+
+_OWN = {"run_or_experiment", "config", "num_samples", "metric", "mode"}
+# A trial writes the checkpoints of its Trainer, which Ray Tune knows nothing of.
+_CHECKPOINTS = {
+    *("checkpoint_config", "keep_checkpoints_num", "checkpoint_score_attr", "checkpoint_freq", "checkpoint_at_end"),
+    *("restore", "resume", "resume_config", "reuse_actors", "export_formats"),
+}
+_RUN = {name for name in inspect.signature(tune.run).parameters if not name.startswith("_")} - _OWN - _CHECKPOINTS
+
+
+def default_space() -> Any:
+    from ...compat.transformers_utils import default_hp_space_ray
+
+    return default_hp_space_ray
+
+
+def check(trainer: "Trainer", options: dict[str, Any]) -> None:
+    """What cannot be, before anything begins."""
+    refused = sorted(_CHECKPOINTS & options.keys())
+    if refused:
+        raise RefusedError(
+            f"{', '.join(refused)}: Ray Tune neither writes nor reads the checkpoints of a trial. Each trial saves "
+            "into its own folder under output_dir, as save_strategy and save_total_limit say."
+        )
+    unknown = [name for name in options if name not in _RUN]
+    if unknown:
+        raise ArgumentError(
+            f"hyperparameter_search takes no {', '.join(unknown)} for Ray Tune; it takes what ray.tune.run takes: "
+            f"{', '.join(sorted(_RUN))}."
+        )
+    if trainer._several:
+        raise RefusedError("Ray Tune compares trials by one figure; for several directions use backend='optuna'.")
+    if trainer.team.size > 1:
+        raise RefusedError(
+            f"{trainer.team.size} processes were launched, but Ray Tune starts the processes of its trials itself. "
+            "Start the script once, without a launcher, or use backend='optuna'."
+        )
+    _check_scheduler(trainer, options.get("scheduler"))
+
+
+def _check_scheduler(trainer: "Trainer", scheduler: Any) -> None:
+    if scheduler is None or type(scheduler).__name__ == "FIFOScheduler" or scheduler == "fifo":
+        return
+    named = scheduler if isinstance(scheduler, str) else type(scheduler).__name__
+    if named.startswith(("PopulationBased", "pbt", "PB2", "pb2", "ResourceChanging", "resource_changing")):
+        raise RefusedError(
+            f"scheduler={named}: it changes trials while they run, which takes checkpoints of Ray Tune. Use one that "
+            "stops trials, such as ASHAScheduler."
+        )
+    if trainer.args.eval_strategy == "no":
+        raise ArgumentError(
+            f"scheduler={named} stops trials by their evaluations, and eval_strategy is 'no'. Set eval_strategy to "
+            "'epoch' or 'steps'."
+        )
+
+
+def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> BestRun:
+    """n_trials samples of the space, or as many as time_budget_s allows; the best by what args.ray_scope compares."""
+    if n_trials is None and options.get("time_budget_s") is None and options.get("stop") is None:
+        raise ArgumentError("n_trials=None has no end here; expected a number, or time_budget_s in seconds beside it.")
+    space = trainer.hp_space(None)
+    # Values are drawn in the cluster; a name that is wrong is said here.
+    trials.known_values(type(trainer.args), space, takes_trial(trainer.model_init))
+    mode = "min" if trainer._directions[0] == "minimize" else "max"
+    raises = options.pop("raise_on_failed_trial", True)
+    given = {"resources_per_trial": _resources(trainer)} | options
+    if not {"storage_path", "local_dir", "storage_filesystem"} & given.keys():
+        given["storage_path"] = os.path.join(os.path.abspath(trainer.args.output_dir), "ray")
+    own = trainer.args.output_dir
+    trainer.args.output_dir = os.path.abspath(own)  # workers have another working directory
+    try:
+        packed = pack(trainer, ray.cloudpickle.dumps)
+    finally:
+        trainer.args.output_dir = own
+    if "scheduler" in given or "search_alg" in given:
+        given |= _named(given, mode)
+    analysis = tune.run(
+        tune.with_parameters(TrainerTrial, packed=packed),
+        config=space,
+        num_samples=-1 if n_trials is None else n_trials,
+        raise_on_failed_trial=False,
+        **given,
+    )
+    failed = [trial for trial in analysis.trials if trial.status == "ERROR"]
+    if failed and (raises or len(failed) == len(analysis.trials)):
+        raise SearchError(_told(failed))
+    return _best(analysis, mode, trainer.args.ray_scope)
+
+
+def _named(given: dict[str, Any], mode: str) -> dict[str, Any]:
+    """metric and mode, unless the scheduler or the search algorithm has been told by the user: Ray refuses both."""
+    told = [
+        getattr(given.get(name), attribute, None)
+        for name in ("scheduler", "search_alg")
+        for attribute in ("metric", "_metric")
+    ]
+    return {} if any(told) else {"metric": OBJECTIVE, "mode": mode}
+
+
+def _resources(trainer: "Trainer") -> dict[str, float]:
+    return {"cpu": 1, "gpu": 1} if trainer.args.n_gpu else {"cpu": 1}
+
+
+def _told(failed: list[Any]) -> str:
+    """The first failure in words, with the values that it came of."""
+    first = failed[0]
+    error = first.get_error() if hasattr(first, "get_error") else None
+    cause: Any = getattr(error, "cause", None) or error
+    lines = str(cause).strip().splitlines() or ["its process died"]
+    more = f", and {len(failed) - 1} more failed" if len(failed) > 1 else ""
+    return f"trial run-{first.trial_id} ({trials.shown(first.config)}) failed: {lines[-1]}{more}"
+
+
+def _best(analysis: Any, mode: str, scope: str) -> BestRun:
+    best = analysis.get_best_trial(OBJECTIVE, mode, scope)
+    results = {} if best is None else best.metric_analysis.get(OBJECTIVE, {})
+    figure = trials.compared(results, mode, scope) if results else math.nan
+    if best is None or math.isnan(figure):
+        raise SearchError(
+            "the search has no trial with an objective that is a number, so there is no best one. A learning rate "
+            "that is too high gives none."
+        )
+    return BestRun(best.trial_id, figure, dict(best.config), analysis)

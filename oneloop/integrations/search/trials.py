@@ -1,0 +1,168 @@
+"""One trial of a search: its arguments, its folder, what its evaluations say, and its objective."""
+
+import copy
+import difflib
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from ...arguments.aliases import resolve
+from ...arguments.fields import declared
+from ...compat.trainer_utils import takes_trial
+from ...errors import ArgumentError, NonFiniteError, UnknownArgumentError
+from ...outputs import plain_metrics
+
+if TYPE_CHECKING:
+    from ...trainer import Trainer
+
+DIRECTIONS = ("minimize", "maximize")
+# What the Trainer has read when it was built, or what belongs to the search as a whole.
+FIXED = {
+    *("output_dir", "overwrite_output_dir", "logging_dir", "run_name", "resume_from_checkpoint", "device_spec"),
+    *("report_to", "disable_tqdm", "log_level", "log_level_replica", "skip_memory_metrics", "full_determinism"),
+    *("push_to_hub", "hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_always_push"),
+    "hub_revision",
+}
+
+
+@dataclass
+class Trial:
+    """`given` is what model_init and hp_name get: Optuna's trial, or on Ray Tune the dict of values.
+
+    `tell` hands an objective on, with the step and the metrics; it says whether the trial should stop.
+    """
+
+    name: str
+    values: dict[str, Any]
+    params: dict[str, Any]
+    given: Any
+    tell: Callable[[Any, int, dict[str, Any]], bool] = lambda objective, step, metrics: False
+    make_model: Callable[["Trainer"], Any] | None = None
+    objective: Any = None
+    stopped: bool = field(default=False, init=False)
+
+    def model(self, trainer: "Trainer") -> Any:
+        return trainer.call_model_init(self.given) if self.make_model is None else self.make_model(trainer)
+
+    def report(self, trainer: "Trainer", step: int, metrics: dict[str, Any]) -> None:
+        """After an evaluation: the main process decides, and a trial that should stop ends as any run does."""
+        if self.stopped:
+            return
+
+        def decide() -> tuple[Any, bool]:
+            objective = objective_of(trainer, metrics)
+            return objective, self.tell(objective, step, metrics)
+
+        self.objective, self.stopped = trainer.team.on_main(decide, "compute_objective")
+        trainer.objective = self.objective
+        if self.stopped:
+            trainer.control.should_training_stop = True
+
+
+def run(trainer: "Trainer", trial: Trial) -> Any:
+    """Train with the values of a trial; its objective. The Trainer has its own arguments again afterwards."""
+    own = trainer.args
+    trainer.args = arguments_for(own, trial.values, trial.name, takes_trial(trainer.model_init))
+    trainer._trial, trainer.objective = trial, None
+    try:
+        trainer.train(trial=trial.given)
+        if trial.objective is None:
+            trial.report(trainer, trainer.state.global_step, trainer.evaluate())
+            trial.stopped = False  # it has trained to its end
+    except NonFiniteError:
+        # A rate that is too high is an answer too: the search goes on.
+        trial.objective = math.nan
+    finally:
+        trainer.args, trainer._trial = own, None
+    return trial.objective
+
+
+def arguments_for(own: Any, values: Mapping[str, Any], name: str, for_model: bool) -> Any:
+    """The arguments of a trial: a copy with its values, checked as if they had been given by hand."""
+    cls: Any = type(own)
+    known = known_values(cls, values, for_model)
+    resolve(cls, known)  # two spellings of one argument with different values
+    stored = {item.name: getattr(own, item.name) for item in fields(own) if item.init}
+    resolved, _ = resolve(cls, {**stored, **known})
+    aliases = cls.__aliases__
+    args = copy.copy(own)
+    for target in {aliases[n].target if n in aliases and n not in stored else n for n in known}:
+        _check_free(cls, target)
+        setattr(args, target, resolved[target])
+    args.output_dir = os.path.join(own.output_dir, name)
+    args.run_name = own.run_name  # what all trials have in common; writers that name runs take state.trial_name
+    if own.__dict__.get("_filled", {}).get("logging_dir") != own.logging_dir:
+        args.logging_dir = os.path.join(own.logging_dir, name)
+    args.validate()
+    return args
+
+
+def known_values(cls: Any, values: Mapping[str, Any], for_model: bool) -> dict[str, Any]:
+    """The values that are arguments. Others are an error, or, when model_init takes the trial, are left to it."""
+    if not isinstance(values, Mapping):
+        raise ArgumentError(
+            f"hp_space returned a {type(values).__name__}; expected a dict of argument names and values"
+        )
+    known = {}
+    for name, value in values.items():
+        try:
+            resolve(cls, {name: value})
+        except UnknownArgumentError as error:
+            names = [item.name for item in fields(cls)] + list(cls.__aliases__)
+            if for_model and not difflib.get_close_matches(str(name), names, n=1, cutoff=0.85):
+                continue
+            raise UnknownArgumentError(
+                f"hp_space: {error} A value for the model is allowed when model_init takes the trial."
+            ) from None
+        known[name] = value
+    return known
+
+
+def _check_free(cls: Any, target: str) -> None:
+    rules = declared(cls).get(target)
+    if target in FIXED or (rules is not None and rules[1]["group"] == "Many processes"):
+        name = (rules[1]["public"] if rules else None) or target
+        raise ArgumentError(
+            f"hp_space: {name} cannot be tried out, since all trials of a search share it. Set it in TrainingArguments."
+        )
+
+
+def objective_of(trainer: "Trainer", metrics: dict[str, Any]) -> Any:
+    """The figure that the search compares, or one for each direction."""
+    found = plain_metrics(trainer.compute_objective(dict(metrics)))
+    several = isinstance(found, (list, tuple))
+    numbers = list(found) if several else [found]
+    wrong = [value for value in numbers if isinstance(value, bool) or not isinstance(value, (int, float))]
+    wanted = len(trainer._directions)
+    if wrong or len(numbers) != wanted or several != trainer._several:
+        expected = f"a list of {wanted} numbers, one for each direction" if trainer._several else "a number"
+        raise ArgumentError(
+            f"compute_objective returned {found!r}; expected {expected}. The evaluation has "
+            f"{', '.join(sorted(metrics))}."
+        )
+    return [float(value) for value in numbers] if several else float(found)
+
+
+def compared(results: dict[str, float], mode: str, scope: str) -> float:
+    """The figure by which Ray Tune compares a trial: its last, its best ("all") or a mean."""
+    return results[mode if scope == "all" else scope]
+
+
+def name_of(trainer: "Trainer", given: Any, number: Any) -> str:
+    """The folder of a trial under output_dir, and its name in the writers."""
+    if trainer.hp_name is None:
+        return f"run-{number}"
+    name = trainer.hp_name(given)
+    if not isinstance(name, str) or not name or name in (".", "..") or os.path.basename(name) != name:
+        raise ArgumentError(f"hp_name returned {name!r}; expected the name of a folder for this trial, as text")
+    if name in trainer._trial_names:
+        raise ArgumentError(f"hp_name gave the name {name!r} to two trials; expected another one for each")
+    trainer._trial_names.add(name)
+    return name
+
+
+def shown(values: Mapping[str, Any]) -> str:
+    """Values as an error names them."""
+    return ", ".join(f"{name}={value!r}" for name, value in values.items()) or "no values"

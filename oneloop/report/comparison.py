@@ -1,0 +1,169 @@
+"""Several runs on one page: their curves over each other, how they ended, and in what their arguments differ."""
+
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from os import cpu_count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from ..arguments.evaluation import higher_is_better
+from ..errors import DataError
+from ..integrations.writers.json_log import NAME as LOG
+from . import page_data, summary
+from .downsample import thin
+from .history import TIMES
+from .log_reader import Directory, find_runs
+
+PARSED = 256 << 20  # bytes of logs that are read line by line, all runs together
+LEAST = 1 << 20  # of each run
+POINTS = 500_000  # on the page, all runs and figures together
+MOST, FEWEST = 2000, 24  # points of one curve
+TOGETHER = 512 << 20  # bytes of logs above which several processes read them
+ABSENT = summary.text(None)
+
+
+def find(folders: Sequence[str | Path]) -> list[Path]:
+    """The runs in these directories; an error for one that holds none."""
+    found: list[Path] = []
+    for folder in map(Path, folders):
+        runs = find_runs(folder)
+        if not runs:
+            raise DataError(
+                f"{folder} holds no run. Name the output_dir of a run, or a directory with several of them."
+            )
+        found += [run for run in runs if run not in found]
+    return found
+
+
+def page(folders: Sequence[Path], title: str | None = None) -> dict[str, Any]:
+    """The page of several runs. Its size does not grow with the length of the runs, and hardly with their number."""
+    runs = _read_all(folders)
+    return {"title": title or f"{len(runs)} runs"} | assemble(runs)
+
+
+def assemble(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The page from what was read of each run."""
+    shared = common(runs)
+    limit, names = limit_of(runs), shared["differing"]
+    packed = [in_table(run, names) | packed_points(run["curves"], run["clock"], limit) for run in runs]
+    return {"kind": "compare", "runs": packed} | shared
+
+
+def limit_of(runs: list[dict[str, Any]], count: int | None = None) -> int:
+    """The points of one curve, when so many runs are on a page, or will be when all were read."""
+    curves = sum(len(run["ranges"]) for run in runs) * (count or len(runs)) // max(1, len(runs))
+    return max(FEWEST, min(MOST, POINTS // max(1, curves)))
+
+
+def common(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the page says of all runs together."""
+    every = page_data.together(run["ranges"] for run in runs)
+    charts = []
+    for chart in page_data.charts(every):  # one figure a chart, with a line for each run
+        shared = len(chart["keys"]) > 1 or chart["keys"][0][0].startswith("eval_")
+        for key, _ in chart["keys"]:
+            title = page_data.title_of(key) if shared else chart["title"]
+            single = page_data.one_chart(title, {key: key}, every, chart["zero"])
+            charts.append(single | {"unit": chart["unit"]})
+    metrics = [key for key in every if key.startswith("eval_") and not key.endswith(TIMES)]
+    metrics = ["loss"] * ("loss" in every) + metrics
+    return {
+        "charts": charts,
+        "differing": differing([run["arguments"] for run in runs]),
+        "metrics": [[key, higher_is_better(key)] for key in metrics],
+        "written": summary.moment(summary.now()),
+        "partly": sum(not run["whole"] for run in runs),
+    }
+
+
+def differing(runs: list[dict[str, str]]) -> list[str]:
+    """Names of the arguments that are not the same in all runs."""
+    names = dict.fromkeys(name for arguments in runs for name in arguments)
+    values = {name: {arguments.get(name, ABSENT) for arguments in runs} for name in names}
+    return [name for name, texts in values.items() if len(texts) > 1 and name not in summary.PLACES]
+
+
+def summarise(folder: Path, name: str, budget: int, limit: int) -> dict[str, Any]:
+    """What the page needs of one run, small enough to hand between processes."""
+    directory = Directory(folder)
+    directory.look(budget)
+    return read(directory, name, limit)
+
+
+def read(directory: Directory, name: str, limit: int = MOST) -> dict[str, Any]:
+    return told(directory, name) | {"curves": curves(directory, limit), "clock": directory.clock(64)}
+
+
+def told(directory: Directory, name: str) -> dict[str, Any]:
+    """What is known of a run beside its points; cheap enough to be asked for every second."""
+    series = directory.points.series
+    return {
+        "name": name,
+        "ranges": {key: values for key, values in directory.ranges().items() if page_data.is_curve(key)},
+        "arguments": {
+            key: summary.text(value) for key, value in summary.arguments_of(directory.folder, directory).items()
+        },
+        "status": summary.status(directory, summary.now()),
+        "step": directory.reached(),
+        "last": {key: one.last for key, one in series.items()},
+        "best": {key: (one.highest if higher_is_better(key) else one.lowest) for key, one in series.items()},
+        "whole": directory.whole,
+        "generation": directory.generation,
+        "entries": directory.points.entries,
+    }
+
+
+def curves(directory: Directory, limit: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    return {key: points for key, points in directory.curves(limit).items() if page_data.is_curve(key)}
+
+
+def in_table(run: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """A run's row in the table of the page."""
+    values = [run["arguments"].get(name, ABSENT) for name in names]
+    return {
+        "name": run["name"],
+        "label": ", ".join(f"{name} {value}" for name, value in zip(names[:4], values)) or run["name"],
+        "status": run["status"],
+        "step": run["step"],
+        "values": values,
+        "metrics": {
+            key: [
+                summary.figure(value),
+                summary.figure(best[0]) if (best := run["best"].get(key)) else "",
+                best and best[1],
+            ]
+            for key, value in run["last"].items()
+            if key == "loss" or (key.startswith("eval_") and not key.endswith(TIMES))
+        },
+        "generation": run["generation"],
+        "entries": run["entries"],
+    }
+
+
+def packed_points(
+    found: dict[str, tuple[np.ndarray, np.ndarray]], clock: tuple[np.ndarray, np.ndarray], limit: int
+) -> dict[str, Any]:
+    thinned = {key: thin(steps, values, limit) for key, (steps, values) in found.items()}
+    return {
+        "points": {key: page_data.pack(*points) for key, points in thinned.items()},
+        "clock": page_data.pack(*clock),
+    }
+
+
+def _read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Every run, by several processes where there is much to read."""
+    listed = list(folders)
+    budget = max(LEAST, PARSED // max(1, len(listed)))
+    limit = max(FEWEST, min(MOST, POINTS // max(1, len(listed))))
+    jobs = [(folder, name, budget, limit) for folder, name in zip(listed, page_data.names_of(listed))]
+    size = sum((folder / LOG).stat().st_size for folder in listed if (folder / LOG).is_file())
+    workers = min(len(jobs), cpu_count() or 1)
+    if size < TOGETHER or workers < 2:
+        return [summarise(*job) for job in jobs]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        found = pool.map(summarise, *zip(*jobs), chunksize=4)
+        return list(tqdm(found, total=len(jobs), desc="reading logs", unit="log", disable=None))  # on a terminal

@@ -1,0 +1,275 @@
+"""A run as its directory tells it: log.jsonl, run.jsonl, or else the trainer_state.json of its newest checkpoint."""
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import DataError
+from ..integrations.writers.json_log import NAME as LOG
+from ..trainer.event_log import NAME as EVENTS
+from .downsample import Series
+from .history import STATE_FILE, Run
+from .json_lines import Tail
+
+NOT_CURVES = {"run", "step", "time", "epoch"}
+RECENT = 5000  # entries that a watcher may be behind and still be sent only what is new
+STARTS = ("started", "resumed")
+
+Ranges = dict[str, tuple[float, ...]]  # of each figure some finite values, the lowest and the highest among them
+
+
+class Points:
+    """What one run logged, as curves, and when."""
+
+    def __init__(self, limit: int = Series.LIMIT, recent: int = RECENT) -> None:
+        self._limit = limit
+        self.series: dict[str, Series] = {}
+        self.clock = Series(limit)  # the time at each step
+        self.entries = 0
+        self.recent: deque[dict[str, Any]] = deque(maxlen=recent)
+
+    def add(self, entries: list[dict[str, Any]]) -> None:
+        entries = [entry for entry in entries if _is_finite(entry.get("step"))]
+        for key in dict.fromkeys(key for entry in entries for key in entry):
+            if key not in NOT_CURVES:
+                steps, values = _column(entries, key)
+                if len(steps):
+                    self.series.setdefault(key, Series(self._limit)).extend(steps, values)
+        timed = [(entry["step"], entry["time"]) for entry in entries if _is_finite(entry.get("time"))]
+        if timed:
+            self.clock.extend(*np.array(timed, dtype=float).T)
+        self.entries += len(entries)
+        self.recent.extend(entries)
+
+
+def _column(entries: list[dict[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
+    """(steps, values) of one figure; what is neither a number nor the name of one is left out."""
+    found = [(entry["step"], entry[key]) for entry in entries if key in entry]
+    if not {type(value) for _, value in found} <= {int, float}:
+        found = [(step, number(value)) for step, value in found if number(value) is not None]
+    try:
+        pairs = np.array(found, dtype=float).reshape(-1, 2)
+    except OverflowError:  # an integer beyond all floats
+        pairs = np.array([(step, number(value)) for step, value in found], dtype=float).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+class Directory:
+    """An output directory, followed as it grows. `look` reads what is new; the rest answers from memory."""
+
+    def __init__(self, folder: Path, limit: int = Series.LIMIT, recent: int = RECENT) -> None:
+        self.folder = folder
+        self._kept = (limit, recent)  # points of a curve, and entries as they were logged
+        self._log, self._record = Tail(folder / LOG), Tail(folder / EVENTS)
+        self._generation = 0
+        self._named: str | None = None
+        self._state_seen: tuple[Any, ...] | None = None
+        self.state: dict[str, Any] = {}
+        self.runs: dict[str, Points] = {}
+        self.events: list[dict[str, Any]] = []
+        self.run_id: str | None = None
+
+    @property
+    def generation(self) -> int:
+        """Changes when what was read before no longer holds: a resumed run has taken lines back."""
+        return self._log.generation + self._record.generation + self._generation
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of the log was read."""
+        return self._log.whole
+
+    def look(self, budget: int | None = None) -> None:
+        """Read what has been written since the last look; of a log that has more news than the budget, a sample."""
+        events, lines = self._record.generation, self._log.generation
+        news = _events(self._record.read())
+        self.events = news if self._record.generation != events else self.events + news
+        for entries in self._log.read(budget):
+            if self._log.generation != lines:
+                self.runs, lines = {}, self._log.generation
+            self._take(entries)
+        self._name_run()
+
+    def take(self, entries: list[dict[str, Any]]) -> None:
+        """A history from elsewhere, in place of the files."""
+        self.runs, self.run_id = {"": Points()}, ""
+        self.runs[""].add(entries)
+
+    def _take(self, entries: list[dict[str, Any]]) -> None:
+        for run, own in itertools.groupby(entries, key=lambda entry: str(entry.get("run", ""))):
+            self.run_id = run
+            self.runs.setdefault(run, Points(*self._kept)).add(list(own))
+
+    def _name_run(self) -> None:
+        """The run that wrote last, in either file; without both, the state that a checkpoint has."""
+        if self.events:
+            self.run_id = str(self.events[-1].get("run", ""))
+        if self.run_id != self._named:
+            self._generation += self._named is not None
+            self._named = self.run_id
+        if not self.runs.get(self.run_id or "", Points()).entries and not self._branch():
+            self._read_state()
+
+    def _read_state(self) -> None:
+        files = [self.folder / STATE_FILE, *sorted(self.folder.glob(f"checkpoint-*/{STATE_FILE}"))]
+        seen = tuple((path, facts.st_mtime_ns, facts.st_size) for path in files if (facts := _stat(path)))
+        if seen == self._state_seen or not seen:
+            return
+        self._state_seen = seen
+        try:
+            run = Run.read(self.folder)
+        except DataError:  # one among many, or one that is being written; a report of it alone says what is wrong
+            return
+        self.state, points = run.state, Points(*self._kept)
+        points.add([entry for entry in run.log_history if isinstance(entry, dict)])
+        self.run_id = self.run_id or ""
+        self.runs[self.run_id] = points
+        self._generation += 1
+
+    # -- answers
+
+    @property
+    def is_run(self) -> bool:
+        return bool(self.runs or self.events)
+
+    @property
+    def points(self) -> Points:
+        return self.runs.get(self.run_id or "", Points())
+
+    def own_events(self) -> list[dict[str, Any]]:
+        """Events of the run, and of the one that it branched off from, up to there."""
+        parent = self._branch()
+        found = [e for e in self.events if e.get("run") == self.run_id]
+        if parent:
+            start = found[0].get("time", 0)
+            before = [e for e in self.events if e.get("run") == parent[0] and _at(e) <= parent[1]]
+            found = [e for e in before if e.get("time", 0) <= start] + found
+        return found
+
+    def start(self) -> dict[str, Any]:
+        """What the run last said of itself when it started or was resumed."""
+        return next((e for e in reversed(self.own_events()) if e["event"] in STARTS), {})
+
+    def _branch(self) -> tuple[str, float] | None:
+        """(run, step) that this run branched off from: it was taken back to an earlier checkpoint."""
+        for event in self.events:
+            if event.get("run") == self.run_id and event["event"] == "resumed":
+                parent = event.get("parent")
+                return (parent, _at(event)) if isinstance(parent, str) and parent in self.runs else None
+        return None
+
+    def curves(self, limit: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """(steps, values) of every figure; a run that branched off has what came before from the other one."""
+        found = {key: series.points(limit) for key, series in self.points.series.items()}
+        parent = self._branch()
+        if parent is None:
+            return found
+        for key, series in self.runs[parent[0]].series.items():
+            steps, values = series.points(limit, upto=parent[1])
+            if key in found:
+                steps, values = np.concatenate((steps, found[key][0])), np.concatenate((values, found[key][1]))
+            if len(steps):
+                found[key] = (steps, values)
+        return found
+
+    def ranges(self) -> Ranges:
+        """The lowest and the highest finite value of every figure that `curves` has."""
+        parent = self._branch()
+        runs = [self.points] if parent is None else [self.points, self.runs[parent[0]]]
+        found: Ranges = {}
+        for key, series in ((key, series) for run in runs for key, series in run.series.items()):
+            ends = (series.lowest[0], series.highest[0]) if series.lowest and series.highest else ()
+            found[key] = found.get(key, ()) + ends
+        return found
+
+    def compact(self) -> None:
+        """Let go of points that nobody will see."""
+        for points in self.runs.values():
+            for series in (points.clock, *points.series.values()):
+                series.compact()
+
+    def clock(self, limit: int = 512) -> tuple[np.ndarray, np.ndarray]:
+        """(steps, seconds of training until there): pauses between a run's end and its resume do not count."""
+        steps, moments = self.points.clock.points(limit)
+        parent = self._branch()
+        if parent is not None:
+            earlier = self.runs[parent[0]].clock.points(limit, upto=parent[1])
+            steps, moments = np.concatenate((earlier[0], steps)), np.concatenate((earlier[1], moments))
+        if not len(steps):
+            return steps, moments
+        seconds = np.array(moments)
+        own = self.own_events()
+        starts = [float(e["time"]) for e in own if e["event"] in STARTS and number(e.get("time")) is not None]
+        begin = min([*starts, float(moments.min())])
+        seconds -= begin
+        known = np.sort(np.concatenate((moments, [float(e["time"]) for e in own if number(e.get("time")) is not None])))
+        for start in starts[1:]:
+            before = known[known < start]
+            pause = start - (before[-1] if len(before) else begin)
+            seconds[moments >= start] -= pause
+        return steps, np.maximum.accumulate(np.maximum(seconds, 0.0))
+
+    def reached(self) -> float:
+        """The last step that is known of."""
+        steps = [series.reached for series in self.points.series.values()]
+        steps += [_at(e) for e in self.own_events()[-1:]]
+        return max(steps, default=0.0)
+
+
+def number(value: Any) -> float | None:
+    """A logged value as a number; those that are not finite are logged by name."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
+    if value in ("nan", "inf", "-inf"):
+        return float(value)
+    return None
+
+
+def find_runs(folder: Path, depth: int = 3, most: int = 5000) -> list[Path]:
+    """The directory itself where it holds a run, or else those below it that do, by name."""
+    if holds_run(folder):
+        return [folder]
+    found: list[Path] = []
+    if depth:
+        try:
+            below = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+        except OSError:
+            return []
+        for path in below:
+            if len(found) < most:
+                found += find_runs(path, depth - 1, most - len(found))
+    return found
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a Trainer has written into it."""
+    if any((folder / name).is_file() for name in (LOG, EVENTS, STATE_FILE)):
+        return True
+    return next(folder.glob(f"checkpoint-*/{STATE_FILE}"), None) is not None
+
+
+def _events(blocks: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return [entry for entries in blocks for entry in entries if isinstance(entry.get("event"), str)]
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and abs(value) < 1e300
+
+
+def _at(event: dict[str, Any]) -> float:
+    return number(event.get("step")) or 0.0
+
+
+def _stat(path: Path) -> Any:
+    try:
+        return path.stat()
+    except OSError:
+        return None

@@ -1,0 +1,154 @@
+"""What a page is made of, as plain data: the curves of one run or of several, and the facts about them."""
+
+import base64
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import summary
+from .history import TIMES
+from .log_reader import Directory, Ranges
+
+# (title, figures and their labels, whether the axis begins at zero); evaluation metrics are added as they come.
+CHARTS: tuple[tuple[str, dict[str, str], bool], ...] = (
+    ("learning rate", {"learning_rate": "learning rate"}, True),
+    ("gradient norm", {"grad_norm": "gradient norm"}, True),
+    ("samples per second", {"samples_per_second": "samples per second"}, True),
+    ("tokens per second", {"tokens_per_second": "tokens per second"}, True),
+    (
+        "memory",
+        {"memory_bytes": "process", "device_memory_bytes": "device", "device_peak_bytes": "device, most so far"},
+        True,
+    ),
+    ("loss scale", {"loss_scale": "loss scale"}, True),
+)
+KNOWN = {"loss", "steps_per_second", "skipped_steps", "total_flos", "num_input_tokens_seen"}
+KNOWN |= {key for _, keys, _ in CHARTS for key in keys}
+
+
+def run_page(directory: Directory, title: str | None = None, limit: int = 4000, verify: bool = False) -> dict[str, Any]:
+    """The page of one run."""
+    return {
+        "kind": "run",
+        "title": title or directory.folder.resolve().name,
+        "runs": [packed(directory, directory.folder.resolve().name, limit)],
+        **run_facts(directory, summary.checkpoints(directory.folder, verify)),
+    }
+
+
+def run_facts(directory: Directory, checkpoints: list[dict[str, Any]]) -> dict[str, Any]:
+    """What changes while a run goes on, apart from its points."""
+    now = summary.now()
+    return {
+        "charts": charts(directory.ranges()),
+        "summary": summary.summary(directory, now),
+        "figures": summary.figures(directory),
+        "arguments": summary.changed(summary.arguments_of(directory.folder, directory)),
+        "environment": summary.environment(directory),
+        "checkpoints": checkpoints,
+        "events": summary.events(directory),
+        "written": summary.moment(now),
+        "partly": not directory.whole,
+    }
+
+
+def packed(directory: Directory, name: str, limit: int) -> dict[str, Any]:
+    """A run's points as the page unpacks them, and where a watcher goes on from."""
+    steps, seconds = directory.clock()
+    return {
+        "name": name,
+        "points": {key: pack(*points) for key, points in directory.curves(limit).items() if is_curve(key)},
+        "clock": pack(steps, seconds),
+        "generation": directory.generation,
+        "entries": directory.points.entries,
+    }
+
+
+def is_curve(key: str) -> bool:
+    """Figures of the whole run are logged once, at its end."""
+    return not key.startswith(("train_", "test_")) and not key.endswith(("_runtime", "_flos"))
+
+
+def pack(steps: np.ndarray, values: np.ndarray) -> list[str]:
+    """Two arrays as text: four bytes a number, a third of what digits would take. Steps above 2**32 stay exact."""
+    whole = not len(steps) or (steps.min() >= 0 and steps.max() < 2**32 and bool((steps == np.round(steps)).all()))
+    kind = "u4" if whole else "f8"
+    return [
+        ("u" if whole else "d") + base64.b64encode(steps.astype(f"<{kind}").tobytes()).decode(),
+        base64.b64encode(_single(values).tobytes()).decode(),
+    ]
+
+
+def _single(values: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return values.astype("<f4")
+
+
+def charts(curves: Ranges) -> list[dict[str, Any]]:
+    """The charts that there are figures for: what everybody looks at comes first."""
+    metrics = [key for key in curves if key.startswith("eval_") and not key.endswith(TIMES)]
+    losses = [key for key in metrics if key.endswith("_loss")]
+    others = [key for key in metrics if key not in losses]
+    rates = [key for key in others if _is_rate(curves[key])]
+    found = [one_chart("loss", {"loss": "training"} | {key: _loss_name(key) for key in losses}, curves)]
+    alone = [key for key in others if key not in rates or len(rates) == 1]  # then the title says what it is
+    found.append(one_chart("evaluation", {key: _short(key) for key in rates if key not in alone}, curves))
+    found += [one_chart(title_of(key), {key: _short(key)}, curves) for key in alone]
+    found += [one_chart(title, keys, curves, zero) for title, keys, zero in CHARTS]
+    own = [key for key in curves if is_own(key)]
+    found += [one_chart(key.replace("_", " "), {key: key}, curves) for key in own]
+    return [chart for chart in found if chart["keys"]]
+
+
+def title_of(key: str) -> str:
+    """The heading of a chart with this figure alone."""
+    return key.removesuffix("_bytes").removeprefix("eval_").replace("_", " ") + (
+        " (evaluation)" if key.startswith("eval_") else ""
+    )
+
+
+def is_own(key: str) -> bool:
+    """A figure that the user's code logged."""
+    return key not in KNOWN and not key.startswith(("eval_", "test_", "train_")) and not key.endswith(TIMES)
+
+
+def one_chart(title: str, keys: dict[str, str], curves: Ranges, zero: bool = False) -> dict[str, Any]:
+    """A chart of those of the figures that there are."""
+    unit = "bytes" if title == "memory" else ""
+    there = [[key, label] for key, label in keys.items() if key in curves]
+    return {"title": title, "keys": there, "zero": zero, "unit": unit}
+
+
+def _is_rate(values: tuple[float, ...]) -> bool:
+    return len(values) > 0 and all(0 <= value <= 1 for value in values)
+
+
+def _loss_name(key: str) -> str:
+    return f"evaluation {key.removeprefix('eval_').removesuffix('loss').strip('_')}".strip()
+
+
+def _short(key: str) -> str:
+    return key.removeprefix("eval_").replace("_", " ")
+
+
+def together(runs: Iterable[Ranges]) -> Ranges:
+    """Every figure that any of the runs has."""
+    found: Ranges = {}
+    for ranges in runs:
+        for key, values in ranges.items():
+            ends = found.get(key, ()) + values
+            found[key] = (min(ends), max(ends)) if ends else ()
+    return found
+
+
+def names_of(folders: Sequence[Path]) -> list[str]:
+    """For each path the shortest end of it that no other one has."""
+    parts = [folder.resolve().parts for folder in folders]
+    lengths = [1] * len(parts)
+    for _ in range(max(map(len, parts), default=0)):
+        ends = Counter(own[-length:] for own, length in zip(parts, lengths))
+        lengths = [length + (ends[own[-length:]] > 1) for own, length in zip(parts, lengths)]
+    return ["/".join(own[-length:]) for own, length in zip(parts, lengths)]

@@ -1,0 +1,271 @@
+"""What the page of a run says in words and tables: arguments, versions, checkpoints, events and last figures."""
+
+import json
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..arguments.evaluation import higher_is_better
+from ..checkpoint import command
+from ..errors import OneloopError
+from .history import TIMES
+from .log_reader import STARTS, Directory, number
+
+ARGUMENTS_FILE = "training_args.json"
+PLACES = {"output_dir", "logging_dir", "run_name"}  # where a run is says nothing about how it goes
+QUIET_AFTER = 120.0  # seconds without a line, after which a run without an end is not called running
+ENDS = ("ended", "preempted", "failed")
+
+
+def arguments_of(folder: Path, directory: Directory | None = None) -> dict[str, Any]:
+    """The arguments that the run noted down; {} when it noted none."""
+    noted = directory.start().get("arguments") if directory is not None else None
+    if isinstance(noted, dict):
+        return noted
+    written = [folder / ARGUMENTS_FILE, *sorted(folder.glob(f"checkpoint-*/{ARGUMENTS_FILE}"), key=_modified)[::-1]]
+    for path in written:
+        try:
+            given = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(given, dict):
+            return given
+    return {}
+
+
+def changed(given: dict[str, Any]) -> list[list[str]]:
+    """[name, value, default] of the arguments that differ from the defaults."""
+    from ..arguments import TrainingArguments
+
+    usual = TrainingArguments(output_dir=".").to_dict()
+    return [
+        [name, text(value), text(usual.get(name)) if name in usual else ""]
+        for name, value in given.items()
+        if value is not None and name not in PLACES and usual.get(name) != value
+    ]
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def text(value: Any) -> str:
+    """A value as people write it."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+# -- state
+
+
+def status(directory: Directory, now: float) -> str:
+    """running, finished, stopped, preempted, failed, or that nobody knows."""
+    events = directory.own_events()
+    last = next((e for e in reversed(events) if e["event"] in STARTS + ENDS), None)
+    if last is None:
+        return "unknown"
+    if last["event"] in STARTS:
+        return "running" if now - _heard(directory) < QUIET_AFTER else "silent"
+    return {"ended": "stopped early" if last.get("stopped") else "finished"}.get(last["event"], last["event"])
+
+
+def summary(directory: Directory, now: float) -> list[list[str]]:
+    """[label, value, note]: what one wants to know first."""
+    start, found = directory.start(), []
+    state = status(directory, now)
+    notes = {
+        "silent": f"no line for {duration(now - _heard(directory))}, and no end: killed, or in a long step",
+        "unknown": "the run wrote no record of itself",
+    }
+    found.append(["state", state, notes.get(state, "")])
+    step, most = directory.reached(), number(start.get("max_steps"))
+    share = f"{100 * step / most:.0f}% of {most:,.0f}" if most and most > 0 else ""
+    found.append(["step", f"{step:,.0f}", share])
+    _, seconds = directory.clock()
+    if len(seconds):
+        left = ""
+        if state == "running" and most and 0 < step < most:
+            left = f"about {duration(float(seconds[-1]) * (most - step) / step)} to go"
+        found.append(["time trained", duration(float(seconds[-1])), left])
+    for key, label in (("loss", "loss"), ("eval_loss", "evaluation loss")):
+        series = directory.points.series.get(key)
+        if series is not None:
+            lowest = f"lowest {figure(series.lowest[0])} at {series.lowest[1]:,.0f}" if series.lowest else ""
+            found.append([label, figure(series.last), lowest])
+    for key, series in directory.points.series.items():
+        if key.startswith("eval_") and not key.endswith(("loss", *TIMES)):
+            best = series.highest if higher_is_better(key) else series.lowest
+            note = f"best {figure(best[0])} at {best[1]:,.0f}" if best else ""
+            found.append([key.removeprefix("eval_").replace("_", " "), figure(series.last), note])
+            break
+    return found
+
+
+def _heard(directory: Directory) -> float:
+    """When the run last wrote something."""
+    moments = [number(e.get("time")) or 0.0 for e in (*directory.events[-1:], *list(directory.points.recent)[-1:])]
+    return max(moments, default=0.0)
+
+
+def figures(directory: Directory) -> list[list[str]]:
+    """[name, last, best, step of the best] of every metric and of the figures of the whole run."""
+    rows = []
+    for key, series in directory.points.series.items():
+        if not key.startswith(("eval_", "test_", "train_")) and key not in ("loss", "total_flos", "skipped_steps"):
+            continue
+        best = series.highest if higher_is_better(key) else series.lowest
+        if series.count < 2 or key.endswith(TIMES) or key == "skipped_steps":
+            best = None
+        rows.append([key, figure(series.last), figure(best[0]) if best else "", f"{best[1]:,.0f}" if best else ""])
+    return rows
+
+
+def environment(directory: Directory) -> list[list[str]]:
+    """[name, value]: framework, device and versions."""
+    start = directory.start()
+    rows = [["framework", start.get("framework")], ["model", start.get("model")]]
+    parameters = number(start.get("parameters"))
+    rows.append(["trained parameters", f"{parameters:,.0f}" if parameters is not None else None])
+    rows += [["device", start.get("device")], ["hardware", start.get("hardware")]]
+    rows.append(["processes", start.get("processes")])
+    rows.append(["samples in an update", start.get("samples_per_step")])
+    rows += [["Python", start.get("python")], ["system", start.get("system")]]
+    packages = start.get("packages")
+    rows += [[name, value] for name, value in packages.items()] if isinstance(packages, dict) else []
+    rows.append(["run", directory.run_id])
+    return [[str(name), text(value)] for name, value in rows if value not in (None, "")]
+
+
+# -- checkpoints and events
+
+
+def checkpoints(folder: Path, verify: bool = False) -> list[dict[str, Any]]:
+    """Each checkpoint with its state; sizes are compared, and with `verify` every byte is read."""
+    try:
+        entries, _ = command.look(folder, contents=verify)
+    except (OneloopError, OSError):
+        return []
+    return [
+        {
+            "name": entry.name,
+            "step": entry.step,
+            "state": entry.state,
+            "why": "; ".join(entry.problems),
+            "marks": [name for name in ("best", "latest") if getattr(entry, name)],
+            "size": command._amount(entry.bytes),
+            "written": moment(entry.written),
+            "writer": entry.writer,
+        }
+        for entry in entries
+    ]
+
+
+def events(directory: Directory) -> list[dict[str, Any]]:
+    """What happened, in order. A start after a start had no end between them: the process died without a word."""
+    found: list[dict[str, Any]] = []
+    open_start: dict[str, Any] | None = None
+    latest: dict[tuple[str, Any], int] = {}
+    for event in directory.own_events():
+        kind = event["event"]
+        if kind in STARTS:
+            if open_start is not None:
+                found.append(_died(event))
+            open_start = event
+        elif kind in ENDS:
+            open_start = None
+        elif (kind, event.get("step")) in latest:  # a resumed run came by here again
+            found[latest[kind, event.get("step")]] = {}
+        latest[kind, event.get("step")] = len(found)
+        found.append(_event(event))
+    return [event for event in found if event]
+
+
+def _died(resumed: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "kind": "died",
+        "step": number(resumed.get("step")) or 0,
+        "time": "",
+        "title": "ended without a word",
+        "text": "killed, or the machine went down; the run was resumed after it",
+    }
+
+
+def _event(event: dict[str, Any]) -> dict[str, Any]:
+    kind = event["event"]
+    title, words = _words(kind, event)
+    step, when = number(event.get("step")) or 0, number(event.get("time"))
+    return {"kind": kind, "step": step, "time": moment(when) if when else "", "title": title, "text": words}
+
+
+def _words(kind: str, event: dict[str, Any]) -> tuple[str, str]:
+    """The event as people say it."""
+    get = event.get
+    if kind == "started":
+        count = get("processes", 1)
+        return "started", f"{get('framework', '')} on {get('device', '')}, {count} process{'es' * (count != 1)}"
+    if kind == "resumed":
+        words = f"from {get('from', 'a checkpoint')}, on {get('device', '')}"
+        words += f", written on {get('crossed_from')}" if get("crossed_from") else ""
+        over = get("passed_over")
+        words += f"; passed over {', '.join(map(str, over))}" if isinstance(over, list) and over else ""
+        return ("branched off" if get("parent") else "resumed"), words
+    if kind == "ended":
+        return ("stopped early" if get("stopped") else "finished"), ""
+    if kind == "preempted":
+        saved = f"saved as {get('saved')}" if get("saved") else "not saved"
+        return "preempted", f"{get('signal', 'a signal')}; {saved}"
+    if kind == "failed":
+        return "failed", ": ".join(str(part) for part in (get("error"), get("message")) if part)
+    if kind == "nonfinite":
+        stopped = "the run stopped" if get("action") == "stop" else "the update was left out"
+        return "not finite (NaN or infinite)", f"{stopped}; samples {get('samples', 'unknown')}"
+    if kind == "out_of_memory":
+        return "out of memory", f"the step was computed again in {get('split')} times as many micro-batches"
+    if kind == "save_failed":
+        return "save failed", f"{get('what', 'a checkpoint')}: {get('error', '')}"
+    if kind == "save_waited":
+        return "save waited", f"{get('what', 'a checkpoint')} waited {get('seconds')} s for the one before it"
+    if kind == "profiled":
+        return "profiled", f"trace in {get('path', '')}"
+    rest = {key: value for key, value in event.items() if key not in ("run", "time", "step", "event")}
+    return kind.replace("_", " "), ", ".join(f"{key} {text(value)}" for key, value in rest.items())
+
+
+# -- how people read numbers
+
+
+def moment(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
+def now() -> float:
+    return time.time()
+
+
+def duration(seconds: float) -> str:
+    """12 s, 3 min 20 s, 5 h 02 min, 3 d 4 h."""
+    seconds = max(0.0, seconds)
+    if seconds < 60:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def figure(value: float) -> str:
+    """Four digits that count, without an exponent where a person would not write one."""
+    if value - value != 0:
+        return str(value)
+    if value == round(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"

@@ -1,0 +1,262 @@
+"""Evaluation and prediction: one pass over a loader, batches gathered into whole arrays, metrics at the end."""
+
+import inspect
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ..data.order import NoBatch
+from ..errors import ArgumentError, DataError, EvaluationInterrupted
+from ..outputs import EvalLoopOutput, EvalPrediction, plain_metrics
+from .gathering import Gatherer, map_leaves
+
+if TYPE_CHECKING:
+    from . import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+def batch_rows(inputs: Any) -> int | None:
+    """Number of samples in a batch: the first axis of its first array."""
+    if isinstance(inputs, Mapping):
+        inputs = list(inputs.values())
+    if isinstance(inputs, (list, tuple)):
+        for value in inputs:
+            rows = batch_rows(value)
+            if rows is not None:
+                return rows
+        return None
+    shape = getattr(inputs, "shape", None)
+    return int(shape[0]) if shape is not None and len(shape) >= 1 else None
+
+
+def loader_rows(loader: Any) -> int | None:
+    """Number of samples that a loader yields, when it can be known."""
+    if getattr(loader, "known", None) is not None:
+        return loader.known[1]
+    try:
+        rows = len(loader.dataset)
+    except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):  # the last two are Paddle's
+        return None
+    return rows
+
+
+def evaluation_loop(
+    trainer: "Trainer",
+    loader: Any,
+    description: str,
+    prediction_loss_only: bool | None,
+    ignore_keys: list[str] | None,
+    prefix: str,
+    most: int | None = None,
+) -> EvalLoopOutput:
+    """Run the model over the loader, or its first `most` batches, without gradients and gather what it returns."""
+    args, backend = trainer.args, trainer.backend
+    loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+    model = trainer._model_for_evaluation()
+    trainer.strategy.settle(trainer.model)
+    training = backend.models.eval_mode(model)
+    trainer.callback_handler.eval_dataloader = loader
+    expected = loader_rows(loader) if most is None else None
+    logger.info("%s: %s samples in batches of %s", description, expected or "unknown", args.eval_batch_size)
+    gather = _gatherer(trainer, expected, loss_only, description)
+    past, trainer._past = trainer._past, None  # past_index: training's past is not this data's
+    step = -1
+    for step, inputs in enumerate(islice(_batches(trainer, model, loader, ignore_keys), most)):
+        if trainer.team.size == 1 and trainer.interrupted:
+            raise EvaluationInterrupted("a signal asked the run to leave")
+        if not isinstance(inputs, NoBatch):
+            _predict(trainer, model, inputs, gather, ignore_keys)
+        gather.end_of_turn(step)
+        del inputs  # the next batch can have its memory
+    backend.loaders.close(loader)
+    if step < 0 and trainer.team.size == 1:
+        raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
+    trainer._past = past
+    if trainer.is_in_train:
+        backend.models.restore_mode(training)
+    metrics = gather.finish(prefix)
+    if gather.seen == 0:
+        raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
+    if not gather.has_loss and description == "Evaluation" and trainer.first_time("no loss", prefix):
+        logger.warning(
+            "The evaluation has no %s_loss: no label was found among its inputs (label_names is %s). Add labels to the "
+            "data set, or name them in label_names.",
+            prefix,
+            trainer.label_names,
+        )
+    return EvalLoopOutput(gather.predictions, gather.label_ids, metrics, gather.seen)
+
+
+def _gatherer(trainer: "Trainer", expected: int | None, loss_only: bool, description: str) -> "Gathered":
+    if trainer.team.size == 1:
+        return Gathered(trainer, expected, loss_only)
+    from ..distributed.gather import GatheredFromAll
+
+    return GatheredFromAll(trainer, expected, loss_only, description != "Evaluation")
+
+
+def _batches(trainer: "Trainer", model: Any, loader: Any, ignore_keys: list[str] | None) -> Iterable[Any]:
+    """What this process computes; where a forward pass needs all of them, one that has no more joins in."""
+    batches = trainer.own_batches(loader)
+    if not trainer.strategy.lockstep:
+        return batches
+    from ..distributed.even_batches import in_step
+
+    def join_in(batch: Any) -> None:
+        trainer.prediction_step(model, batch, True, ignore_keys=ignore_keys)
+
+    return in_step(trainer.team, batches, join_in)
+
+
+def _predict(trainer: "Trainer", model: Any, inputs: Any, gather: "Gathered", ignore_keys: list[str] | None) -> None:
+    """One batch, into what is gathered."""
+    args = trainer.args
+    rows = batch_rows(inputs) or args.eval_batch_size
+    loss, logits, labels = trainer.prediction_step(model, inputs, gather.loss_only, ignore_keys=ignore_keys)
+    if logits is not None and trainer.preprocess_logits_for_metrics is not None:
+        logits = trainer.preprocess_logits_for_metrics(logits, labels)
+    kept = None
+    if "inputs" in args.include_for_metrics and not gather.loss_only:
+        kept = trainer.backend.devices.move(_main_input(trainer, inputs), args.device)
+    if args.batch_eval_metrics:
+        gather.batch_metrics(last=False)  # the batch before this one: only now is it known not to be the last
+    gather.hold(rows, loss, logits, labels, kept)
+    trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
+
+
+def _main_input(trainer: "Trainer", inputs: Any) -> Any:
+    name = getattr(trainer.backend.models.unwrap(trainer.model), "main_input_name", "input_ids")
+    if isinstance(inputs, Mapping):
+        return inputs[name] if name in inputs else next(iter(inputs.values()))
+    return inputs
+
+
+class Gathered:
+    """Losses, predictions, labels and inputs of one evaluation, first on the device, then on the host."""
+
+    def __init__(self, trainer: "Trainer", expected: int | None, loss_only: bool) -> None:
+        self.trainer = trainer
+        self.loss_only = loss_only
+        as_list = not trainer.args.eval_do_concat_batches
+        self.parts = {
+            name: Gatherer(expected, trainer.backend.tensors, as_list) for name in ("logits", "labels", "inputs")
+        }
+        self.held: list[tuple] = []
+        self.seen = 0
+        self.losses: list[tuple[float, int]] = []
+        self.batch_result: dict[str, Any] = {}
+        self.predictions = self.label_ids = None
+
+    def hold(self, rows: int, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
+        self.held.append((rows, loss, logits, labels, inputs))
+
+    def end_of_turn(self, step: int) -> None:
+        """The loader's batch number `step` is done."""
+        args = self.trainer.args
+        if not args.batch_eval_metrics and (step + 1) % (args.eval_accumulation_steps or 1) == 0:
+            self.to_host()
+
+    @property
+    def has_loss(self) -> bool:
+        return bool(self.losses)
+
+    def _numpy(self, value: Any) -> Any:
+        tensors = self.trainer.backend.tensors
+        return map_leaves(value, lambda leaf: tensors.to_numpy(leaf) if tensors.is_tensor(leaf) else leaf)
+
+    def to_host(self) -> None:
+        """Move what is held from the device into the arrays."""
+        held, self.held = self.held, []
+        for batch in held:
+            self._keep(*batch)
+
+    def _keep(self, rows: int, loss: Any, logits: Any, labels: Any, inputs: Any) -> None:
+        self.seen += rows
+        if loss is not None:
+            self.losses.append((float(self._numpy(loss).mean()), rows))
+        for name, value in (("logits", logits), ("labels", labels), ("inputs", inputs)):
+            if value is not None:
+                self.parts[name].add(value)
+
+    def batch_metrics(self, last: bool) -> None:
+        """batch_eval_metrics: compute_metrics sees one batch at a time and sums up when compute_result is True."""
+        for batch in self.held:
+            self._show(batch, last)
+        self.held = []
+
+    def _show(self, batch: tuple, last: bool) -> None:
+        rows, loss, logits, labels, inputs = batch
+        compute = self.trainer.compute_metrics
+        self.seen += rows
+        if loss is not None:
+            self.losses.append((float(self._numpy(loss).mean()), rows))
+        if compute is None or logits is None or labels is None:
+            return
+        extra = {"inputs": inputs} if inputs is not None else {}
+        if "loss" in self.trainer.args.include_for_metrics:
+            extra["losses"] = loss
+        result = compute(EvalPrediction(logits, labels, **extra), compute_result=last)
+        self.batch_result = _checked(result) if last else self.batch_result
+
+    def finish(self, prefix: str) -> dict[str, Any]:
+        """All metrics, with the prefix."""
+        trainer = self.trainer
+        if trainer.args.batch_eval_metrics:
+            self.batch_metrics(last=True)
+            metrics = dict(self.batch_result)
+        else:
+            self.to_host()
+            self.predictions, self.label_ids = self.parts["logits"].result(), self.parts["labels"].result()
+            metrics = self._whole_metrics()
+        return self._named(metrics, prefix)
+
+    def _named(self, metrics: dict[str, Any], prefix: str) -> dict[str, Any]:
+        metrics = plain_metrics(metrics)
+        if self.losses:
+            rows = sum(rows for _, rows in self.losses)
+            metrics[f"{prefix}_loss"] = math.fsum(loss * n for loss, n in self.losses) / rows
+        return {key if key.startswith(f"{prefix}_") else f"{prefix}_{key}": value for key, value in metrics.items()}
+
+    def _whole_metrics(self) -> dict[str, Any]:
+        trainer = self.trainer
+        if trainer.compute_metrics is None or self.loss_only:
+            return {}
+        if self.predictions is None or self.label_ids is None:
+            if self.losses:  # data without labels is told of elsewhere, or meant to be so
+                logger.warning(
+                    "compute_metrics was not called: %s.",
+                    "the model returned nothing but its loss"
+                    if self.predictions is None
+                    else f"no label was found among the inputs (label_names is {trainer.label_names})",
+                )
+            return {}
+        extra = {}
+        if "inputs" in trainer.args.include_for_metrics:
+            extra["inputs"] = self.parts["inputs"].result()
+        if "loss" in trainer.args.include_for_metrics:
+            import numpy as np
+
+            extra["losses"] = np.repeat([loss for loss, _ in self.losses], [rows for _, rows in self.losses])
+        return _checked(trainer.compute_metrics(EvalPrediction(self.predictions, self.label_ids, **extra)))
+
+
+def _checked(result: Any) -> dict[str, Any]:
+    if not isinstance(result, Mapping):
+        raise ArgumentError(
+            f"compute_metrics returned {type(result).__name__}; expected a dict of names and numbers, such as "
+            "{'accuracy': 0.9}. Return one."
+        )
+    return dict(result)
+
+
+def check_batch_metrics(compute_metrics: Any) -> None:
+    """batch_eval_metrics needs a compute_metrics that takes compute_result."""
+    parameters = inspect.signature(compute_metrics).parameters.values()
+    if not any(p.name == "compute_result" or p.kind == p.VAR_KEYWORD for p in parameters):
+        raise ArgumentError(
+            "batch_eval_metrics=True calls compute_metrics(prediction, compute_result=False) for each batch and with "
+            "compute_result=True for the last; this compute_metrics takes no compute_result. Add that parameter."
+        )

@@ -1,0 +1,207 @@
+"""profile=: the framework's own profiler over a few steps. A trace to open, and a table of the dearest operators."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..arguments.packages import installed
+from ..callbacks import TrainerCallback
+
+if TYPE_CHECKING:
+    from . import Trainer
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "profile"
+SUMMARY = "summary.json"
+ROWS = 40  # of the table
+TOP = 10  # operators in the summary
+
+
+@dataclass
+class Operator:
+    """Milliseconds: `own` without what was called inside, `total` with it."""
+
+    name: str
+    calls: int = 0
+    own: float = 0.0
+    total: float = 0.0
+
+
+def attach(trainer: "Trainer") -> Callable[[], None]:
+    """Profile this train(); what is returned ends it, also when the run fails on the way."""
+    callback = Profiling(trainer)
+    trainer.callback_handler.add_callback(callback)
+
+    def remove() -> None:
+        callback.finish()
+        trainer.callback_handler.remove_callback(callback)
+
+    return remove
+
+
+class Profiling(TrainerCallback):
+    """Counts the steps of this train(): after a resume, too, the first ones are for warming up."""
+
+    def __init__(self, trainer: "Trainer") -> None:
+        self.trainer = trainer
+        self.first, self.last = map(int, trainer.args.profile.split("-"))
+        self.steps = 0
+        self.began: tuple[int, float] | None = None  # the step and the time
+        self.handle: Any = None
+        self.sampler: Any = None
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.trainer.args.output_dir) / FOLDER
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.steps += 1
+        if self.steps == self.first:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.sampler = _start_sampler()
+            self.handle = self.trainer.backend.profiling.start(args.device, self.folder)
+            self.began = (state.global_step + 1, time.perf_counter())
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.began is None:
+            return
+        self.trainer.backend.profiling.step(self.handle)
+        if self.steps >= self.last:
+            self.finish()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.steps < self.first:
+            logger.warning(
+                "profile=%r: nothing was profiled, since this run had only %d steps. Name earlier ones.",
+                args.profile,
+                self.steps,
+            )
+        self.finish()
+
+    def finish(self) -> None:
+        """Write what was seen. A run is worth more than its profile: what fails here is said, and no more."""
+        if self.began is None:
+            return
+        (first, started), self.began = self.began, None
+        last = max(first, self.trainer.state.global_step)
+        seconds = time.perf_counter() - started
+        try:
+            self._write(f"{first}-{last}", first, last, seconds)
+        except Exception as error:
+            logger.warning("The profile of steps %d to %d was lost: %s: %s", first, last, type(error).__name__, error)
+
+    def _write(self, name: str, first: int, last: int, seconds: float) -> None:
+        trainer, folder = self.trainer, self.folder
+        host = _stop_sampler(self.sampler, folder / f"host-{name}.html")
+        trace = folder / f"trace-{name}.json"
+        trainer.backend.profiling.stop(self.handle, trace)
+        self.handle = self.sampler = None
+        found = operators(read(trace), trainer.backend.profiling.operator)
+        where = f"{trainer.backend.NAME} on {trainer.args.device}"
+        table = folder / f"operators-{name}.txt"
+        table.write_text(text(found, f"Steps {first} to {last}, {where}"), encoding="utf-8")
+        note = {
+            "first_step": first,
+            "last_step": last,
+            "seconds": round(seconds, 6),
+            "framework": trainer.backend.NAME,
+            "device": str(trainer.args.device),
+            "trace": trace.name,
+            "operators": table.name,
+            "host": host,
+            "top": [asdict(operator) for operator in found[:TOP]],
+        }
+        _note(folder / SUMMARY, note)
+        logger.info("Steps %d to %d were profiled: open %s in ui.perfetto.dev or chrome://tracing.", first, last, trace)
+        trainer.record_event("profiled", path=f"{FOLDER}/{trace.name}", table=f"{FOLDER}/{table.name}")
+
+
+def read(trace: Path) -> list[dict[str, Any]]:
+    """The events of a trace in Chrome's format."""
+    with open(trace, encoding="utf-8") as f:
+        found = json.load(f)
+    return found if isinstance(found, list) else found["traceEvents"]
+
+
+def operators(events: Iterable[dict[str, Any]], name_of: Callable[[dict[str, Any]], str | None]) -> list[Operator]:
+    """What was called, the dearest by its own time first. Events of a thread lie within one another."""
+    threads: dict[Any, list[tuple[float, float, str]]] = {}
+    for event in events:
+        name = name_of(event) if event.get("ph") == "X" else None
+        if name is not None:
+            start, length = float(event["ts"]), float(event.get("dur", 0))
+            threads.setdefault((event.get("pid"), event.get("tid")), []).append((start, -length, name))
+    found: dict[str, Operator] = {}
+    for calls in threads.values():
+        around: list[tuple[float, Operator]] = []  # the calls that the next one may lie in: end, operator
+        for start, negative, name in sorted(calls):
+            length = -negative / 1000
+            while around and around[-1][0] <= start:
+                around.pop()
+            if around:
+                around[-1][1].own -= length
+            operator = found.setdefault(name, Operator(name))
+            operator.calls += 1
+            operator.own += length
+            if not any(outer is operator for _, outer in around):
+                operator.total += length
+            around.append((start - negative, operator))
+    return sorted(found.values(), key=lambda operator: -operator.own)
+
+
+def text(found: list[Operator], title: str) -> str:
+    """The table for people."""
+    whole = sum(operator.own for operator in found)
+    lines = [
+        f"{title}: {whole:.3f} ms in {sum(operator.calls for operator in found)} calls of {len(found)} operators.",
+        "Milliseconds; own is without the operators that were called inside.",
+        "",
+        f"{'own':>12} {'share':>7} {'total':>12} {'calls':>8}  operator",
+    ]
+    for each in found[:ROWS]:
+        share = 100 * each.own / whole if whole else 0.0
+        lines.append(f"{each.own:12.3f} {share:6.1f}% {each.total:12.3f} {each.calls:8d}  {each.name}")
+    if len(found) > ROWS:
+        rest = sum(operator.own for operator in found[ROWS:])
+        lines.append(f"{rest:12.3f} {100 * rest / whole if whole else 0.0:6.1f}%  in {len(found) - ROWS} more")
+    return "\n".join(lines) + "\n"
+
+
+def _note(path: Path, note: dict[str, Any]) -> None:
+    """Add to the list of profiles; the same steps profiled again take the place of the older ones."""
+    try:
+        notes = json.loads(path.read_text(encoding="utf-8"))["profiles"]
+    except (OSError, ValueError, KeyError, TypeError):
+        notes = []
+    notes = [each for each in notes if each.get("trace") != note["trace"]] + [note]
+    path.write_text(json.dumps({"profiles": notes}, indent=2) + "\n", encoding="utf-8")
+
+
+# -- the host's own time, as a flame graph, where pyinstrument is installed
+
+
+def _start_sampler() -> Any:
+    if not installed("pyinstrument"):
+        return None
+    from pyinstrument import Profiler
+
+    sampler = Profiler(interval=0.001, async_mode="disabled")
+    try:
+        sampler.start()
+    except RuntimeError as error:  # the script samples itself already
+        logger.warning("profile: no flame graph of the host: %s", error)
+        return None
+    return sampler
+
+
+def _stop_sampler(sampler: Any, page: Path) -> str | None:
+    if sampler is None:
+        return None
+    sampler.stop()
+    page.write_text(sampler.output_html(), encoding="utf-8")
+    return page.name
