@@ -186,7 +186,7 @@ def work(out: Path, rounds: int, steps: int, only: list[str]) -> None:
 
     torch.set_num_threads(1)
     folder = str(out / f"run{os.environ['RANK']}")
-    _ = TrainingArguments(folder, device="cpu").team  # the group, for the hand-written loops too
+    _ = TrainingArguments(folder, device="cpu").processes  # the group, for the hand-written loops too
     samples = data(64 * BATCH)
     ways: dict[str, Callable[[], float]] = {}
     for name in only:

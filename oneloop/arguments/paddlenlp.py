@@ -6,7 +6,7 @@ from typing import Any
 from ..distributed.world import world
 
 
-class PaddleFacts:
+class PaddleProperties:
     """Read, never set: data parallelism alone, with whole data and whole models in every process. More of them, which
     are arguments there, in settled.py."""
 

@@ -9,18 +9,19 @@ from datetime import timedelta
 from typing import Any
 
 from .. import backends
-from ..distributed.world import ALONE, Team, world
+from ..distributed.collectives import SINGLE_PROCESS, ProcessGroup
+from ..distributed.world import world
 from ..enums import ParallelMode
 from ..errors import ArgumentError, RefusedError
 from . import support
 from .groups import Groups
-from .paddlenlp import PaddleFacts
+from .paddlenlp import PaddleProperties
 from .run import to_device
 
 LOGGER = logging.getLogger("oneloop")
 
 
-class Facts(PaddleFacts, Groups):
+class Properties(PaddleProperties, Groups):
     """The part of TrainingArguments that is asked, not given."""
 
     # -- the framework and its device ---------------------------------------------------------------------------------
@@ -119,10 +120,10 @@ class Facts(PaddleFacts, Groups):
         return ParallelMode.DISTRIBUTED if world().size > 1 else ParallelMode.NOT_PARALLEL
 
     @property
-    def team(self) -> Team:
+    def processes(self) -> ProcessGroup:
         """All processes of the run, for what they say to each other. The first look at it brings them together."""
         if world().size == 1:
-            return ALONE
+            return SINGLE_PROCESS
         name = self.__dict__.get("_backend") or backends.guess()
         return backends.load(name or "torch").parallel.join(self)
 
@@ -151,12 +152,12 @@ class Facts(PaddleFacts, Groups):
         here = world()
         first = here.is_local_main if local else here.is_main
         if not first:
-            self.team.meet()
+            self.processes.barrier()
         try:
             yield
         finally:
             if first:
-                self.team.meet()
+                self.processes.barrier()
 
 
 def _application_level() -> int:

@@ -2,12 +2,12 @@
 
 from typing import Any, TypeVar
 
-from .properties import Facts
+from .properties import Properties
 
 Self = TypeVar("Self", bound="Setters")
 
 
-class Setters(Facts):
+class Setters(Properties):
     """Each returns the arguments, so that calls can be chained."""
 
     def _set(self: Self, **changes: Any) -> Self:

@@ -20,7 +20,7 @@ PATIENCE = 10.0  # seconds in which a run that was told to leave may write its l
 _held: dict[tuple[int, int], int] = {}  # directories that this process holds, by device and inode: their descriptors
 
 
-class Hold:
+class DirectoryLock:
     """A run's hold on its directory, which ends with the process, however that ends.
 
     The lock is the system's, on the directory itself: nothing is left behind in it. Where a file system has no locks,
@@ -30,7 +30,7 @@ class Hold:
     def __init__(self) -> None:
         self._key: tuple[int, int] | None = None
 
-    def __enter__(self) -> "Hold":
+    def __enter__(self) -> "DirectoryLock":
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -71,7 +71,7 @@ class Hold:
             os.close(_held.pop(key))
 
 
-def take_for_saving(hold: Hold, folder: Path) -> None:
+def lock_for_saving(hold: DirectoryLock, folder: Path) -> None:
     """Hold the directory, or say who does."""
     if not hold.take(folder, PATIENCE):
         raise CheckpointError(

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..distributed.world import Team
+from ..distributed.collectives import ProcessGroup
 from . import contents as whole
 from .contents import Contents, split
 from .safetensors_io import Raw
@@ -56,25 +56,25 @@ def collect(stage: Path, ranks: range, timeout: float, leaving: threading.Event)
     return found
 
 
-def number_files(contents: Contents, team: Team) -> int:
+def number_files(contents: Contents, processes: ProcessGroup) -> int:
     """Give the tensor files of all processes names that count on from one to the next, and the main process the index
     of all; the bytes that all of them write."""
     for kind in KINDS:
         tensors, metadata = _take(contents, kind)
         shards = [shard for shard in split(tensors, whole.SHARD_BYTES) if shard]
-        every = team.everyone([{name: raw.size for name, raw in shard.items()} for shard in shards])
-        count, first = sum(map(len, every)), sum(map(len, every[: team.rank]))
+        every = processes.all_gather_object([{name: raw.size for name, raw in shard.items()} for shard in shards])
+        count, first = sum(map(len, every)), sum(map(len, every[: processes.rank]))
         places: dict[str, str] = {}
         sizes = [shard for of_rank in every for shard in of_rank]
         for i, shard in enumerate(sizes):
             places |= dict.fromkeys(shard, _file(kind, i, count))
         for i, shard in enumerate(shards, first):
             contents.tensors[_file(kind, i, count)] = (shard, metadata)
-        if count > 1 and team.is_main:
+        if count > 1 and processes.is_main:
             total = sum(sum(shard.values()) for shard in sizes)
             index = {"metadata": {"total_size": total}, "weight_map": places}
             contents.add_json(f"{kind}.safetensors.index.json", index)
-    return sum(team.everyone(contents.size))
+    return sum(processes.all_gather_object(contents.size))
 
 
 def _file(kind: str, i: int, count: int) -> str:

@@ -49,10 +49,10 @@ class Accelerator:
 
     def _each(self, value: Any, name: str, *how: Any) -> Any:
         trainer = self._trainer
-        if trainer.team.size == 1:
+        if trainer.processes.size == 1:
             return value
         one = getattr(trainer.backend.parallel, name)
-        return map_leaves(value, lambda leaf: one(leaf, trainer.team, *how))
+        return map_leaves(value, lambda leaf: one(leaf, trainer.processes, *how))
 
     def gather(self, value: Any) -> Any:
         """Tensors of all processes, one after the other along the first axis."""
@@ -78,7 +78,7 @@ class Accelerator:
 
     def wait_for_everyone(self) -> None:
         """Returns when all processes are here."""
-        self._trainer.team.meet()
+        self._trainer.processes.barrier()
 
     def print(self, *values: Any, **kwargs: Any) -> None:
         if self.is_main_process:

@@ -136,4 +136,4 @@ class OldPaths:
 def install() -> None:
     """Once a process."""
     if not any(isinstance(finder, OldPaths) for finder in sys.meta_path):
-        sys.meta_path.append(OldPaths())  # type: ignore[arg-type]
+        sys.meta_path.append(OldPaths())

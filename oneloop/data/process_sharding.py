@@ -19,7 +19,7 @@ _WALK = -106  # keeps the seed of the walk apart from all others
 DEALT = "dealt"  # marks the state of a source that was dealt out
 
 
-class Dealt:
+class ProcessShard:
     """A source of samples, of which this process gets its part.
 
     The source may draw random numbers as it goes: all processes have to draw the same, so the walk has streams of its
@@ -136,7 +136,7 @@ def minds_processes(source: Any, depth: int = 3) -> bool:
 _LIBRARIES = ("torch", "builtins", "datasets", "paddle", "mindspore", "numpy")
 
 
-def minds_its_sampler(loader: Any) -> bool:
+def shards_by_sampler(loader: Any) -> bool:
     """Whether a loader's sampler gives each process its own samples, as DistributedSampler does."""
     sampler = getattr(loader, "sampler", None)
     batches = getattr(loader, "batch_sampler", None)

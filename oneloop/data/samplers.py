@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..distributed.world import ALONE, Team
+from ..distributed.collectives import SINGLE_PROCESS, ProcessGroup
 from ..errors import DataError
 from .order import BLOCK, Order
 from .worker_seeding import Indices
@@ -37,10 +37,10 @@ class UserBatches:
     batch_size: int
     world = 1  # processes that a batch of the sampler is dealt out to
 
-    def __init__(self, sampler: Any, placed: bool, team: Team) -> None:
+    def __init__(self, sampler: Any, placed: bool, processes: ProcessGroup) -> None:
         self.sampler = sampler
         self.placed = placed  # batches tell their place, for workers that seed by it
-        self.team = team
+        self.processes = processes
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -53,7 +53,7 @@ class UserBatches:
         batches = self._batches()
         if not self.placed:
             return batches
-        epoch, size, first = self.epoch, self.batch_size * self.team.size, self.batch_size * self.team.rank
+        epoch, size, first = self.epoch, self.batch_size * self.processes.size, self.batch_size * self.processes.rank
         return (Indices(batch, (epoch, number, number * size + first)) for number, batch in enumerate(batches))
 
     def _batches(self) -> Iterator[list[int]]:
@@ -68,10 +68,15 @@ class SamplerBatches(UserBatches):
     """
 
     def __init__(
-        self, sampler: Any, batch_size: int, drop_last: bool, placed: bool = False, team: Team = ALONE
+        self,
+        sampler: Any,
+        batch_size: int,
+        drop_last: bool,
+        placed: bool = False,
+        processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        super().__init__(sampler, placed, ALONE if hasattr(sampler, "num_replicas") else team)
-        self.world = self.team.size
+        super().__init__(sampler, placed, SINGLE_PROCESS if hasattr(sampler, "num_replicas") else processes)
+        self.world = self.processes.size
         self.batch_size = batch_size
         self.drop_last = drop_last
 
@@ -91,12 +96,14 @@ class SamplerBatches(UserBatches):
 
     def _dealt(self) -> Iterator[list[int]]:
         """The whole order from the main process: samplers draw it from streams that differ between processes."""
-        order = self.team.from_main(np.fromiter(iter(self.sampler), np.int64) if self.team.is_main else None)
+        order = self.processes.broadcast_object(
+            np.fromiter(iter(self.sampler), np.int64) if self.processes.is_main else None
+        )
         for number in range(len(self)):
             chunk = order[number * self.batch_size * self.world :][: self.batch_size * self.world]
             each, extra = divmod(len(chunk), self.world)
-            start = self.team.rank * each + min(self.team.rank, extra)
-            yield chunk[start : start + each + (self.team.rank < extra)].tolist()
+            start = self.processes.rank * each + min(self.processes.rank, extra)
+            yield chunk[start : start + each + (self.processes.rank < extra)].tolist()
 
 
 def makes_batches(sampler: Any) -> bool:
@@ -110,13 +117,13 @@ def makes_batches(sampler: Any) -> bool:
 class GivenBatches(UserBatches):
     """The batches of a batch sampler, as they are."""
 
-    def __init__(self, sampler: Any, placed: bool = False, team: Team = ALONE) -> None:
-        if team.size > 1 and not (hasattr(sampler, "nranks") or hasattr(sampler, "num_replicas")):
+    def __init__(self, sampler: Any, placed: bool = False, processes: ProcessGroup = SINGLE_PROCESS) -> None:
+        if processes.size > 1 and not (hasattr(sampler, "nranks") or hasattr(sampler, "num_replicas")):
             raise DataError(
-                f"a {type(sampler).__name__} gives the same batches to each of the {team.size} processes. Return a "
-                "sampler of single indices, which is dealt out, or a DistributedBatchSampler."
+                f"a {type(sampler).__name__} gives the same batches to each of the {processes.size} processes. Return "
+                "a sampler of single indices, which is dealt out, or a DistributedBatchSampler."
             )
-        super().__init__(sampler, placed, team)
+        super().__init__(sampler, placed, processes)
         self.batch_size = int(getattr(sampler, "batch_size", None) or 1)
 
     def __len__(self) -> int:

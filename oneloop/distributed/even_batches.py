@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..data.order import NoBatch
-from .world import Team
+from .collectives import ProcessGroup
 
 
-def in_step(team: Team, batches: Iterator[Any], join_in: Callable[[Any], None]) -> Iterator[Any]:
+def even_batches(processes: ProcessGroup, batches: Iterator[Any], join_in: Callable[[Any], None]) -> Iterator[Any]:
     """The batches, as many turns for every process; where this one has none it joins in and yields NoBatch.
 
     Loaders may end at different turns, so one number a turn goes around.
@@ -17,7 +17,7 @@ def in_step(team: Team, batches: Iterator[Any], join_in: Callable[[Any], None]) 
         batch = NoBatch() if ended else next(batches, None)
         ended = ended or batch is None
         has = not ended and not isinstance(batch, NoBatch)
-        every = team.compare([has, ended, spare is not None])
+        every = processes.all_gather([has, ended, spare is not None])
         if all(row[1] for row in every):
             return
         own = batch if has else None
@@ -25,7 +25,7 @@ def in_step(team: Team, batches: Iterator[Any], join_in: Callable[[Any], None]) 
         working = [bool(row[0]) for row in every]
         if any(working) and not all(row[0] or row[2] for row in every):  # somebody never had one
             giver = working.index(True)
-            given = team.everyone(own if team.rank == giver else None)[giver]
+            given = processes.all_gather_object(own if processes.rank == giver else None)[giver]
             spare = given if spare is None else spare
         if not has and any(working):
             join_in(spare)

@@ -24,7 +24,7 @@ class GatheredFromAll(Gathered):
 
     def __init__(self, trainer: "Trainer", expected: int | None, loss_only: bool, everywhere: bool) -> None:
         super().__init__(trainer, expected, loss_only)
-        self.team = trainer.team
+        self.processes = trainer.processes
         self.everywhere = everywhere and not trainer.args.batch_eval_metrics
         self.turns: list[tuple | None] = []
         self.turns_a_message = 1
@@ -61,11 +61,11 @@ class GatheredFromAll(Gathered):
         watch = getattr(self.trainer, "_watch", None) if self.trainer.is_in_train else None
         heard = float(watch.received or 0) if watch is not None else 0.0
         size = max((_bytes(turn) for turn in turns), default=0)
-        sizes, ends, signals = zip(*self.team.compare([size, done, heard]))
+        sizes, ends, signals = zip(*self.processes.all_gather([size, done, heard]))
         if watch is not None and any(signals):
             watch.received = signal.Signals(int(max(signals)))
             raise EvaluationInterrupted("a signal asked the run to leave")
-        every = self.team.everyone(turns) if self.everywhere else self.team.to_main(turns)
+        every = self.processes.all_gather_object(turns) if self.everywhere else self.processes.gather_object(turns)
         self.turns_a_message = int(max(1, min(MOST_TURNS, BYTES // max(1, *sizes))))
         for number in range(max(map(len, every or ()), default=0)):
             for of_rank in every or ():
@@ -91,7 +91,9 @@ class GatheredFromAll(Gathered):
             pass
         if self.everywhere:
             self.predictions, self.label_ids = self.parts["logits"].result(), self.parts["labels"].result()
-        metrics, self.seen, self._some_loss = self.team.on_main(lambda: self._finish(prefix), "compute_metrics")
+        metrics, self.seen, self._some_loss = self.processes.run_on_main(
+            lambda: self._finish(prefix), "compute_metrics"
+        )
         return metrics
 
     def _finish(self, prefix: str) -> tuple[dict[str, Any], int, bool]:

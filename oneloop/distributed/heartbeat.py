@@ -19,7 +19,7 @@ from typing import Any
 LOST = "lost"
 
 
-class LifeSigns:
+class Heartbeat:
     """`write(key, text)` and `read(key)`, None when there is nothing, are those of the board."""
 
     def __init__(
@@ -39,7 +39,7 @@ class LifeSigns:
         self._place = {"host": socket.gethostname(), "pid": os.getpid(), "space": _pid_space()}
         self._stopped = threading.Event()
         self._note()
-        self._thread = threading.Thread(target=self._run, name="oneloop-lifesigns", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="oneloop-heartbeat", daemon=True)
         self._thread.start()
 
     def _note(self, **more: Any) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .world import Team
+from .collectives import ProcessGroup
 
 AS_IT_IS = contextlib.nullcontext()
 
@@ -28,9 +28,9 @@ class Strategy:
     # Whether the model leaves parameters unused; None before the first update has shown it, or where it plays no part.
     unused: bool | None = None
 
-    def __init__(self, args: Any, team: Team, backend: ModuleType) -> None:
+    def __init__(self, args: Any, processes: ProcessGroup, backend: ModuleType) -> None:
         self.args = args
-        self.team = team
+        self.processes = processes
         self.backend = backend
         self._stored: dict[str, Any] = {}
 

@@ -41,7 +41,11 @@ class TrainerCourse(TrainerParts):
             streams[f"{BUFFER}{i}"] = self.backend.tensors.to_numpy(buffer)
         position = self._position()
         own = (streams, {key: position[key] for key in DATA_STATES})
-        every = self.team.to_main(own) if not self.args.save_on_each_node else self.team.everyone(own)
+        every = (
+            self.processes.gather_object(own)
+            if not self.args.save_on_each_node
+            else self.processes.all_gather_object(own)
+        )
         if every is not None:
             for rank, (more, _) in enumerate(every[1:], 1):
                 streams |= {f"rank{rank}/{name}": array for name, array in more.items()}

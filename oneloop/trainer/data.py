@@ -13,7 +13,7 @@ from ..data.columns import ColumnFilter
 from ..data.length_grouping import LengthGroups, measure_lengths
 from ..data.loader_options import Loading
 from ..data.order import BatchSampler, NoBatch, Order
-from ..data.process_sharding import Dealt, minds_processes
+from ..data.process_sharding import ProcessShard, minds_processes
 from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_batches
 from ..data.worker_seeding import GivesBack, SeededData
 from ..errors import DataError
@@ -134,9 +134,16 @@ class TrainerData(TrainerParts):
                     f"{type(dataset).__name__}, is walked through. Leave train_sampling_strategy (group_by_length, "
                     "sortish_sampler) out, or load the data into a map-style data set."
                 )
-            if self.team.size > 1 and not minds_processes(dataset):
-                of_all = (batch_size, self.team.size, self.team.rank, drop_last, self._data_seed, self.backend)
-                dataset = Dealt(dataset, *of_all)
+            if self.processes.size > 1 and not minds_processes(dataset):
+                of_all = (
+                    batch_size,
+                    self.processes.size,
+                    self.processes.rank,
+                    drop_last,
+                    self._data_seed,
+                    self.backend,
+                )
+                dataset = ProcessShard(dataset, *of_all)
             return loaders.make_loader(dataset, asked)
         if has_length(dataset) and len(dataset) == 0:
             raise DataError(f"{where} is empty. Pass a data set with at least one sample.")
@@ -158,9 +165,9 @@ class TrainerData(TrainerParts):
                     "dataloader_drop_last=True drops it. Use a smaller batch, or dataloader_drop_last=False."
                 )
         elif makes_batches(sampler):
-            batches = GivenBatches(sampler, placed, self.team)
+            batches = GivenBatches(sampler, placed, self.processes)
         else:
-            batches = SamplerBatches(sampler, batch_size, drop_last, placed, self.team)
+            batches = SamplerBatches(sampler, batch_size, drop_last, placed, self.processes)
         return loaders.make_loader(dataset, replace(asked, batches=batches))
 
     def _get_train_sampler_for(self, dataset: Any) -> Any:

@@ -31,7 +31,7 @@ class TrainerEvaluating(TrainerParts):
         output = self._run_evaluation(
             loader, "Evaluation", self.compute_metrics is None or None, ignore_keys, metric_key_prefix
         )
-        metrics = self.team.from_main(self._timed(output, loader, metric_key_prefix, started))
+        metrics = self.processes.broadcast_object(self._timed(output, loader, metric_key_prefix, started))
         self.memory.stop("eval", self.backend, self.args.device, metrics)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics=metrics)
@@ -45,14 +45,14 @@ class TrainerEvaluating(TrainerParts):
         loader = self.get_test_dataloader(test_dataset)
         started = time.time()
         output = self._run_evaluation(loader, "Prediction", None, ignore_keys, metric_key_prefix)
-        metrics = self.team.from_main(self._timed(output, loader, metric_key_prefix, started))
+        metrics = self.processes.broadcast_object(self._timed(output, loader, metric_key_prefix, started))
         self.memory.stop("test", self.backend, self.args.device, metrics)
         self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics=metrics)
         return PredictionOutput(output.predictions, output.label_ids, metrics)
 
     def _run_evaluation(self, loader: Any, description: str, loss_only: Any, ignore_keys: Any, prefix: str) -> Any:
         run = self.prediction_loop if self.args.use_legacy_prediction_loop else self.evaluation_loop
-        with setup.full_half_evaluation(self), self.team.explaining():
+        with setup.full_half_evaluation(self), self.processes.explaining_lost_peers():
             try:
                 return run(
                     loader,
@@ -97,7 +97,7 @@ class TrainerEvaluating(TrainerParts):
     def _model_for_evaluation(self) -> Any:
         if not self.args.jit_mode_eval:
             # A data-parallel wrapper talks to the other processes in every forward, and they may have fewer batches.
-            return self.model_wrapped if self.team.size == 1 else self.model
+            return self.model_wrapped if self.processes.size == 1 else self.model
         if self._compiled_for_eval is None:
             self._compiled_for_eval = self.backend.models.compiled(
                 self.model, self.args.torch_compile_backend, self.args.torch_compile_mode

@@ -65,14 +65,14 @@ def evaluation_loop(
     past, trainer._past = trainer._past, None  # past_index: training's past is not this data's
     step = -1
     for step, inputs in enumerate(islice(_batches(trainer, model, loader, ignore_keys), most)):
-        if trainer.team.size == 1 and trainer.interrupted:
+        if trainer.processes.size == 1 and trainer.interrupted:
             raise EvaluationInterrupted("a signal asked the run to leave")
         if not isinstance(inputs, NoBatch):
             _predict(trainer, model, inputs, gather, ignore_keys)
         gather.end_of_turn(step)
         del inputs  # the next batch can have its memory
     backend.loaders.close(loader)
-    if step < 0 and trainer.team.size == 1:
+    if step < 0 and trainer.processes.size == 1:
         raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
     trainer._past = past
     if trainer.is_in_train:
@@ -91,7 +91,7 @@ def evaluation_loop(
 
 
 def _gatherer(trainer: "Trainer", expected: int | None, loss_only: bool, description: str) -> "Gathered":
-    if trainer.team.size == 1:
+    if trainer.processes.size == 1:
         return Gathered(trainer, expected, loss_only)
     from ..distributed.gather import GatheredFromAll
 
@@ -103,12 +103,12 @@ def _batches(trainer: "Trainer", model: Any, loader: Any, ignore_keys: list[str]
     batches = trainer.own_batches(loader)
     if not trainer.strategy.lockstep:
         return batches
-    from ..distributed.even_batches import in_step
+    from ..distributed.even_batches import even_batches
 
     def join_in(batch: Any) -> None:
         trainer.prediction_step(model, batch, True, ignore_keys=ignore_keys)
 
-    return in_step(trainer.team, batches, join_in)
+    return even_batches(trainer.processes, batches, join_in)
 
 
 def _predict(trainer: "Trainer", model: Any, inputs: Any, gather: "Gathered", ignore_keys: list[str] | None) -> None:

@@ -127,7 +127,7 @@ class TrainerModelFiles(TrainerParts):
     @contextlib.contextmanager
     def _saving_for_callbacks(self) -> Iterator[None]:
         """Within it, callbacks of transformers and PaddleNLP can save the model for their service, as they do there."""
-        asked = self.team.from_main(service_callbacks.trainers_asked(self.callback_handler.callbacks))
+        asked = self.processes.broadcast_object(service_callbacks.trainers_asked(self.callback_handler.callbacks))
         if not asked:
             yield
             return

@@ -6,8 +6,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..callbacks import CallbackHandler
+from ..distributed.collectives import ProcessGroup
 from ..distributed.preemption import Watch
-from ..distributed.world import Team
 from ..state import TrainerControl, TrainerState
 from .event_log import Record
 from .meter import LossMeter
@@ -36,7 +36,7 @@ class TrainerParts:
     state: TrainerState
     control: TrainerControl
     engine: Any
-    team: Team  # the processes of this run
+    processes: ProcessGroup  # the processes of this run
     strategy: Any  # how they share the work on the model; see backends/*/parallel.py
     accelerator: Any
     label_names: list[str]

@@ -30,8 +30,8 @@ class TrainerPreparing(TrainerParts):
         self.model = self._first_model(model, model_init)
         self.backend = backends.of_model(self.model)
         setup.bind(self.args, self.backend)
-        self.team = self.args.team
-        self.strategy = setup.strategy(self.args, self.backend, self.team)
+        self.processes = self.args.processes
+        self.strategy = setup.strategy(self.args, self.backend, self.processes)
         self.memory = MemoryTracker(not self.args.skip_memory_metrics)
         self._init_memory: dict[str, Any] = {}
         self.memory.start("init", self.backend, self.args.device)

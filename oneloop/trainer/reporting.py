@@ -38,7 +38,7 @@ class TrainerReporting(TrainerParts):
     def log_evaluate_save(self) -> None:
         """Do what the callbacks, or a signal, asked for after a step or an epoch."""
         self.agree()
-        if self._saver.has_news if self.team.size == 1 else self._hears_of_saves:
+        if self._saver.has_news if self.processes.size == 1 else self._hears_of_saves:
             self._tell_saved()
         if self.interrupted:
             self._leave()
@@ -61,7 +61,7 @@ class TrainerReporting(TrainerParts):
         elif not self._has_room:
             self.make_room()
         self._save_for_best = self._new_best = False
-        if self.team.size == 1 and self.interrupted:  # several processes look again after the next step
+        if self.processes.size == 1 and self.interrupted:  # several processes look again after the next step
             self._leave()
 
     @property
@@ -70,7 +70,7 @@ class TrainerReporting(TrainerParts):
         if not self.is_in_train:
             return False
         # Of several processes, none leaves on a signal that the others have not heard of.
-        return (self._watch.received if self.team.size == 1 else self._agreed) is not None
+        return (self._watch.received if self.processes.size == 1 else self._agreed) is not None
 
     def _leave(self) -> NoReturn:
         """Save, with what is still to be done at this step, and leave train()."""
@@ -80,8 +80,9 @@ class TrainerReporting(TrainerParts):
             self.control.should_save = False
             self._save_checkpoint(self.model, None)
             self._end_saves()
-        if self.team.size > 1:
-            self.team.meet()  # nobody leaves before the main process has committed: launchers end the rest at once
+        if self.processes.size > 1:
+            # Nobody leaves before the main process has committed: launchers end the rest at once.
+            self.processes.barrier()
             self._watch.leave_with_others()
         self._watch.leave(self._last_saved if Path(self._last_saved or "").name == target else None)
 
@@ -118,7 +119,7 @@ class TrainerReporting(TrainerParts):
         metrics = self.evaluate(ignore_keys=ignore_keys)
         # Time spent on evaluation is not the training's.
         self._log_clock = (self._log_clock[0] + time.perf_counter() - started, self._log_clock[1])
-        metrics = self.team.from_main(metrics)  # an override may compute them in the main process alone
+        metrics = self.processes.broadcast_object(metrics)  # an override may compute them in the main process alone
         if self._steps_by_metric:
             self.lr_scheduler.step(self._metric_of(metrics))
         if self._trial is not None:

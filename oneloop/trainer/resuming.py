@@ -188,7 +188,7 @@ class TrainerResuming(TrainerParts):
         self.engine.norm = None if norm is None else float.fromhex(norm)
         self.losses.load_state(run["losses"])
         work = run["work"]
-        if self.team.is_main:  # they are those of all processes
+        if self.processes.is_main:  # they are those of all processes
             self._tokens, self._flops, self._unpadded_total = work["tokens"], work["flops"], work["unpadded"]
         self._split = run.get("split", 1)
         self._report_changes(run["course"])
@@ -296,12 +296,12 @@ class TrainerResuming(TrainerParts):
     def _own_part(self, position: dict[str, Any]) -> dict[str, Any]:
         """The position with the states that this process's own data had."""
         others = position.get("ranks", [])
-        if self.team.size != len(others) + 1:
-            if not others and self.team.size == 1:
+        if self.processes.size != len(others) + 1:
+            if not others and self.processes.size == 1:
                 return position
             kept = {"data": position["data"]} if fits_any_number(position["data"]) or not others else {}
             return position | dict.fromkeys(DATA_STATES) | kept
-        return position | others[self.team.rank - 1] if self.team.rank else position
+        return position | others[self.processes.rank - 1] if self.processes.rank else position
 
     def _do_pending(self) -> None:
         """Log and evaluate what a signal did not leave time for, before the next step."""
@@ -376,7 +376,7 @@ class TrainerResuming(TrainerParts):
             return 0
         if stored is not None:
             owner = loader if callable(getattr(loader, "load_state_dict", None)) else dataset
-            owner.load_state_dict(stored if self.team.size > 1 else of_one_process(stored))
+            owner.load_state_dict(stored if self.processes.size > 1 else of_one_process(stored))
             return 0
         return skip
 
@@ -397,8 +397,8 @@ class TrainerResuming(TrainerParts):
     def _load_random(self, path: Path, prefix: str = "") -> None:
         """The random state of the save, or, with the prefix, of the start of its epoch where that was kept."""
         stored = {name: raw.array() for name, raw in read_tensors(path / RANDOM).items()}
-        if self.team.rank:
-            own = f"rank{self.team.rank}/"
+        if self.processes.rank:
+            own = f"rank{self.processes.rank}/"
             stored = {name.removeprefix(own): array for name, array in stored.items() if name.startswith(own)}
             if not stored:  # the run has more processes now
                 self._start_own_streams()

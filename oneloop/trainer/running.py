@@ -9,7 +9,7 @@ from typing import Any
 from .. import loop
 from ..checkpoint import store
 from ..checkpoint.async_writer import Buffers, Saver
-from ..checkpoint.directory_lock import Hold, take_for_saving
+from ..checkpoint.directory_lock import DirectoryLock, lock_for_saving
 from ..distributed.preemption import Watch
 from ..errors import ArgumentError, DataError
 from ..outputs import TrainOutput
@@ -44,8 +44,8 @@ class TrainerRunning(TrainerParts):
             resume_from_checkpoint = self.args.resume_from_checkpoint
         self.args.validate()
         setup.bind(self.args, self.backend)
-        with Hold() as hold:
-            checkpoint = self.team.on_main(
+        with DirectoryLock() as hold:
+            checkpoint = self.processes.run_on_main(
                 lambda: self._look_around(resume_from_checkpoint, hold), "looking for checkpoints"
             )
             return self._train_from(checkpoint, trial, ignore_keys_for_eval)
@@ -62,7 +62,7 @@ class TrainerRunning(TrainerParts):
         self.is_in_train = True
         undo = self._before_training()
         try:
-            with Watch(args.preemption_signals) as self._watch, lost_processes(self.team, self._watch):
+            with Watch(args.preemption_signals) as self._watch, lost_processes(self.processes, self._watch):
                 return self._train(checkpoint, trial)
         except BaseException as error:
             self._leaving.set()
@@ -76,12 +76,12 @@ class TrainerRunning(TrainerParts):
             for remove in undo:
                 remove()
 
-    def _look_around(self, resume_from_checkpoint: Any, hold: Hold) -> Path | None:
+    def _look_around(self, resume_from_checkpoint: Any, hold: DirectoryLock) -> Path | None:
         """The output directory can be written, and is cleared of what dead saves left; the checkpoint to go on from."""
         folder = Path(self.args.output_dir)
         check_writable(folder)
         if self.args.save_strategy != "no" or self.args.load_best_model_at_end:
-            take_for_saving(hold, folder)
+            lock_for_saving(hold, folder)
             store.remove_leftovers(folder)
         elif hold.take(folder, patience=0):
             store.remove_leftovers(folder)
@@ -95,7 +95,7 @@ class TrainerRunning(TrainerParts):
             undo.append(self.backend.models.add_embedding_noise(self.model, self.args.neftune_noise_alpha))
         if "underflow_overflow" in self.args.debug:
             undo.append(self.backend.nan_hooks.watch(self.model, lambda: self.state.global_step + 1))
-        if self.args.profile and self.team.is_main:
+        if self.args.profile and self.processes.is_main:
             undo.append(profiling.attach(self))  # type: ignore[arg-type]
         return undo
 
@@ -119,7 +119,7 @@ class TrainerRunning(TrainerParts):
             start = self._load_course(checkpoint)
         else:
             self._start_own_streams()
-        self._run_id = self.team.from_main(self._run_id)
+        self._run_id = self.processes.broadcast_object(self._run_id)
         self._announce(plan, checkpoint)
         self._set_up_state(plan, trial)
         self.engine.clear()
@@ -187,8 +187,8 @@ class TrainerRunning(TrainerParts):
         loader = self.get_train_dataloader()
         self.callback_handler.train_dataloader = loader
         batches = len(loader) if has_length(loader) else None
-        if batches is not None and not self.is_dealt(loader):
-            batches = -(-batches // self.team.size)
+        if batches is not None and not self.is_sharded(loader):
+            batches = -(-batches // self.processes.size)
         if batches == 0:
             raise DataError("the training loader has no batch. Pass a train_dataset with at least one sample.")
         accumulation = self._accumulation
@@ -247,7 +247,7 @@ class TrainerRunning(TrainerParts):
             plan.max_steps if plan.max_steps > 0 else "unknown",
             "" if checkpoint is None else f", going on from {checkpoint} at step {self.state.global_step}",
         )
-        if self.team.is_main:
+        if self.processes.is_main:
             idle_arguments.tell(self.args, plan.max_steps, self.compute_metrics is not None, self._own_loss)
 
     def is_over(self, plan: loop.Plan) -> bool:

@@ -101,7 +101,7 @@ class TrainerSaving(TrainerParts):
                 self._saver.refused(error, save.target)
                 self._outcomes.append(False)
                 self._forget_best(save)
-                if self.team.size > 1:
+                if self.processes.size > 1:
                     self._tell_saved()
                 return
 
@@ -119,7 +119,7 @@ class TrainerSaving(TrainerParts):
         """Memory for the first save's copies, once the optimizer has its state; later saves use it again."""
         self._has_room = True
         args, weights = self.args, self.backend.weights
-        if args.save_strategy == "no" or not args.save_async or self.team.size > 1 or not self._writes_as_built:
+        if args.save_strategy == "no" or not args.save_async or self.processes.size > 1 or not self._writes_as_built:
             return
         if args.save_strategy == "steps" and 0 < self.state.max_steps < self.state.save_steps:
             return
@@ -180,9 +180,9 @@ class TrainerSaving(TrainerParts):
         """on_save for every save that has been committed since the last look, in all processes."""
         self._tell_own()
         outcomes, self._outcomes, self._hears_of_saves = self._outcomes, [], False
-        if self.team.size == 1:
+        if self.processes.size == 1:
             return
-        outcomes = self.team.from_main(outcomes)
+        outcomes = self.processes.broadcast_object(outcomes)
         if not self.args.should_save:
             for well in outcomes:
                 then, otherwise = self._awaited.pop(0)

@@ -25,15 +25,15 @@ class TrainerSavingParts(TrainerParts):
         if not self.strategy.in_parts or self.args.save_on_each_node or not self._writes_as_built:
             return None
         stage = None
-        if self.team.is_main:
+        if self.processes.is_main:
             try:
                 stage = store.open_stage(parent, step)
             except OSError:  # it is tried again, and refused aloud, by the way of one process
                 stage = None
-        told = self.team.from_main(None if stage is None else str(stage))
+        told = self.processes.broadcast_object(None if stage is None else str(stage))
         if told is None:
             return None
-        if all(seen for (seen,) in self.team.compare([Path(told).is_dir()])):
+        if all(seen for (seen,) in self.processes.all_gather([Path(told).is_dir()])):
             return Path(told)
         if stage is not None:
             store.discard(stage)
@@ -50,17 +50,17 @@ class TrainerSavingParts(TrainerParts):
         self, stage: Path, step: int, state: Any, course: Any, commit: Callable[[dict[str, Any]], None], ends: Any
     ) -> None:
         """`commit` takes the facts of all files; `ends`: what follows a save that ended well, or did not."""
-        team = self.team
+        processes = self.processes
         self._model_parts = self.strategy.model_part(self.model)
         try:
-            contents = self._contents(stage, state, course) if team.is_main else self._own_part_of(course)
+            contents = self._contents(stage, state, course) if processes.is_main else self._own_part_of(course)
         finally:
             self._model_parts = None
-        size = sharded.number_files(contents, team)
-        if not team.is_main:
+        size = sharded.number_files(contents, processes)
+        if not processes.is_main:
             self._awaited.append(ends)
             self._saver.submit(
-                lambda: sharded.write_part(stage, team.rank, contents, size),
+                lambda: sharded.write_part(stage, processes.rank, contents, size),
                 _nothing,
                 _nothing,
                 self.args.save_async,
@@ -73,7 +73,7 @@ class TrainerSavingParts(TrainerParts):
             try:
                 room_for(stage, size)
                 facts = contents.write(stage)
-                others = range(1, team.size)
+                others = range(1, processes.size)
                 commit(facts | sharded.collect(stage, others, self.args.ddp_timeout, self._leaving))
             except BaseException:
                 store.discard(stage)

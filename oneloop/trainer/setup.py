@@ -10,8 +10,8 @@ from .. import backends
 from ..arguments import TrainingArguments
 from ..arguments.support import PARALLEL
 from ..callbacks import DefaultFlowCallback, NotebookProgressCallback, PrinterCallback, ProgressCallback, in_notebook
+from ..distributed.collectives import ProcessGroup
 from ..distributed.strategy import Strategy
-from ..distributed.world import Team
 from ..errors import ArgumentError
 from ..integrations.writers import make_writers
 from ..integrations.writers.base import Writer
@@ -72,11 +72,11 @@ def bind(args: Any, backend: Any) -> None:
         backend.devices.allow_tf32(args.tf32)
 
 
-def strategy(args: Any, backend: Any, team: Team) -> Any:
+def strategy(args: Any, backend: Any, processes: ProcessGroup) -> Any:
     """How the processes share the work; a backend that runs on one alone needs no file `parallel`."""
     if backend.NAME in PARALLEL:
-        return backend.parallel.strategy(args, team)
-    return Strategy(args, team, backend)
+        return backend.parallel.strategy(args, processes)
+    return Strategy(args, processes, backend)
 
 
 def collator(given: Any, processing_class: Any, framework: str) -> Callable:

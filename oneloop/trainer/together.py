@@ -9,10 +9,10 @@ from typing import Any
 from .. import randomness
 from ..data.feistel import key_of
 from ..data.order import BatchSampler
-from ..data.process_sharding import every_nth, minds_its_sampler, with_streams_of
+from ..data.process_sharding import every_nth, shards_by_sampler, with_streams_of
 from ..data.worker_seeding import seed_streams
+from ..distributed.collectives import ProcessGroup
 from ..distributed.preemption import Watch
-from ..distributed.world import Team
 from ..errors import ProcessLostError
 from .parts import TrainerParts
 
@@ -35,7 +35,7 @@ class TrainerTogether(TrainerParts):
         be expected, and the strategy corrects the gradients when these bring the real number; or they are a function,
         which waits for the others' when the loss is weighed, after the forward pass.
         """
-        if self.team.size == 1:
+        if self.processes.size == 1:
             return bool(micro_batches), num_items
         computes = len(micro_batches)
         if self._counts_items and micro_batches:
@@ -43,19 +43,19 @@ class TrainerTogether(TrainerParts):
         spare = bool(micro_batches) or self._spare is not None
         word = [self._saver.has_news, self._asks_after_step(), *self._watch.heard()]
         counts = self._counts_items and self.args.average_tokens_across_devices
-        self._sharing = self.team.size if counts else 1
+        self._sharing = self.processes.size if counts else 1
         ahead = self._goes_ahead() and len(micro_batches) == self._plan.accumulation
         if ahead and self.strategy.carries and len(word) < MOST_WORDS:
             # As many as there are samples, until gradients have come together with the real number.
             expected = self._train_batch_size * len(micro_batches) if counts else None
             self.strategy.carry([float(num_items or 0), *map(float, word)], expected)
-            num_items = num_items if expected is None else expected * self.team.size
-            self.team.comes()
+            num_items = num_items if expected is None else expected * self.processes.size
+            self.processes.count_collective()
             self._told = self._told_with_gradients
             self._go_ahead(micro_batches, len(micro_batches) - computes if num_items else 0)
             return True, num_items
         mine = [float(num_items or 0), bool(micro_batches), computes, spare, *word]
-        self._told = self.team.compare_later(mine)
+        self._told = self.processes.all_gather_async(mine)
         if ahead:
             if counts:
                 num_items = self._items_of_all if computes == len(micro_batches) else self._items_of_all()
@@ -71,7 +71,7 @@ class TrainerTogether(TrainerParts):
 
     def _goes_ahead(self) -> bool:
         """Whether all processes are known to have all their micro-batches for the next update, so that none asks."""
-        if not self.team.speaks_ahead or not self.strategy.goes_ahead or self._needs_items or self._split > 1:
+        if not self.processes.is_async or not self.strategy.goes_ahead or self._needs_items or self._split > 1:
             return False
         sampler = getattr(self._plan.loader, "batch_sampler", None)
         if self.args.auto_find_batch_size or not isinstance(sampler, BatchSampler):
@@ -100,22 +100,22 @@ class TrainerTogether(TrainerParts):
         is_long = self._step_began - began > LONG_STEP
         return is_long or bool(self.args.save_interval_minutes) or self.callback_handler.may_ask
 
-    def is_dealt(self, loader: Any) -> bool:
+    def is_sharded(self, loader: Any) -> bool:
         """Whether a loader gives each process its own batches: ours do, and those with a DistributedSampler."""
-        return self.team.size == 1 or self.backend.loaders.is_own(loader) or minds_its_sampler(loader)
+        return self.processes.size == 1 or self.backend.loaders.is_own(loader) or shards_by_sampler(loader)
 
     def own_batches(self, loader: Any) -> Iterator[Any]:
         """The batches of a loader that are this process's. Of a loader that knows nothing of processes, and that all
         of them have, each takes its turn."""
         iterate = self.backend.loaders.iterate
-        if self.is_dealt(loader):
+        if self.is_sharded(loader):
             return iterate(loader)
-        streams = self.team.from_main(randomness.get_state(self.backend))
-        if self.team.is_main:
+        streams = self.processes.broadcast_object(randomness.get_state(self.backend))
+        if self.processes.is_main:
             batches = iterate(loader)
         else:
             batches = with_streams_of(streams, self.backend, lambda: iterate(loader))
-        return every_nth(batches, self.team.size, self.team.rank)
+        return every_nth(batches, self.processes.size, self.processes.rank)
 
     def _keep_in_step(self, micro_batches: list[Any], missing: int, some: list[bool], all_have: bool) -> None:
         """How many micro-batches this process computes for the others' sake, and which one: one of its own, of now or
@@ -125,7 +125,7 @@ class TrainerTogether(TrainerParts):
             self._spare = micro_batches[0]
         if not all_have:
             giver = some.index(True)
-            every = self.team.everyone(self._spare if self.team.rank == giver else None)
+            every = self.processes.all_gather_object(self._spare if self.processes.rank == giver else None)
             self._spare = every[giver] if self._spare is None else self._spare
 
     def agree(self) -> None:
@@ -134,7 +134,7 @@ class TrainerTogether(TrainerParts):
         A signal and the end of a save were told when the step began. What callbacks ask for is compared only where
         there are any, in some process, that may ask for something of their own.
         """
-        if self.team.size == 1:
+        if self.processes.size == 1:
             return
         told, self._told = self._told, None
         rows = told() if told is not None else None
@@ -154,19 +154,21 @@ class TrainerTogether(TrainerParts):
         """Of all processes, in the order of the messages at the start of a step; their wishes are in control then."""
         mine = [float(getattr(self.control, name)) for name in _FLAGS]
         own = [*mine, 0.0, 0.0, 0.0, 0.0, self._saver.has_news, 0.0, *self._watch.heard()]
-        every = self.team.compare(own)
+        every = self.processes.all_gather(own)
         for name, values in zip(_FLAGS, zip(*every)):
             setattr(self.control, name, any(values))
         return [row[len(_FLAGS) :] for row in every]
 
     def _start_own_streams(self) -> None:
         """Other random numbers in every process, or all would drop the same neurons. The main one keeps its own."""
-        if self.team.rank:
-            seed_streams(self.backend.NAME, key_of(self.args.seed, self.team.rank, self.state.global_step, _RANKS) >> 1)
+        if self.processes.rank:
+            seed_streams(
+                self.backend.NAME, key_of(self.args.seed, self.processes.rank, self.state.global_step, _RANKS) >> 1
+            )
 
     def _share_model(self, again: bool = False) -> None:
         """The model as training calls it; evaluations call the model itself."""
-        if self.team.size == 1:
+        if self.processes.size == 1:
             return
         args = self.args
         if self._step_divides and not again:
@@ -174,7 +176,7 @@ class TrainerTogether(TrainerParts):
                 "training_step divides by num_items_in_batch itself. Gradients are averaged over the %d processes, so "
                 "it is given the items of all processes divided by their number. One that asks for "
                 "self.accelerator.num_processes, or leaves the loss to self.compute_loss, is given all of them.",
-                self.team.size,
+                self.processes.size,
             )
         self.strategy.sees_losses = self._own_step
         self.model_wrapped = self.strategy.rewrap() if again else self.strategy.wrap(self.model)
@@ -185,10 +187,10 @@ class TrainerTogether(TrainerParts):
 
 
 @contextlib.contextmanager
-def lost_processes(team: Team, watch: Watch) -> Iterator[None]:
+def lost_processes(processes: ProcessGroup, watch: Watch) -> Iterator[None]:
     """What the framework says when another process is gone, in words that name it."""
     try:
-        with team.explaining():
+        with processes.explaining_lost_peers():
             yield
     except ProcessLostError:
         watch.leave_with_others()  # the launcher is about to end this one too, before it could say why

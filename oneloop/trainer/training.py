@@ -48,11 +48,11 @@ class TrainerSteps(TrainerParts):
         # Functional autodiff has to watch a training_step that hands its losses to backward.
         self._watches_step = not self._own_step and self.backend.engine.WATCHES_OVERRIDES
         self._counts_items = self.args.gradient_accumulation_steps > 1 or self.args.auto_find_batch_size or asked
-        if self.team.size > 1 and self.args.average_tokens_across_devices:
+        if self.processes.size > 1 and self.args.average_tokens_across_devices:
             self._counts_items = True
         # A compute_loss that divides by the items of all processes, and knows nothing of their mean.
         self._divides_itself = not own_loss and self._loss_is_share and not minds_processes(self.compute_loss)
-        self._step_divides = self.team.size > 1 and self._is_dividing_step()
+        self._step_divides = self.processes.size > 1 and self._is_dividing_step()
 
     def _is_dividing_step(self) -> bool:
         """Whether a training_step of the user's divides by num_items_in_batch itself, as in one process."""
@@ -198,7 +198,7 @@ class TrainerSteps(TrainerParts):
     def _accumulate(self, micro_batches: list[Any], num_items: int | None) -> Any:
         total = None
         last = len(micro_batches) - 1
-        weighs = bool(num_items) and (last > 0 or self.team.size > 1)
+        weighs = bool(num_items) and (last > 0 or self.processes.size > 1)
         model, closing = self.strategy.called(self.model_wrapped), last
         self._num_items = num_items
         if weighs:
@@ -227,7 +227,7 @@ class TrainerSteps(TrainerParts):
             if self._closes_early:
                 self.strategy.closing(total, counts=False)
             self.strategy.add_nothing()
-        if total is None and self.team.size > 1:
+        if total is None and self.processes.size > 1:
             self.engine.stand_by()
         return total
 
@@ -343,9 +343,11 @@ class TrainerSteps(TrainerParts):
 
     def _total_work(self) -> tuple[int, float, int]:
         """Tokens, operations and unpadded tokens of all processes."""
-        if self.team.size == 1:
+        if self.processes.size == 1:
             return self._tokens, self._flops, self._unpadded_total
-        tokens, flops, unpadded = map(sum, zip(*self.team.compare([self._tokens, self._flops, self._unpadded_total])))
+        tokens, flops, unpadded = map(
+            sum, zip(*self.processes.all_gather([self._tokens, self._flops, self._unpadded_total]))
+        )
         return int(tokens), flops, int(unpadded)
 
     # -- prediction

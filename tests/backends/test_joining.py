@@ -5,7 +5,8 @@ import re
 import pytest
 
 from oneloop import TrainingArguments, backends
-from oneloop.distributed.world import ALONE, world
+from oneloop.distributed.collectives import SINGLE_PROCESS
+from oneloop.distributed.world import world
 from oneloop.errors import ArgumentError
 from tests.backends_support import names
 
@@ -28,7 +29,7 @@ def join(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_process_alone_joins_nobody(framework, join):
-    assert join(framework, {}) is ALONE
+    assert join(framework, {}) is SINGLE_PROCESS
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

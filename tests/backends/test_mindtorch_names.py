@@ -12,9 +12,19 @@ from oneloop.arguments import support
 from oneloop.errors import RefusedError
 
 FOLDER = Path(backends.__file__).parent
-OWN = ("devices", "engine", "foreign", "loaders", "models", "optimizers", "randomness", "tensors", "weights")
+OWN = (
+    "devices",
+    "engine",
+    "transformers_checkpoint",
+    "loaders",
+    "models",
+    "optimizers",
+    "randomness",
+    "tensors",
+    "weights",
+)
 NOT_ASKED = {
-    "foreign": {"read", "Loaded", "SAFE_SINCE"},
+    "transformers_checkpoint": {"read", "Loaded", "SAFE_SINCE"},
     "loaders": {"Loader", "Stream"},
 }
 
@@ -41,7 +51,7 @@ def test_its_engine_has_the_methods_of_the_torch_engine():
     def methods(path, name):
         (engine,) = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ClassDef) and n.name == name]
         own = {node.name for node in engine.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"}
-        return own.union(*(methods(FOLDER / "engines.py", base.id) for base in engine.bases))
+        return own.union(*(methods(FOLDER / "_common/engines.py", base.id) for base in engine.bases))
 
     missing = methods(FOLDER / "torch" / "engine.py", "Engine") - methods(FOLDER / "mindtorch" / "engine.py", "Engine")
     assert missing == {"stand_by"}  # which several processes need

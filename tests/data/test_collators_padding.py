@@ -104,7 +104,7 @@ def test_a_mask_per_pair_of_tokens_is_stacked(tokenizer):
     assert DataCollatorWithPadding(tokenizer, return_tensors="np")(given)["attention_mask"].shape == (3, 5, 5)
 
 
-class Facts:
+class Properties:
     """A tokenizer that has only the facts padding needs."""
 
     pad_token_id = 9
@@ -122,7 +122,7 @@ class Method:
 
 
 def test_tokenizers_by_facts_and_by_method(tokenizer):
-    batch = DataCollatorWithPadding(Facts(), return_tensors="np")([{"ids": [1]}, {"ids": [2, 3]}])
+    batch = DataCollatorWithPadding(Properties(), return_tensors="np")([{"ids": [1]}, {"ids": [2, 3]}])
     assert batch["ids"].tolist() == [[9, 1], [2, 3]]
     collator = DataCollatorWithPadding(Method(), pad_to_multiple_of=2, return_tensors="np")
     batch = collator([{"input_ids": [1], "text": "a"}, {"input_ids": [2, 3], "text": "b"}])

@@ -529,29 +529,29 @@ def messages(folder):
     """How often a process sends a message of its own in a run of 24 updates that logs and saves nothing."""
     waited, (compare, later), long = (
         [],
-        (parallel.Processes.compare, parallel.Processes.compare_later),
+        (parallel.FrameworkProcesses.all_gather, parallel.FrameworkProcesses.all_gather_async),
         together.LONG_STEP,
     )
     together.LONG_STEP = 600.0
 
-    def counted(team, numbers):
+    def counted(processes, numbers):
         waited.append(1)
-        return compare(team, numbers)
+        return compare(processes, numbers)
 
-    def counted_later(team, numbers):
+    def counted_later(processes, numbers):
         waited.append(1)
-        return later(team, numbers)
+        return later(processes, numbers)
 
     given = {"num_train_epochs": 1, "logging_strategy": "no", "ddp_find_unused_parameters": False}
     found = {}
-    parallel.Processes.compare, parallel.Processes.compare_later = counted, counted_later
+    parallel.FrameworkProcesses.all_gather, parallel.FrameworkProcesses.all_gather_async = counted, counted_later
     try:
         for name, callback in (("looks_on", LooksOn()), ("asks", MayAsk())):
             waited.clear()
             trainer = train(folder, name, KIT.classifier(), rows(24 * GLOBAL_BATCH), callbacks=[callback], **given)
             found |= {name: len(waited), "steps": trainer.state.global_step}
     finally:
-        parallel.Processes.compare, parallel.Processes.compare_later = compare, later
+        parallel.FrameworkProcesses.all_gather, parallel.FrameworkProcesses.all_gather_async = compare, later
         together.LONG_STEP = long
     return found
 

@@ -5,8 +5,8 @@ import torch.distributed as dist
 from oneloop import TrainingArguments
 from oneloop.backends.torch import parallel
 
-team = parallel.join(TrainingArguments("unused", device="cpu", report_to="none"))
+processes = parallel.join(TrainingArguments("unused", device="cpu", report_to="none"))
 group = dist.group.WORLD  # which a wrapped model holds too: then its threads live on
 for _ in range(200):
-    team.compare_later([1.0] * 1000)
-print(f"rank {team.rank} done", flush=True)
+    processes.all_gather_async([1.0] * 1000)
+print(f"rank {processes.rank} done", flush=True)

@@ -9,7 +9,7 @@ import pytest
 
 from oneloop import TrainerCallback, get_last_checkpoint
 from oneloop.checkpoint import directory_lock, store
-from oneloop.checkpoint.directory_lock import Hold
+from oneloop.checkpoint.directory_lock import DirectoryLock
 from oneloop.errors import CheckpointError
 from tests.backends_support import names, rows
 from tests.state.children import ROOT, checkpoint_names, damage_of_latest, environment, signal_at
@@ -20,8 +20,8 @@ if "mindspore" in names():
 HOLDS = """
 import sys, time
 from pathlib import Path
-from oneloop.checkpoint.directory_lock import Hold
-assert Hold().take(Path(sys.argv[1]), 0)
+from oneloop.checkpoint.directory_lock import DirectoryLock
+assert DirectoryLock().take(Path(sys.argv[1]), 0)
 print("held", flush=True)
 time.sleep(float(sys.argv[2]))
 """
@@ -76,7 +76,7 @@ def test_a_run_that_was_killed_holds_nothing_through_its_workers(forks, tmp_path
     given = ("--no-sync", "--set", "dataloader_num_workers=2")
     killed = forks.run(*given, "--slow", 0.2, output=output, meanwhile=signal_at(4, signal.SIGKILL, output=output))
     assert killed.status == -signal.SIGKILL
-    with Hold() as hold:
+    with DirectoryLock() as hold:
         assert hold.take(output, 0)  # without waiting for them to end
     assert forks.run(*given, "--resume", "latest", output=output).status == 0
 
@@ -120,7 +120,7 @@ def test_a_run_that_fails_lets_go(backend, trained, tmp_path):
 
 
 def test_a_forked_worker_lets_go_of_nothing(tmp_path):
-    with Hold() as hold:
+    with DirectoryLock() as hold:
         assert hold.take(tmp_path, 0)
         pid = os.fork()
         if pid == 0:
@@ -146,12 +146,12 @@ def test_a_directory_that_cannot_be_locked(monkeypatch, tmp_path, module, functi
         raise error
 
     monkeypatch.setattr(getattr(directory_lock, module), function, refuses)
-    with Hold() as hold:
+    with DirectoryLock() as hold:
         assert hold.take(tmp_path, 0)
     assert directory_lock._held == {}
 
 
 def test_a_system_without_locks(monkeypatch, tmp_path):
     monkeypatch.setattr(directory_lock, "fcntl", None)
-    with Hold() as hold:
+    with DirectoryLock() as hold:
         assert hold.take(tmp_path, 0)

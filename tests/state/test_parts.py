@@ -10,10 +10,10 @@ import pytest
 from oneloop.checkpoint import contents, sharded
 from oneloop.checkpoint.contents import Contents
 from oneloop.checkpoint.safetensors_io import from_numpy, read
-from oneloop.distributed.world import Team
+from oneloop.distributed.collectives import ProcessGroup
 
 
-class Pair(Team):
+class Pair(ProcessGroup):
     """Two processes in turn: what the other says is known beforehand."""
 
     size = 2

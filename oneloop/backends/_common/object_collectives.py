@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ...distributed.world import Team
+from ...distributed.collectives import ProcessGroup
 
 _WORD = np.int32  # the smallest type that all frameworks send
 
 
-class Messages(Team):
-    """A team over two exchanges of arrays, which a backend brings: values travel as bytes, padded to the longest."""
+class ObjectCollectives(ProcessGroup):
+    """Objects over two collectives of arrays, which a backend brings: values travel as bytes, padded to the longest."""
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
         """The arrays of all processes, by rank: float64 or int32, with one axis, and equally long everywhere."""
@@ -23,26 +23,26 @@ class Messages(Team):
         """The main process's array (int32, with one axis) in all of them; those of the others are as long."""
         raise NotImplementedError
 
-    def compare(self, numbers: Sequence[float]) -> list[list[float]]:
+    def all_gather(self, numbers: Sequence[float]) -> list[list[float]]:
         return [of_rank.tolist() for of_rank in self.gather(np.array(numbers, dtype=np.float64))]
 
-    def everyone(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         words = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-        sizes = [int(size) for (size,) in self.compare([len(words)])]
+        sizes = [int(size) for (size,) in self.all_gather([len(words)])]
         every = self.gather(_padded(words, max(sizes)))
         return [_value(array, size) for array, size in zip(every, sizes, strict=True)]
 
-    def to_main(self, value: Any) -> list[Any] | None:
-        every = self.everyone(value)
+    def gather_object(self, value: Any) -> list[Any] | None:
+        every = self.all_gather_object(value)
         return every if self.is_main else None
 
-    def from_main(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         words = pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if self.is_main else b""
-        size = int(self.compare([len(words)])[0][0])
+        size = int(self.all_gather([len(words)])[0][0])
         return _value(self.spread(_padded(words, size)), size)
 
-    def meet(self) -> None:
-        self.compare([0.0])
+    def barrier(self) -> None:
+        self.all_gather([0.0])
 
 
 def _padded(words: bytes, size: int) -> np.ndarray:

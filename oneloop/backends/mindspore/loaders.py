@@ -12,7 +12,7 @@ import numpy as np
 from ...data import worker_seeding
 from ...data.feistel import key_of
 from ...data.loader_options import Loading
-from ...data.process_sharding import Dealt
+from ...data.process_sharding import ProcessShard
 from ...data.worker_pool import END, Workers
 from ...distributed.preemption import leave_to_main_process
 from ...errors import DataError
@@ -56,7 +56,7 @@ class Loader:
         self.seed = 0  # of workers that walk; begin_epoch sets it
         self.workers: Workers | None = None
         # (batches, samples of all processes) where the data set has only a part
-        self.known = dataset.known if isinstance(dataset, Dealt) else None
+        self.known = dataset.known if isinstance(dataset, ProcessShard) else None
 
     def __len__(self) -> int:
         if self.known is not None:
@@ -158,7 +158,7 @@ class Batched(Loader):
         return (only([batch]) for batch in self.dataset.rows())
 
 
-def _dealt_pipeline(dealt: Dealt) -> Any:
+def _dealt_pipeline(dealt: ProcessShard) -> Any:
     """A pipeline for several processes: it deals itself out, or its samples are dealt out here."""
     source = dealt.source
     if is_sharded(source):
@@ -213,7 +213,7 @@ def is_iterable(dataset: Any) -> bool:
 def make_loader(dataset: Any, asked: Loading) -> Loader:
     """Batches by a batch sampler, or in the order of data that is walked through. Iterating never draws from the
     random stream of the model."""
-    if isinstance(dataset, Dealt) and is_pipeline(dataset.source):
+    if isinstance(dataset, ProcessShard) and is_pipeline(dataset.source):
         dataset = _dealt_pipeline(dataset)
     if is_pipeline(dataset):
         say_workers_aside(asked.workers)
@@ -236,7 +236,7 @@ def make_loader(dataset: Any, asked: Loading) -> Loader:
 
 def reseed_generator(dataset: Any, seed: int) -> None:
     """A pipeline shuffles by this seed from its next iteration on."""
-    if isinstance(dataset, Dealt):
+    if isinstance(dataset, ProcessShard):
         dataset = dataset.source
     if isinstance(dataset, Pipeline):
         dataset.seed = seed

@@ -1,7 +1,8 @@
 """Several processes: how they find each other, what they say to each other, and how they share the work on a model.
 
-A `Team` (see processes.py) carries plain values; a strategy (see backends/strategy.py) carries gradients and weights.
-`strategy(args, team)` picks one: `Alone` for one process, `DataParallel` for several.
+A `ProcessGroup` (distributed/collectives.py) carries plain values; a strategy (distributed/strategy.py) carries
+gradients and weights.
+`strategy(args, processes)` picks one: `Alone` for one process, `DataParallel` for several.
 """
 
 import atexit
@@ -15,37 +16,38 @@ import mindspore.communication as communication
 import numpy as np
 from mindspore import nn, ops
 
+from ...distributed.collectives import SINGLE_PROCESS, ProcessGroup
 from ...distributed.strategy import Strategy
-from ...distributed.world import ALONE, Team, world
+from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError
-from .._common.object_collectives import Messages
+from .._common.object_collectives import ObjectCollectives
 from . import devices, weights
 from .models import unwrap
-from .peer_watch import Neighbours
+from .peer_watch import PeerWatch
 
 _BACKENDS = {"cpu": "mccl", "cuda": "nccl", "npu": "hccl"}
-_team: "Processes | None" = None
+_processes: "FrameworkProcesses | None" = None
 
 
 # -- the group
 
 
-def join(args: Any) -> Team:
-    """The team of this run. The group is made at the first call, from msrun's variables, and ends with the
+def join(args: Any) -> ProcessGroup:
+    """The processes of this run. The group is made at the first call, from msrun's variables, and ends with the
     interpreter; one that the script has made itself is used, and left alone.
 
     In the process that msrun starts as a switchboard for the others, this is where the script ends.
     """
-    global _team
+    global _processes
     if world().size == 1:
-        return ALONE
-    if _team is None:
+        return SINGLE_PROCESS
+    if _processes is None:
         own = not communication.GlobalComm.INITED
         if own:
             _start_group(args)
         atexit.register(leave)
-        _team = Processes(own)
-    return _team
+        _processes = FrameworkProcesses(own)
+    return _processes
 
 
 def _start_group(args: Any) -> None:
@@ -76,27 +78,27 @@ def _start_group(args: Any) -> None:
 
 def leave() -> None:
     """End the group that join() made, before the interpreter takes its threads apart."""
-    global _team
-    team, _team = _team, None
-    if team is not None:
-        team.neighbours.close()
-        if team.own and communication.GlobalComm.INITED:
+    global _processes
+    processes, _processes = _processes, None
+    if processes is not None:
+        processes.peers.close()
+        if processes.own and communication.GlobalComm.INITED:
             communication.release()
 
 
-class Processes(Messages):
-    """The team over MindSpore's collectives. Each is an operation on the device, which the host waits for."""
+class FrameworkProcesses(ObjectCollectives):
+    """The processes over MindSpore's collectives. Each is an operation on the device, which the host waits for."""
 
     def __init__(self, own: bool) -> None:
         self.rank, self.size = communication.get_rank(), communication.get_group_size()
         self.own = own  # whether the group is ours to end
         self._gather, self._spread = ops.AllGather(), ops.Broadcast(0)
-        self.neighbours = Neighbours(self.rank, self.size)
+        self.peers = PeerWatch(self.rank, self.size)
 
-    def explain(self, error: BaseException) -> ProcessLostError | None:
+    def explain_lost_peer(self, error: BaseException) -> ProcessLostError | None:
         if isinstance(error, ProcessLostError) or not _is_of_communication(error):
             return None
-        name = self.neighbours.signs.seen_lost() or "Another process of the run is gone or does not answer"
+        name = self.peers.signs.seen_lost() or "Another process of the run is gone or does not answer"
         return ProcessLostError(
             f"{name}. This process ({self.rank} of {self.size}) cannot "
             "go on alone and leaves. What was saved before is whole: start all processes again with "
@@ -104,12 +106,12 @@ class Processes(Messages):
         )
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
-        with self.explaining():
+        with self.explaining_lost_peers():
             every = self._gather(ms.Tensor(array)).asnumpy()
         return list(every.reshape(self.size, -1))
 
     def spread(self, array: np.ndarray) -> np.ndarray:
-        with self.explaining():
+        with self.explaining_lost_peers():
             return self._spread((ms.Tensor(array),))[0].asnumpy()
 
 
@@ -133,16 +135,16 @@ def _first_line(error: BaseException) -> str:
 class Alone(Strategy):
     """One process, which shares nothing."""
 
-    def __init__(self, args: Any, team: Team) -> None:
-        super().__init__(args, team, sys.modules[__package__])
+    def __init__(self, args: Any, processes: ProcessGroup) -> None:
+        super().__init__(args, processes, sys.modules[__package__])
 
 
 class DataParallel(Alone):
     """Every process has the whole model. Gradients are averaged once an update, after its last micro-batch, as a few
     flat tensors: MindSpore's own averaging takes part in every gradient of a graph, and so in every micro-batch."""
 
-    def __init__(self, args: Any, team: Team) -> None:
-        super().__init__(args, team)
+    def __init__(self, args: Any, processes: ProcessGroup) -> None:
+        super().__init__(args, processes)
         self._sum = ops.AllReduce()
         self._bucket_bytes = (args.ddp_bucket_cap_mb or 25) * 2**20
         self._model: nn.Cell | None = None
@@ -164,24 +166,24 @@ class DataParallel(Alone):
         gradient of zeros here; a process that had nothing to compute has none at all."""
         trained = [p for p in parameters if p.requires_grad]
         none = [float(getattr(p, "grad", None) is None) for p in trained]
-        every = self.team.compare([float(bool(none) and all(none))])
+        every = self.processes.all_gather([float(bool(none) and all(none))])
         if all(of_rank[0] for of_rank in every):
             return False
         for bucket in _buckets(trained, self._bucket_bytes):
             held = [getattr(p, "grad", None) for p in bucket]
             arrays = [np.zeros(p.shape, np.float32) if g is None else g.asnumpy() for p, g in zip(bucket, held)]
             flat = np.concatenate([array.reshape(-1).astype(np.float32, copy=False) for array in arrays])
-            flat = self._sum(ms.Tensor(flat / np.float32(self.team.size))).asnumpy()
+            flat = self._sum(ms.Tensor(flat / np.float32(self.processes.size))).asnumpy()
             for p, part in zip(bucket, np.split(flat, np.cumsum([p.size for p in bucket])[:-1])):
                 p.grad = ms.Tensor(part.reshape(p.shape), p.dtype)
         return False
 
     def mean(self, loss: Any) -> Any:
         value = np.zeros(1, np.float32) if loss is None else loss.asnumpy().astype(np.float32).reshape(1)
-        return (self._sum(ms.Tensor(value)) / self.team.size).reshape(())
+        return (self._sum(ms.Tensor(value)) / self.processes.size).reshape(())
 
     def own_buffers(self, model: Any) -> list[Any]:
-        apart = self.args.ddp_broadcast_buffers is False and not self.team.is_main
+        apart = self.args.ddp_broadcast_buffers is False and not self.processes.is_main
         return _buffers(unwrap(model)) if apart else []
 
     def put_buffer(self, target: Any, array: Any) -> None:
@@ -194,15 +196,15 @@ class DataParallel(Alone):
     def _from_main(self, values: list[Any]) -> None:
         if not values:
             return
-        arrays = self.team.from_main([v.asnumpy() for v in values] if self.team.is_main else None)
-        if not self.team.is_main:
+        arrays = self.processes.broadcast_object([v.asnumpy() for v in values] if self.processes.is_main else None)
+        if not self.processes.is_main:
             for target, array in zip(values, arrays, strict=True):
                 weights.put(target, array)
 
 
-def strategy(args: Any, team: Team) -> Alone:
+def strategy(args: Any, processes: ProcessGroup) -> Alone:
     """The way in which these arguments let the processes share the work."""
-    return Alone(args, team) if team.size == 1 else DataParallel(args, team)
+    return Alone(args, processes) if processes.size == 1 else DataParallel(args, processes)
 
 
 def _buffers(cell: nn.Cell) -> list[Any]:

@@ -12,19 +12,19 @@ import tempfile
 import threading
 from pathlib import Path
 
-from ...distributed.heartbeat import LifeSigns
+from ...distributed.heartbeat import Heartbeat
 
 logger = logging.getLogger(__name__)
 
 EVERY = 1.0  # seconds
 
 
-class Neighbours:
+class PeerWatch:
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self.folder = _meeting_place()
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        self.signs = LifeSigns(rank, size, 10 * EVERY, self._write, self._read)
+        self.signs = Heartbeat(rank, size, 10 * EVERY, self._write, self._read)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="oneloop-neighbours", daemon=True)
         self._thread.start()

@@ -14,8 +14,8 @@ from paddle import nn
 from paddle.distributed import sharding as paddle_sharding
 
 from ...arguments.sharding import degree_of
+from ...distributed.collectives import ProcessGroup
 from ...distributed.strategy import AS_IT_IS
-from ...distributed.world import Team
 from ...errors import ModelError, RefusedError
 from .adapters import is_adapter
 from .engine import Engine
@@ -35,8 +35,8 @@ class GroupSharded(DataParallel):
 
     lockstep = True
 
-    def __init__(self, args: Any, team: Team) -> None:
-        super().__init__(args, team)
+    def __init__(self, args: Any, processes: ProcessGroup) -> None:
+        super().__init__(args, processes)
         words = args.sharding.split()
         self.level = next(level for stage, level in LEVELS.items() if stage in words)
         self.offload = "offload" in words
@@ -78,12 +78,12 @@ class GroupSharded(DataParallel):
 
     def _groups(self) -> tuple[Any, Any]:
         """Those that share one copy, and those with the same part of another; None: all, and no other copy."""
-        degree = degree_of(self.args, self.team.size)
-        if degree == self.team.size:
+        degree = degree_of(self.args, self.processes.size)
+        if degree == self.processes.size:
             return None, None
         from .sharding import groups_of
 
-        made = groups_of(self.team.size, degree)
+        made = groups_of(self.processes.size, degree)
         return made.get_sharding_parallel_group(), made.get_data_parallel_group()
 
     # -- an update

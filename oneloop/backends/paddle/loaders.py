@@ -22,7 +22,7 @@ from ...data import worker_seeding
 from ...data.feistel import key_of
 from ...data.iterable import Source, minds_workers, warn_of_repeats
 from ...data.loader_options import Loading
-from ...data.process_sharding import Dealt
+from ...data.process_sharding import ProcessShard
 from ...data.worker_pool import END, Workers
 from ...distributed.preemption import leave_to_main_process
 
@@ -213,7 +213,7 @@ def make_loader(dataset: Any, asked: Loading) -> Loader:
     }
     if asked.batches is not None:
         return Loader(dataset, batch_sampler=asked.batches, **options)
-    known = dataset.known if isinstance(dataset, Dealt) else None
+    known = dataset.known if isinstance(dataset, ProcessShard) else None
     if not isinstance(dataset, IterableDataset):
         dataset = Stream(dataset, asked.batch_size)
     elif asked.workers > 1:

@@ -1,7 +1,8 @@
 """Several processes: how they find each other, what they say to each other, and how they share the work on a model.
 
-A `Team` (see processes.py) carries plain values; a strategy (see backends/strategy.py) carries gradients and weights.
-`strategy(args, team)` picks one: `Alone` for one process, `DataParallel` for several, or one of sharding.py.
+A `ProcessGroup` (distributed/collectives.py) carries plain values; a strategy (distributed/strategy.py) carries
+gradients and weights.
+`strategy(args, processes)` picks one: `Alone` for one process, `DataParallel` for several, or one of sharding.py.
 """
 
 import atexit
@@ -17,35 +18,36 @@ import paddle.distributed as dist
 from paddle import nn
 
 from ...arguments.sharding import divides
-from ...distributed.heartbeat import LOST, LifeSigns
+from ...distributed.collectives import SINGLE_PROCESS, ProcessGroup
+from ...distributed.heartbeat import LOST, Heartbeat
 from ...distributed.strategy import AS_IT_IS, Strategy
-from ...distributed.world import ALONE, Team, world
+from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError, RefusedError
-from .._common.object_collectives import Messages
+from .._common.object_collectives import ObjectCollectives
 
 GLOO_SECONDS = 30  # gloo's own default, which Paddle lets nobody set
 BUCKET_BYTES = 25 * 2**20  # sent at once where DataParallel does not do it
 
 _BACKENDS = {"cpu": ("gloo",), "gpu": ("nccl", "flagcx"), "xpu": ("bkcl", "flagcx"), "npu": ("xccl", "flagcx")}
-_team: "Processes | None" = None
+_processes: "FrameworkProcesses | None" = None
 
 
 # -- the group
 
 
-def join(args: Any) -> Team:
-    """The team of this run. The group is made at the first call, from the launcher's variables, and ends with the
+def join(args: Any) -> ProcessGroup:
+    """The processes of this run. The group is made at the first call, from the launcher's variables, and ends with the
     interpreter; one that the script has made itself is used, and left alone."""
-    global _team
+    global _processes
     if world().size == 1:
-        return ALONE
-    if _team is None:
+        return SINGLE_PROCESS
+    if _processes is None:
         own = not dist.is_initialized()
         if own:
             _start_group(args)
             atexit.register(leave)
-        _team = Processes(args.ddp_timeout, own)
-    return _team
+        _processes = FrameworkProcesses(args.ddp_timeout, own)
+    return _processes
 
 
 def _start_group(args: Any) -> None:
@@ -75,14 +77,14 @@ def _start_group(args: Any) -> None:
 
 def leave() -> None:
     """End the group that join() made, before the interpreter takes its threads apart."""
-    global _team
-    team, _team = _team, None
-    if team is not None:
-        team.close()
+    global _processes
+    processes, _processes = _processes, None
+    if processes is not None:
+        processes.close()
 
 
-class Processes(Messages):
-    """The team over paddle.distributed: short messages between hosts, over gloo."""
+class FrameworkProcesses(ObjectCollectives):
+    """The processes over paddle.distributed: short messages between hosts, over gloo."""
 
     def __init__(self, timeout: float, own: bool) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -91,8 +93,8 @@ class Processes(Messages):
         write, read = _board(self.size)
         if self.is_main:
             write(LOST, "")
-        self.signs = LifeSigns(self.rank, self.size, timeout, write, read)
-        self.meet()  # now every note is there: to read one that is not would be to wait for it
+        self.signs = Heartbeat(self.rank, self.size, timeout, write, read)
+        self.barrier()  # now every note is there: to read one that is not would be to wait for it
 
     def close(self) -> None:
         self.signs.stop()
@@ -101,9 +103,9 @@ class Processes(Messages):
 
     def _speaking(self) -> contextlib.AbstractContextManager:
         self.signs.meetings += 1
-        return self.explaining()
+        return self.explaining_lost_peers()
 
-    def explain(self, error: BaseException) -> ProcessLostError | None:
+    def explain_lost_peer(self, error: BaseException) -> ProcessLostError | None:
         if isinstance(error, ProcessLostError) or not _is_of_communication(error):
             return None
         words = self.signs.who_is_lost(_first_line(error))
@@ -161,8 +163,8 @@ def _first_line(error: BaseException) -> str:
 class Alone(Strategy):
     """One process, which shares nothing."""
 
-    def __init__(self, args: Any, team: Team) -> None:
-        super().__init__(args, team, sys.modules[__package__])
+    def __init__(self, args: Any, processes: ProcessGroup) -> None:
+        super().__init__(args, processes, sys.modules[__package__])
 
 
 class DataParallel(Alone):
@@ -173,8 +175,8 @@ class DataParallel(Alone):
     first update unless ddp_find_unused_parameters says what to do: it shows whether the model leaves parameters unused.
     """
 
-    def __init__(self, args: Any, team: Team) -> None:
-        super().__init__(args, team)
+    def __init__(self, args: Any, processes: ProcessGroup) -> None:
+        super().__init__(args, processes)
         self.ddp: paddle.DataParallel | None = None
         self.model: nn.Layer | None = None
         self.unused: bool | None = None
@@ -228,10 +230,10 @@ class DataParallel(Alone):
         assert self.model is not None
         own = list(self.model.parameters())
         if self._direct:
-            _average(parameters, self.team.size)
+            _average(parameters, self.processes.size)
         elif len(parameters) > len(own):  # those of a criterion, which DataParallel does not know
             known = {id(p) for p in own}
-            _average([p for p in parameters if id(p) not in known], self.team.size)
+            _average([p for p in parameters if id(p) not in known], self.processes.size)
         if self.ddp is None:
             self.unused = any(not p.stop_gradient and p.grad is None for p in own)
             return True
@@ -243,10 +245,10 @@ class DataParallel(Alone):
     def mean(self, loss: Any) -> Any:
         value = paddle.zeros([1]) if loss is None else loss.detach().astype("float32").reshape([1]).clone()
         dist.all_reduce(value)
-        return (value / self.team.size).reshape([])
+        return (value / self.processes.size).reshape([])
 
     def own_buffers(self, model: nn.Layer) -> list[paddle.Tensor]:
-        apart = self.args.ddp_broadcast_buffers is False and not self.team.is_main
+        apart = self.args.ddp_broadcast_buffers is False and not self.processes.is_main
         return _buffers(model) if apart else []
 
     def put_buffer(self, target: paddle.Tensor, array: Any) -> None:
@@ -257,19 +259,19 @@ class DataParallel(Alone):
             _from_main(_buffers(model))
 
 
-def strategy(args: Any, team: Team) -> Alone:
+def strategy(args: Any, processes: ProcessGroup) -> Alone:
     """The way in which these arguments let the processes share the work."""
-    if team.size == 1:
-        return Alone(args, team)
+    if processes.size == 1:
+        return Alone(args, processes)
     if "stage1" in args.sharding.split():
         from .sharding import SharedOptimizer
 
-        return SharedOptimizer(args, team)
+        return SharedOptimizer(args, processes)
     if divides(args):
         from .group_sharding import GroupSharded
 
-        return GroupSharded(args, team)
-    return DataParallel(args, team)
+        return GroupSharded(args, processes)
+    return DataParallel(args, processes)
 
 
 # -- tensors between processes

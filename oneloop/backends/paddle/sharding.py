@@ -52,7 +52,9 @@ class SharedOptimizer(DataParallel):
                 f"sharding='stage1' on Paddle divides optimizers without parameter groups, and {cls.__name__} takes "
                 "weight_decay by groups. Use optim='adamw', or weight_decay=0."
             )
-        shared = DygraphShardingOptimizer(optimizer, groups_of(self.team.size, degree_of(self.args, self.team.size)))
+        shared = DygraphShardingOptimizer(
+            optimizer, groups_of(self.processes.size, degree_of(self.args, self.processes.size))
+        )
         shared._param_groups = shared._origin_parameter_list  # its groups are those of all; what it steps is a part
         return shared
 
@@ -69,7 +71,9 @@ class SharedOptimizer(DataParallel):
         """The parts of all processes, brought together in those that write. All have to call it."""
         part, data = weights.optimizer_state(optimizer, model)
         own = {name: value.numpy() for name, value in part.items()}
-        every = self.team.everyone(own) if self.args.save_on_each_node else self.team.to_main(own)
+        every = (
+            self.processes.all_gather_object(own) if self.args.save_on_each_node else self.processes.gather_object(own)
+        )
         whole: dict[str, np.ndarray] = {}
         for of_rank in every or ():
             whole |= of_rank

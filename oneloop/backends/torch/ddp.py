@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ...distributed.collectives import ProcessGroup
 from ...distributed.strategy import AS_IT_IS
-from ...distributed.world import Team
 from .parallel import Alone, average, from_main, reduce
 
 WORD = 16  # numbers that travel with the gradients
@@ -69,8 +69,8 @@ class DataParallel(Alone):
     update unless ddp_find_unused_parameters says what to do: it shows whether the model leaves parameters unused.
     """
 
-    def __init__(self, args: Any, team: Team) -> None:
-        super().__init__(args, team)
+    def __init__(self, args: Any, processes: ProcessGroup) -> None:
+        super().__init__(args, processes)
         self.ddp: SteadyDDP | None = None
         self.model: nn.Module | None = None
         self.unused: bool | None = None
@@ -86,7 +86,7 @@ class DataParallel(Alone):
         self._told: list[float] | None = None
 
     def own_buffers(self, model: nn.Module) -> list[torch.Tensor]:
-        apart = self.args.ddp_broadcast_buffers is False and not self.team.is_main
+        apart = self.args.ddp_broadcast_buffers is False and not self.processes.is_main
         return list(model.buffers()) if apart else []
 
     def put_buffer(self, target: torch.Tensor, array: Any) -> None:
@@ -179,10 +179,10 @@ class DataParallel(Alone):
         assert self.model is not None
         own = self._own or list(self.model.parameters())
         if self._direct:
-            average(parameters, self.team.size)
+            average(parameters, self.processes.size)
         elif len(parameters) > len(own):  # those of a criterion, which DDP does not know
             known = {id(p) for p in own}
-            average([p for p in parameters if id(p) not in known], self.team.size)
+            average([p for p in parameters if id(p) not in known], self.processes.size)
         if self._carried is not None:
             self._take_word(parameters)
         if self.ddp is None:
@@ -218,7 +218,7 @@ class DataParallel(Alone):
         """The means of what all have sent. Losses were weighed for the number of items that was expected."""
         assert self.ddp is not None and self.ddp.word is not None and self._carried is not None
         if self._direct:
-            means = reduce(torch.tensor(self._carried), self.team, "mean")
+            means = reduce(torch.tensor(self._carried), self.processes, "mean")
             word = [self.mean(None), *means]
         else:
             word = self.ddp.word.grad.tolist()
@@ -246,7 +246,7 @@ class DataParallel(Alone):
         if message is None:
             return value
         message.wait()
-        return value / self.team.size
+        return value / self.processes.size
 
     def settle(self, model: nn.Module) -> None:
         if self.args.ddp_broadcast_buffers is not False:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...distributed.world import ALONE
+from ...distributed.collectives import SINGLE_PROCESS
 from ...errors import ModelError
 from .._common.engines import TapeEngine
 from .._common.helpers import some
@@ -40,7 +40,7 @@ class Engine(TapeEngine):
         nonfinite: str = "stop",
     ) -> None:
         self.model = model
-        self.strategy = parallel.Alone(None, ALONE)  # the Trainer puts that of the run here
+        self.strategy = parallel.Alone(None, SINGLE_PROCESS)  # the Trainer puts that of the run here
         self.device = device
         self.dtype = {None: None, "fp16": torch.float16, "bf16": torch.bfloat16}[half]
         self.scaler = torch.amp.GradScaler(device.type, init_scale=loss_scale) if half == "fp16" else None

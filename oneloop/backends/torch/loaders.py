@@ -12,7 +12,7 @@ from torch.utils.data._utils import worker as worker_state
 from ...data.feistel import key_of
 from ...data.iterable import Source, minds_workers, warn_of_repeats
 from ...data.loader_options import Loading
-from ...data.process_sharding import Dealt
+from ...data.process_sharding import ProcessShard
 from ...distributed.preemption import leave_to_main_process
 from ...errors import OneloopError
 
@@ -116,7 +116,7 @@ def make_loader(dataset: Any, asked: Loading) -> Loader:
         options["multiprocessing_context"] = asked.context
     if asked.batches is not None:
         return Loader(dataset, batch_sampler=asked.batches, **options)
-    known = dataset.known if isinstance(dataset, Dealt) else None
+    known = dataset.known if isinstance(dataset, ProcessShard) else None
     if not isinstance(dataset, IterableDataset):
         dataset = Stream(dataset, asked.batch_size)
     elif asked.workers > 1:

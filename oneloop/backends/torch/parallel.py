@@ -1,8 +1,9 @@
 """Several processes: how they find each other, what they say to each other, and how they share the work on a model.
 
-A `Team` (see processes.py) carries plain values; a strategy (see backends/strategy.py) carries gradients and weights.
-`strategy(args, team)` picks one: `Alone` for one process, `DataParallel` of ddp.py for several; those that divide the
-model's state too are in sharding.py.
+A `ProcessGroup` (distributed/collectives.py) carries plain values; a strategy (distributed/strategy.py) carries
+gradients and weights.
+`strategy(args, processes)` picks one: `Alone` for one process, `DataParallel` of ddp.py for several; those that shard
+the model's state too are in sharding.py.
 """
 
 import atexit
@@ -19,32 +20,33 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...distributed.heartbeat import LifeSigns
+from ...distributed.collectives import SINGLE_PROCESS, ProcessGroup
+from ...distributed.heartbeat import Heartbeat
 from ...distributed.strategy import Strategy
-from ...distributed.world import ALONE, Team, world
+from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError
 
 BUCKET_BYTES = 25 * 2**20  # sent at once where DDP does not do it
 
-_team: "Processes | None" = None
+_processes: "FrameworkProcesses | None" = None
 
 
 # -- the group
 
 
-def join(args: Any) -> Team:
-    """The team of this run. The group is made at the first call, from the launcher's variables, and ends with the
+def join(args: Any) -> ProcessGroup:
+    """The processes of this run. The group is made at the first call, from the launcher's variables, and ends with the
     interpreter; one that the script has made itself is used, and left alone."""
-    global _team
+    global _processes
     if world().size == 1:
-        return ALONE
-    if _team is None:
+        return SINGLE_PROCESS
+    if _processes is None:
         own = not dist.is_initialized()
         if own:
             _start_group(args)
             atexit.register(leave)
-        _team = Processes(args.ddp_timeout_delta, own)
-    return _team
+        _processes = FrameworkProcesses(args.ddp_timeout_delta, own)
+    return _processes
 
 
 def _start_group(args: Any) -> None:
@@ -76,23 +78,23 @@ def _start_group(args: Any) -> None:
 
 def leave() -> None:
     """End the group that join() made. Left to the interpreter's end, its threads can abort the process."""
-    global _team
-    team, _team = _team, None
-    if team is not None:
-        team.close()
+    global _processes
+    processes, _processes = _processes, None
+    if processes is not None:
+        processes.close()
 
 
-class Processes(Team):
-    """The team over torch.distributed: short messages between hosts, over gloo."""
+class FrameworkProcesses(ProcessGroup):
+    """The processes over torch.distributed: short messages between hosts, over gloo."""
 
-    speaks_ahead = True
+    is_async = True
 
     def __init__(self, timeout: Any, own: bool) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.own = own  # whether the group is ours to end
         config = dist.get_backend_config()
         self.host = None if "cpu" in str(config) or dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
-        self.signs = LifeSigns(self.rank, self.size, timeout.total_seconds(), *_board())
+        self.signs = Heartbeat(self.rank, self.size, timeout.total_seconds(), *_board())
         self._open: deque[Any] = deque(maxlen=8)  # messages on their way, the last ones
 
     def close(self) -> None:
@@ -106,25 +108,25 @@ class Processes(Team):
         _await_rest("pt_gloo_runloop")
 
     def _speaking(self) -> contextlib.AbstractContextManager:
-        self.comes()
-        return self.explaining()
+        self.count_collective()
+        return self.explaining_lost_peers()
 
-    def explain(self, error: BaseException) -> ProcessLostError | None:
+    def explain_lost_peer(self, error: BaseException) -> ProcessLostError | None:
         if isinstance(error, ProcessLostError) or not _is_of_communication(error):
             return None
         return ProcessLostError(self.signs.who_is_lost(str(error).splitlines()[0][:300]))
 
-    def compare(self, numbers: Sequence[float]) -> list[list[float]]:
+    def all_gather(self, numbers: Sequence[float]) -> list[list[float]]:
         own = torch.tensor(numbers, dtype=torch.float64)
         every = [torch.empty_like(own) for _ in range(self.size)]
         with self._speaking():
             dist.all_gather(every, own, group=self.host)
         return [of_rank.tolist() for of_rank in every]
 
-    def comes(self) -> None:
+    def count_collective(self) -> None:
         self.signs.meetings += 1
 
-    def compare_later(self, numbers: Sequence[float]) -> Callable[[], list[list[float]]]:
+    def all_gather_async(self, numbers: Sequence[float]) -> Callable[[], list[list[float]]]:
         own = torch.tensor(numbers, dtype=torch.float64)
         every = [torch.empty_like(own) for _ in range(self.size)]
         with self._speaking():
@@ -134,7 +136,7 @@ class Processes(Team):
 
         def told() -> list[list[float]]:
             if not rows:
-                with self.explaining():
+                with self.explaining_lost_peers():
                     message.wait()
                 with contextlib.suppress(ValueError):
                     self._open.remove(message)
@@ -143,26 +145,26 @@ class Processes(Team):
 
         return told
 
-    def everyone(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         every: list[Any] = [None] * self.size
         with self._speaking():
             dist.all_gather_object(every, value, group=self.host)
         return every
 
-    def to_main(self, value: Any) -> list[Any] | None:
+    def gather_object(self, value: Any) -> list[Any] | None:
         every: list[Any] | None = [None] * self.size if self.is_main else None
         with self._speaking():
             dist.gather_object(value, every, dst=0, group=self.host)
         return every
 
-    def from_main(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         box = [value]
         with self._speaking():
             dist.broadcast_object_list(box, src=0, group=self.host)
         return box[0]
 
-    def meet(self) -> None:
-        self.compare([0.0])
+    def barrier(self) -> None:
+        self.all_gather([0.0])
 
 
 def _await_rest(name: str, seconds: float = 2.0) -> None:
@@ -204,8 +206,8 @@ def _is_of_communication(error: BaseException) -> bool:
 class Alone(Strategy):
     """One process; and what the engine asks of every strategy on torch besides."""
 
-    def __init__(self, args: Any, team: Team) -> None:
-        super().__init__(args, team, sys.modules[__package__])
+    def __init__(self, args: Any, processes: ProcessGroup) -> None:
+        super().__init__(args, processes, sys.modules[__package__])
 
     def sent(self, loss: torch.Tensor) -> torch.Tensor:
         """A backward pass is about to start from this loss: what it starts from."""
@@ -227,13 +229,13 @@ class Alone(Strategy):
         return torch.linalg.vector_norm(norms[0] if len(norms) == 1 else torch.stack(norms))
 
 
-def strategy(args: Any, team: Team) -> Alone:
+def strategy(args: Any, processes: ProcessGroup) -> Alone:
     """The way in which these arguments let the processes share the work."""
-    if team.size == 1:
-        return Alone(args, team)
+    if processes.size == 1:
+        return Alone(args, processes)
     from . import ddp, sharding
 
-    return sharding.strategy(args, team) or ddp.DataParallel(args, team)
+    return sharding.strategy(args, processes) or ddp.DataParallel(args, processes)
 
 
 # -- tensors between processes
@@ -294,14 +296,14 @@ def average(parameters: list[nn.Parameter], size: int) -> None:
     _send(dense, exchange)
 
 
-def gather(value: Any, team: Team) -> Any:
+def gather(value: Any, processes: ProcessGroup) -> Any:
     """Tensors of all processes, one after the other along the first axis; numbers become a vector. Sizes of the other
     axes have to be equal."""
-    if team.size == 1 or not isinstance(value, torch.Tensor):
+    if processes.size == 1 or not isinstance(value, torch.Tensor):
         return value
     own = value.detach().contiguous()
     own = own.reshape(1) if own.ndim == 0 else own
-    counts = [int(row[0]) for row in team.compare([own.shape[0]])]
+    counts = [int(row[0]) for row in processes.all_gather([own.shape[0]])]
     longest = max(counts)
     if own.shape[0] < longest:
         own = torch.cat([own, own.new_zeros(longest - own.shape[0], *own.shape[1:])])
@@ -310,20 +312,20 @@ def gather(value: Any, team: Team) -> Any:
     return torch.cat([part[:count] for part, count in zip(every, counts)])
 
 
-def pad(value: Any, team: Team, axis: int, filler: float) -> Any:
+def pad(value: Any, processes: ProcessGroup, axis: int, filler: float) -> Any:
     """A tensor as long on an axis as the longest of all processes."""
-    if team.size == 1 or not isinstance(value, torch.Tensor) or axis >= value.ndim:
+    if processes.size == 1 or not isinstance(value, torch.Tensor) or axis >= value.ndim:
         return value
-    longest = int(max(row[0] for row in team.compare([value.shape[axis]])))
+    longest = int(max(row[0] for row in processes.all_gather([value.shape[axis]])))
     shape = list(value.shape)
     shape[axis] = longest - shape[axis]
     return torch.cat([value, value.new_full(shape, filler)], axis) if shape[axis] else value
 
 
-def reduce(value: Any, team: Team, how: str) -> Any:
+def reduce(value: Any, processes: ProcessGroup, how: str) -> Any:
     """The sum or mean of a tensor over the processes."""
-    if team.size == 1 or not isinstance(value, torch.Tensor):
+    if processes.size == 1 or not isinstance(value, torch.Tensor):
         return value
     total = value.detach().clone()
     dist.all_reduce(total)
-    return total / team.size if how == "mean" else total
+    return total / processes.size if how == "mean" else total

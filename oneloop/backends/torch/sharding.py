@@ -26,8 +26,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from ...arguments.sharding import degree_of
+from ...distributed.collectives import ProcessGroup
 from ...distributed.strategy import AS_IT_IS
-from ...distributed.world import Team
 from ...errors import ModelError, RefusedError
 from . import shards, weights, wrap_policy
 from .ddp import DataParallel
@@ -39,27 +39,27 @@ logger = logging.getLogger(__name__)
 _meshes: dict[tuple, DeviceMesh] = {}
 
 
-def strategy(args: Any, team: Team) -> Alone | None:
+def strategy(args: Any, processes: ProcessGroup) -> Alone | None:
     """The one that args.sharding or args.deepspeed asks for; None where every process keeps everything."""
     if args.deepspeed:
         from .zero import DeepSpeed
 
-        return DeepSpeed(args, team)
+        return DeepSpeed(args, processes)
     words = args.sharding.split()
     if "stage1" in words:
-        return SharedOptimizer(args, team)
+        return SharedOptimizer(args, processes)
     if "stage2" in words or "stage3" in words:
-        return FullyShared(args, team)
+        return FullyShared(args, processes)
     return None
 
 
-def mesh_of(args: Any, team: Team) -> DeviceMesh:
+def mesh_of(args: Any, processes: ProcessGroup) -> DeviceMesh:
     """All processes in groups that share one copy: [copies, processes of a copy]."""
-    degree = degree_of(args, team.size)
-    key = (args.device.type, team.size, degree, id(dist.group.WORLD))
+    degree = degree_of(args, processes.size)
+    key = (args.device.type, processes.size, degree, id(dist.group.WORLD))
     if key not in _meshes:
         names = ("copies", "shards")
-        _meshes[key] = init_device_mesh(args.device.type, (team.size // degree, degree), mesh_dim_names=names)
+        _meshes[key] = init_device_mesh(args.device.type, (processes.size // degree, degree), mesh_dim_names=names)
     return _meshes[key]
 
 
@@ -72,7 +72,7 @@ class SharedOptimizer(DataParallel):
         copies = [dict(group) for group in groups]
         self.backend.optimizers.build(cls, copies, options)  # what is wrong with the options is said in words
         half_evaluation = self.args.fp16_full_eval or self.args.bf16_full_eval
-        mesh = mesh_of(self.args, self.team)
+        mesh = mesh_of(self.args, self.processes)
         return ZeroRedundancyOptimizer(
             groups,
             cls,
@@ -94,20 +94,20 @@ class SharedOptimizer(DataParallel):
         names = weights.optimizer_names(optimizer, model)
         tensors, data = weights.optimizer_state(optimizer.optim, model, names)
         data["groups"] = weights.group_options(optimizer, names)
-        every = self.team.everyone(data["values"])
+        every = self.processes.all_gather_object(data["values"])
         data["values"] = {name: values for of_rank in every for name, values in of_rank.items()}
         return (tensors if self._is_first_copy() else {}), data
 
     def model_part(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
         tensors, tied = self.backend.weights.model_tensors(model)
-        return (tensors if self.team.is_main else {}), tied
+        return (tensors if self.processes.is_main else {}), tied
 
     def optimizer_state(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
         tensors, data = self.optimizer_part(optimizer, model)
-        return shards.told_to_all(self.team, tensors, self.args.device, self.args.should_save), data
+        return shards.told_to_all(self.processes, tensors, self.args.device, self.args.should_save), data
 
     def _is_first_copy(self) -> bool:
-        return self.team.rank < mesh_of(self.args, self.team)["shards"].size()
+        return self.processes.rank < mesh_of(self.args, self.processes)["shards"].size()
 
     def load_optimizer(self, optimizer: Any, model: nn.Module, tensors: dict[str, Any], data: Any, source: str) -> None:
         names = weights.optimizer_names(optimizer, model)
@@ -143,8 +143,8 @@ class FullyShared(DataParallel):
     in_parts = True
     loads_parts = True
 
-    def __init__(self, args: Any, team: Team) -> None:
-        super().__init__(args, team)
+    def __init__(self, args: Any, processes: ProcessGroup) -> None:
+        super().__init__(args, processes)
         self.stage3 = "stage3" in args.sharding.split()
         self.root: Any = None
         self.units: list[Any] = []
@@ -188,7 +188,7 @@ class FullyShared(DataParallel):
         return model
 
     def _mesh(self) -> DeviceMesh:
-        mesh = mesh_of(self.args, self.team)
+        mesh = mesh_of(self.args, self.processes)
         return mesh if mesh["copies"].size() > 1 else mesh["shards"]
 
     def _half(self) -> torch.dtype | None:
@@ -249,7 +249,7 @@ class FullyShared(DataParallel):
     def finish(self, parameters: list[nn.Parameter]) -> bool:
         outside = [p for p in parameters if not isinstance(p, DTensor)]
         if outside:  # those of a criterion, and single numbers
-            average(outside, self.team.size)
+            average(outside, self.processes.size)
             self.plain = outside
         return False
 
@@ -265,7 +265,7 @@ class FullyShared(DataParallel):
         total = torch.zeros((), device=device)
         if mine:
             total = super().norm(mine, spread_to).float() ** 2
-        dist.all_reduce(total, group=mesh_of(self.args, self.team)["shards"].get_group())
+        dist.all_reduce(total, group=mesh_of(self.args, self.processes)["shards"].get_group())
         if alike:
             total = total + super().norm(alike, spread_to).float() ** 2
         return total.sqrt()
@@ -350,7 +350,7 @@ class FullyShared(DataParallel):
 
     def _writers(self) -> int:
         """The processes of the first copy, which write all of it."""
-        return mesh_of(self.args, self.team)["shards"].size()
+        return mesh_of(self.args, self.processes)["shards"].size()
 
 
 def is_divided(model: nn.Module) -> bool:

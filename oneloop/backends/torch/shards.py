@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
-from ...distributed.world import Team
+from ...distributed.collectives import ProcessGroup
 from ...errors import CheckpointError
 from .._common.helpers import check_fit
 from .models import unwrap
@@ -129,13 +129,15 @@ def _rows(count: int, parts: int) -> list[slice]:
     return [slice(min(i * step, count), min((i + 1) * step, count)) for i in range(parts)]
 
 
-def told_to_all(team: Team, tensors: dict[str, torch.Tensor], device: Any, keep: bool) -> dict[str, torch.Tensor]:
+def told_to_all(
+    processes: ProcessGroup, tensors: dict[str, torch.Tensor], device: Any, keep: bool
+) -> dict[str, torch.Tensor]:
     """Tensors that one process each has, in all that keep them."""
     known = {name: (tuple(t.shape), t.dtype, t.device.type) for name, t in tensors.items()}
     found: dict[str, torch.Tensor] = {}
-    for rank, of_rank in enumerate(team.everyone(known)):
+    for rank, of_rank in enumerate(processes.all_gather_object(known)):
         for name, (shape, dtype, kind) in of_rank.items():
-            value = tensors[name] if rank == team.rank else torch.empty(shape, dtype=dtype, device=device)
+            value = tensors[name] if rank == processes.rank else torch.empty(shape, dtype=dtype, device=device)
             value = value.to(device)  # counters may lie on the host
             dist.broadcast(value.contiguous(), src=rank)
             if keep:

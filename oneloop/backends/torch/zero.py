@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...distributed.collectives import ProcessGroup
 from ...distributed.strategy import AS_IT_IS
-from ...distributed.world import Team
 from ...errors import ArgumentError, MissingPackageError, ModelError, RefusedError
 from .ddp import DataParallel
 from .engine import Engine
@@ -118,8 +118,8 @@ class DeepSpeed(DataParallel):
 
     lockstep = True
 
-    def __init__(self, args: Any, team: Team) -> None:
-        super().__init__(args, team)
+    def __init__(self, args: Any, processes: ProcessGroup) -> None:
+        super().__init__(args, processes)
         self.package = package(args)
         self.config = filled(read(args.deepspeed), args)
         self.stage3 = self.config.get("zero_optimization", {}).get("stage", 0) == 3

@@ -41,7 +41,7 @@ def check(trainer: "Trainer", options: dict[str, Any]) -> None:
             f"n_jobs={options['n_jobs']}: the threads would train in one Trainer at once. Start the script several "
             "times with one storage, study_name and load_if_exists=True: the processes then share the study."
         )
-    if trainer.team.size > 1 and options.get("catch"):
+    if trainer.processes.size > 1 and options.get("catch"):
         raise RefusedError(
             "catch: a trial that fails in one of several processes leaves the others in the middle of a step, so the "
             "search cannot go on. Leave it out, or search with one process."
@@ -50,7 +50,7 @@ def check(trainer: "Trainer", options: dict[str, Any]) -> None:
 
 def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> BestRun | list[BestRun]:
     """As many more trials as n_trials says, or until the timeout; the best of the whole study."""
-    if not trainer.team.is_main:
+    if not trainer.processes.is_main:
         return _follow(trainer)
     search = _Search(trainer)
     study = optuna.create_study(**trainer_directions(trainer), **_part(options, _STUDY))
@@ -67,7 +67,7 @@ def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> Be
     if search.left is not None:
         raise search.left
     search.end(None)
-    found = trainer.team.on_main(lambda: _best(study), "the search")
+    found = trainer.processes.run_on_main(lambda: _best(study), "the search")
     found = [each._replace(run_summary=study) for each in found]
     return found if trainer._several else found[0]
 
@@ -96,7 +96,7 @@ class _Search:
         name = trials.name_of(trainer, given, given.number)
         given.set_user_attr("arguments", {key: _plain(value) for key, value in values.items()})
         trial = self.running = Trial(name, values, dict(given.params), given, self.tell(given), _made_together(given))
-        trainer.team.from_main(("trial", name, values, trial.params, given.number))
+        trainer.processes.broadcast_object(("trial", name, values, trial.params, given.number))
         self.together = True
         try:
             objective = trials.run(trainer, trial)
@@ -123,14 +123,14 @@ class _Search:
     def end(self, why: str | None) -> None:
         """Let the other processes go. Within a trial they notice for themselves that the main one has left."""
         if not self.together:
-            self.trainer.team.from_main(("end", why))
+            self.trainer.processes.broadcast_object(("end", why))
 
 
 def _made_together(given: Any) -> Any:
     """model_init may draw values of its own: the main process goes first, and the others get what it drew."""
 
     def make(trainer: "Trainer") -> Any:
-        if trainer.team.size == 1:
+        if trainer.processes.size == 1:
             return trainer.call_model_init(given)
         made: list[Any] = []
 
@@ -138,7 +138,7 @@ def _made_together(given: Any) -> Any:
             made.append(trainer.call_model_init(given))
             return dict(given.params)
 
-        params = trainer.team.on_main(first, "model_init")
+        params = trainer.processes.run_on_main(first, "model_init")
         if made:
             return made[0]
         return trainer.call_model_init(optuna.trial.FixedTrial(params, number=given.number))
@@ -149,7 +149,7 @@ def _made_together(given: Any) -> Any:
 def _follow(trainer: "Trainer") -> Any:
     """A process that is not the main one: it trains what the main one says until that says it is over."""
     while True:
-        what, *rest = trainer.team.from_main(None)
+        what, *rest = trainer.processes.broadcast_object(None)
         if what == "end":
             break
         name, values, params, number = rest
@@ -157,7 +157,7 @@ def _follow(trainer: "Trainer") -> Any:
         trials.run(trainer, Trial(name, values, params, given, make_model=_made_together(given)))
     if rest[0] is not None:
         raise ProcessLostError(f"process 0 failed in the search, so this one leaves too. There: {rest[0]}")
-    found: list[BestRun] = trainer.team.on_main(list, "the search")
+    found: list[BestRun] = trainer.processes.run_on_main(list, "the search")
     return found if trainer._several else found[0]
 
 

@@ -18,7 +18,19 @@ if TYPE_CHECKING:
 # What belongs to a process or to a run; train() makes some of it, and `unpack` the rest.
 LEFT = (
     *("model", "model_wrapped", "optimizer", "lr_scheduler", "engine", "accelerator", "callback_handler", "memory"),
-    *("losses", "team", "strategy", "backend", "state", "control", "_saver", "_buffers", "_leaving", "_watch", "_plan"),
+    *(
+        "losses",
+        "processes",
+        "strategy",
+        "backend",
+        "state",
+        "control",
+        "_saver",
+        "_buffers",
+        "_leaving",
+        "_watch",
+        "_plan",
+    ),
     *("_compiled_for_eval", "_model_parts", "_spare", "_past", "_given_optimizers", "_init_memory", "_unpadded"),
     *("_epoch_random", "_resume_random", "_resume_streams", "_place", "_trial", "_class_weights"),
 )
@@ -67,8 +79,8 @@ def unpack(packed: dict[str, Any]) -> "Trainer":
     trainer.__dict__.update(packed["attributes"])
     args = trainer.args
     trainer.backend = backends.load(packed["framework"])
-    trainer.team = args.team
-    trainer.strategy = setup.strategy(args, trainer.backend, trainer.team)
+    trainer.processes = args.processes
+    trainer.strategy = setup.strategy(args, trainer.backend, trainer.processes)
     trainer.model = trainer.model_wrapped = trainer.optimizer = trainer.lr_scheduler = trainer.engine = None
     trainer._given_optimizers = (None, None)
     trainer.memory, trainer._init_memory = MemoryTracker(not args.skip_memory_metrics), {}

@@ -49,10 +49,10 @@ def check(trainer: "Trainer", options: dict[str, Any]) -> None:
         )
     if trainer._several:
         raise RefusedError("Ray Tune compares trials by one figure; for several directions use backend='optuna'.")
-    if trainer.team.size > 1:
+    if trainer.processes.size > 1:
         raise RefusedError(
-            f"{trainer.team.size} processes were launched, but Ray Tune starts the processes of its trials itself. "
-            "Start the script once, without a launcher, or use backend='optuna'."
+            f"{trainer.processes.size} processes were launched, but Ray Tune starts the processes of its trials "
+            "itself. Start the script once, without a launcher, or use backend='optuna'."
         )
     _check_scheduler(trainer, options.get("scheduler"))
 

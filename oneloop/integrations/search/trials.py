@@ -55,7 +55,7 @@ class Trial:
             objective = objective_of(trainer, metrics)
             return objective, self.tell(objective, step, metrics)
 
-        self.objective, self.stopped = trainer.team.on_main(decide, "compute_objective")
+        self.objective, self.stopped = trainer.processes.run_on_main(decide, "compute_objective")
         trainer.objective = self.objective
         if self.stopped:
             trainer.control.should_training_stop = True

@@ -5,7 +5,7 @@ import pytest
 
 from oneloop import backends
 from oneloop.data.loader_options import Loading
-from oneloop.data.process_sharding import Dealt
+from oneloop.data.process_sharding import ProcessShard
 from oneloop.errors import DataError
 from tests.backends_support import names
 
@@ -29,7 +29,7 @@ def pipeline(**options):
 
 def loader(dataset, rank, batch_size=2, world=2):
     backend = backends.load("mindspore")
-    dealt = Dealt(dataset, batch_size, world, rank, False, 0, backend)
+    dealt = ProcessShard(dataset, batch_size, world, rank, False, 0, backend)
     collate = lambda samples: [int(sample["x"]) for sample in samples]  # noqa: E731
     return backend.loaders.make_loader(dealt, Loading(collate, batch_size=batch_size))
 

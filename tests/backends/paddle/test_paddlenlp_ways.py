@@ -12,7 +12,7 @@ from oneloop import CompressionArguments, PdArgumentParser, Trainer, TrainingArg
 from oneloop.checkpoint.safetensors_io import write  # noqa: E402
 from oneloop.compat import mode  # noqa: E402
 from oneloop.data.samplers import GivenBatches  # noqa: E402
-from oneloop.distributed.world import Team  # noqa: E402
+from oneloop.distributed.collectives import ProcessGroup  # noqa: E402
 from oneloop.errors import ArgumentError, CheckpointError, DataError, RefusedError  # noqa: E402
 from tests.backends_support import rows, same_bytes  # noqa: E402
 from tests.kits.paddle_kit import Kit  # noqa: E402
@@ -119,13 +119,13 @@ def test_a_run_with_a_batch_sampler_is_resumed_exactly(trained, tmp_path):
 
 
 def test_a_batch_sampler_that_knows_no_processes_is_refused_among_several():
-    class Two(Team):
+    class Two(ProcessGroup):
         size, rank = 2, 1
 
     with pytest.raises(DataError, match="the same batches to each of the 2 processes"):
-        GivenBatches(paddle.io.BatchSampler(rows(8), batch_size=2), team=Two())
+        GivenBatches(paddle.io.BatchSampler(rows(8), batch_size=2), processes=Two())
     dealt = paddle.io.DistributedBatchSampler(rows(8), 2, num_replicas=2, rank=1)
-    batches = GivenBatches(dealt, placed=True, team=Two())
+    batches = GivenBatches(dealt, placed=True, processes=Two())
     assert [(list(batch), batch.place) for batch in batches] == [([2, 3], (0, 0, 2)), ([6, 7], (0, 1, 6))]
 
 

@@ -5,7 +5,7 @@ import pytest
 from oneloop import TrainingArguments
 from oneloop.backends import load
 from oneloop.backends._common.helpers import parameter_groups
-from oneloop.distributed.world import Team
+from oneloop.distributed.collectives import ProcessGroup
 from oneloop.errors import RefusedError
 from tests.backends_support import names
 from tests.kits.paddle_kit import Kit
@@ -16,10 +16,10 @@ if "paddle" not in names():
 
 @pytest.fixture
 def stage1(tmp_path):
-    team = Team()
-    team.size = 2
+    processes = ProcessGroup()
+    processes.size = 2
     args = TrainingArguments(str(tmp_path), device="cpu", sharding="stage1", weight_decay=0.1, optim="sgd")
-    return load("paddle").parallel.strategy(args, team)
+    return load("paddle").parallel.strategy(args, processes)
 
 
 def test_parameter_groups_are_refused(stage1):
@@ -55,10 +55,10 @@ def asked(monkeypatch):
 
 
 def divided(folder, **given):
-    team = Team()
-    team.size = 2
+    processes = ProcessGroup()
+    processes.size = 2
     args = TrainingArguments(str(folder), device="cpu", max_grad_norm=0.5, **given)
-    return load("paddle").parallel.strategy(args, team)
+    return load("paddle").parallel.strategy(args, processes)
 
 
 @pytest.mark.parametrize(("stage", "level"), [("stage2", "os_g"), ("stage3", "p_g_os")])
