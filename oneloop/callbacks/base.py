@@ -158,16 +158,18 @@ class CallbackHandler(TrainerCallback):
         }
         # Events that somebody listens to or that clear a flag; the loop passes over the others.
         self.active = {event for event, methods in self._listeners.items() if methods or event in _CLEARED}
-        self._may_ask: bool | None = None
+        self._may_change_control: bool | None = None
 
     @property
-    def may_ask(self) -> bool:
+    def may_change_control(self) -> bool:
         """Whether any callback may ask for something that those of the other processes do not ask for."""
-        if self._may_ask is None:
-            from .control_usage import may_ask
+        if self._may_change_control is None:
+            from ..compat.introspect import may_change_control
 
-            self._may_ask = any(may_ask(callback, (*EVENTS, *OF_PADDLENLP)) for callback in self.callbacks)
-        return self._may_ask
+            self._may_change_control = any(
+                may_change_control(callback, (*EVENTS, *OF_PADDLENLP)) for callback in self.callbacks
+            )
+        return self._may_change_control
 
     def call_event(self, event: str, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         """Call one event on all that listen to it; the control that comes out."""

@@ -1,19 +1,19 @@
 """Methods that PaddleNLP's Trainer has and others have not."""
 
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import RefusedError
-from ..trainer.parts import TrainerParts
-from . import mode
 
 
-class TrainerPaddleNLP(TrainerParts):
+class PaddleNLPNames:
     """Thin: each leads to what does the work here."""
 
-    @property
-    def _as_paddlenlp(self) -> bool:
-        """A script for PaddleNLP, with a model of Paddle: where libraries differ, its way is kept."""
-        return self.backend.NAME == "paddle" and mode.follows("paddlenlp")
+    if TYPE_CHECKING:  # what Trainer has
+        args: Any
+        state: Any
+        export: Callable[..., list[str]]
+        _load_best_model: Callable[[], None]
 
     def export_model(self, input_spec: Any = None, load_best_model: bool = False, output_dir: Any = None) -> list[str]:
         """export() with PaddleNLP's arguments; load_best_model takes the weights of the best checkpoint first."""

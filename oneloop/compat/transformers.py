@@ -1,16 +1,21 @@
 """Methods that scripts written for other trainers call, and that have little to do here."""
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from ..data.columns import ColumnFilter, forward_columns
 from ..errors import ArgumentError, RefusedError
 from ..integrations.writers.base import Writer
 from ..loop import plan_steps
+from ..trainer.dataloaders import select_columns
 from ..trainer.loss import logits_of
-from ..trainer.parts import TrainerParts
 from ..trainer.validation import has_length
 from .accelerator import Accelerator
+
+if TYPE_CHECKING:
+    from ..trainer.internals import Internals
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +58,7 @@ class LabelSmoother:
         return self.tensors.smoothed_loss(logits, labels, self.epsilon, shift_labels)
 
 
-class TrainerSurface(TrainerParts):
+class TransformersNames:
     """Sizes of parallel groups, old names, and the end of a script."""
 
     # A training_step copied from 5.x asks for these two before it divides the loss; here it is a share already.
@@ -69,12 +74,23 @@ class TrainerSurface(TrainerParts):
     is_model_parallel = False
 
     # Columns that the model takes; None before _set_signature_columns_if_needed, or when it takes any.
-    _signature_columns = None
+    _signature_columns: list[str] | None = None
+
+    if TYPE_CHECKING:  # what Trainer has
+        args: Any
+        model: Any
+        optimizer: Any
+        label_names: list[str]
+        callback_handler: Any
+        accelerator: Any
+        _oneloop: "Internals"
+        get_total_train_batch_size: Callable[..., int]
+        num_examples: Callable[..., int]
 
     @property
     def scaler(self) -> Any:
         """The loss scaler of fp16, or None."""
-        return getattr(self.engine, "scaler", None)
+        return getattr(self._oneloop.engine, "scaler", None)
 
     @property
     def do_grad_scaling(self) -> bool:
@@ -84,7 +100,7 @@ class TrainerSurface(TrainerParts):
     def label_smoother(self) -> Any:
         """A function of (outputs, labels, shift_labels=False), or None when label_smoothing_factor is 0."""
         epsilon = self.args.label_smoothing_factor
-        return LabelSmoother(self.backend.tensors, epsilon) if epsilon else None
+        return LabelSmoother(self._oneloop.backend.tensors, epsilon) if epsilon else None
 
     @label_smoother.setter
     def label_smoother(self, value: Any) -> None:
@@ -100,7 +116,7 @@ class TrainerSurface(TrainerParts):
         """Fill _signature_columns from the model's forward, once."""
         if self._signature_columns is not None:
             return
-        parameters = self.backend.models.forward_parameters(self.model)
+        parameters = self._oneloop.backend.models.forward_parameters(self.model)
         keep = None if parameters is None else forward_columns(parameters, self.label_names)
         if parameters is not None and keep is not None:
             known = [name for name in parameters if name in keep]
@@ -108,7 +124,8 @@ class TrainerSurface(TrainerParts):
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
         """A datasets.Dataset without the columns that the model does not take; other data as it is."""
-        return self._columns(dataset, f"the {description} set" if description else "the data set")[0]
+        where = f"the {description} set" if description else "the data set"
+        return select_columns(self._oneloop, dataset, where)[0]
 
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
         """A collator that sees only the columns that the model takes."""
@@ -117,15 +134,10 @@ class TrainerSurface(TrainerParts):
             return data_collator
         return ColumnFilter(data_collator, self._signature_columns)
 
-    def rename_parameter(self, name: str, framework: str) -> str:
-        """Override it to resume a checkpoint of another framework whose model has other names: the name that a
-        weight of that checkpoint has in this model. Both as torch would call them: weight, bias, running_mean."""
-        return name
-
     @property
     def can_return_loss(self) -> bool:
         """The model returns a loss without being asked to."""
-        return self._can_return_loss
+        return self._oneloop.model_info.returns_loss
 
     @property
     def neftune_noise_alpha(self) -> Any:
@@ -135,10 +147,6 @@ class TrainerSurface(TrainerParts):
         """Where checkpoints go, for an overridden _save_checkpoint that builds their path."""
         return str(self.args.output_dir)
 
-    def _prepare_input(self, data: Any) -> Any:
-        """A tensor, or a nest of them, on the device."""
-        return self.backend.devices.move(data, self.args.device, self._non_blocking)
-
     def _nested_gather(self, tensors: Any, name: str | None = None) -> Any:
         """The tensors of all processes; of one, they are what they are."""
         return self.accelerator.gather(tensors)
@@ -147,12 +155,25 @@ class TrainerSurface(TrainerParts):
         """The rate of the next update."""
         if self.optimizer is None:
             return float(self.args.learning_rate)
-        return self.backend.optimizers.learning_rates(self.optimizer)[0]
+        return self._oneloop.backend.optimizers.learning_rates(self.optimizer)[0]
 
     @property
     def current_gradient_accumulation_steps(self) -> int:
         """Micro-batches in the update that is under way."""
-        return max(1, len(self._micro_items))
+        return max(1, len(self._oneloop.run.update.micro_items))
+
+    @property
+    def _train_batch_size(self) -> int:
+        """Samples of a micro-batch in one process."""
+        return self._oneloop.run.sizes.per_process
+
+    @_train_batch_size.setter
+    def _train_batch_size(self, value: int) -> None:
+        self._oneloop.run.set_batch_size(value)
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:
+        """The context of mixed precision."""
+        return self._oneloop.engine.autocast(cache_enabled)
 
     def get_tp_size(self) -> int:
         """Tensor parallelism: one, since no model is split here."""
@@ -188,7 +209,7 @@ class TrainerSurface(TrainerParts):
 
     def torch_jit_model_eval(self, model: Any, dataloader: Any = None, training: bool = False) -> Any:
         """The older way to jit_mode_eval: the compiled model, or in training the model as it is."""
-        return model if training else self._model_for_evaluation()
+        return model if training else self._oneloop.model_for_evaluation()
 
     def ipex_optimize_model(self, model: Any, training: bool = False, dtype: Any = None) -> Any:
         if self.args.use_ipex:

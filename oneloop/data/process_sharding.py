@@ -112,30 +112,6 @@ def of_one_process(state: Any) -> Any:
     return state["source"] if fits_any_number(state) else state
 
 
-_NAMES = {"get_rank", "get_world_size", "split_dataset_by_node", "process_index", "num_processes"}
-
-
-def minds_processes(source: Any, depth: int = 3) -> bool:
-    """Whether a data set deals itself out: its code, or that of one that it holds, asks which process this is."""
-
-    def asks(code: Any) -> bool:
-        if _NAMES & set(code.co_names) or "RANK" in code.co_consts or "WORLD_SIZE" in code.co_consts:
-            return True
-        return any(asks(c) for c in code.co_consts if hasattr(c, "co_names"))
-
-    if getattr(source, "_distributed", None) is not None:  # datasets.distributed.split_dataset_by_node has been here
-        return True
-    own = [base for base in type(source).__mro__ if base.__module__.partition(".")[0] not in _LIBRARIES]
-    codes = [getattr(value, "__code__", None) for base in own for value in vars(base).values()]
-    if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):
-        return True
-    held = list(getattr(source, "__dict__", {}).values()) if depth else []
-    return any(minds_processes(value, depth - 1) for value in held if hasattr(value, "__iter__"))
-
-
-_LIBRARIES = ("torch", "builtins", "datasets", "paddle", "mindspore", "numpy")
-
-
 def shards_by_sampler(loader: Any) -> bool:
     """Whether a loader's sampler gives each process its own samples, as DistributedSampler does."""
     sampler = getattr(loader, "sampler", None)

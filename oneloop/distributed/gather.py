@@ -8,7 +8,7 @@ from ..trainer.evaluation import Gathered
 from ..trainer.gathering import map_leaves
 
 if TYPE_CHECKING:
-    from ..trainer import Trainer
+    from ..trainer.internals import Internals
 
 BYTES = 1 << 25  # of one process in a message
 MOST_TURNS = 64
@@ -22,10 +22,10 @@ class GatheredFromAll(Gathered):
     or in the main process alone, where evaluate() needs them.
     """
 
-    def __init__(self, trainer: "Trainer", expected: int | None, loss_only: bool, everywhere: bool) -> None:
-        super().__init__(trainer, expected, loss_only)
-        self.processes = trainer.processes
-        self.everywhere = everywhere and not trainer.args.batch_eval_metrics
+    def __init__(self, core: "Internals", expected: int | None, loss_only: bool, everywhere: bool) -> None:
+        super().__init__(core, expected, loss_only)
+        self.processes = core.processes
+        self.everywhere = everywhere and not core.trainer.args.batch_eval_metrics
         self.turns: list[tuple | None] = []
         self.turns_a_message = 1
         self._on_device: list[int] = []  # turns whose values have not been moved to the host
@@ -58,7 +58,7 @@ class GatheredFromAll(Gathered):
         """Bring the turns together; whether all processes have come to the end of their loaders."""
         self.to_host()
         turns, self.turns = self.turns, []
-        watch = getattr(self.trainer, "_watch", None) if self.trainer.is_in_train else None
+        watch = self.core.run.sync.signals if self.trainer.is_in_train else None
         heard = float(watch.received or 0) if watch is not None else 0.0
         size = max((_bytes(turn) for turn in turns), default=0)
         sizes, ends, signals = zip(*self.processes.all_gather([size, done, heard]))
@@ -83,7 +83,7 @@ class GatheredFromAll(Gathered):
             self._show_tensors(before, last=False)
 
     def _show_tensors(self, batch: tuple, last: bool) -> None:
-        from_numpy = self.trainer.backend.tensors.from_numpy
+        from_numpy = self.core.backend.tensors.from_numpy
         self._show((batch[0], *(map_leaves(value, from_numpy) for value in batch[1:])), last)
 
     def finish(self, prefix: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def on_a_graph(scene):
     """Batch by batch, whether an evaluation ran on a compiled graph."""
     trainer, seen = scene.trainer(model=Plain), []
     method = "forward" if scene.framework == "paddle" else "__call__"
-    plain = getattr(trainer.backend.models.Compiled, method)
+    plain = getattr(trainer._oneloop.backend.models.Compiled, method)
 
     def noted(model, *args, **kwargs):
         outputs = plain(model, *args, **kwargs)
@@ -43,7 +43,7 @@ def on_a_graph(scene):
         return outputs
 
     with scene.monkeypatch.context() as patch:
-        patch.setattr(trainer.backend.models.Compiled, method, noted)
+        patch.setattr(trainer._oneloop.backend.models.Compiled, method, noted)
         trainer.evaluate()
     return seen
 
@@ -52,7 +52,7 @@ def pinned(scene):
     """Whether batches are pinned when there is an accelerator, which is made up; none is read."""
     trainer = scene.trainer()
     with scene.monkeypatch.context() as patch:
-        patch.setattr(trainer.backend.devices, "kind", lambda device: "cuda")
+        patch.setattr(trainer._oneloop.backend.devices, "kind", lambda device: "cuda")
         return trainer.get_train_dataloader().pin
 
 

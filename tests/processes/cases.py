@@ -336,7 +336,7 @@ def one_bad_sample(folder):
     trainer = train(folder, "bad", KIT.classifier(), data, nonfinite="skip", num_train_epochs=1)
     return {
         "weights": course(trainer)["weights"],
-        "skipped": trainer.engine.skipped,
+        "skipped": trainer._oneloop.engine.skipped,
         "steps": trainer.state.global_step,
     }
 

@@ -45,7 +45,7 @@ def points(framework):
     from importlib import import_module
 
     import oneloop.randomness as randomness
-    from oneloop.trainer import saving
+    from oneloop.checkpoint import checkpointer
 
     weights = import_module(f"oneloop.backends.{framework}.weights")
     return {
@@ -54,7 +54,7 @@ def points(framework):
         "rename": ([os], "rename", None),
         "replace": ([os], "replace", None),
         "commit": ([store], "commit", None),
-        "room": ([saving], "room_for", None),
+        "room": ([checkpointer], "room_for", None),
         "delete": ([store], "delete", None),
         "rmtree": ([shutil], "rmtree", half_of_tree),
         "leftovers": ([store], "remove_leftovers", None),

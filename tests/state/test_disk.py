@@ -8,9 +8,8 @@ import subprocess
 import pytest
 
 from oneloop import TrainerCallback
-from oneloop.checkpoint import contents, safetensors_io, store
+from oneloop.checkpoint import checkpointer, contents, safetensors_io, store
 from oneloop.errors import CheckpointError
-from oneloop.trainer import saving
 from tests.state.children import differences
 from tests.state.job import contents as contents_of
 
@@ -61,7 +60,7 @@ def always(error):
 
 PLACES = {
     "stage": [(store, "open_stage")],
-    "room": [(saving, "room_for")],
+    "room": [(checkpointer, "room_for")],
     "files": [(safetensors_io, "write_bytes"), (contents, "write_bytes"), (store, "write_bytes")],
     "manifest": [(store, "write_bytes")],
     "sync": [(os, "fsync")],
@@ -222,7 +221,7 @@ def fill(filler, spare=0):
 def test_a_disk_that_is_full_for_a_while(seen, small_disk, trainer, finished, caplog, monkeypatch):
     output, filler = small_disk / "run", small_disk / "filler"
     if not seen:  # as if another program took the room in between; the first files find some
-        monkeypatch.setattr(saving, "room_for", lambda folder, size: None)
+        monkeypatch.setattr(checkpointer, "room_for", lambda folder, size: None)
 
     def begin():
         trained._end_saves()
