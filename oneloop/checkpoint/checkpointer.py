@@ -374,6 +374,11 @@ class Checkpointer:
         """A save is being written."""
         return self._writer.busy
 
+    @property
+    def waits(self) -> int:
+        """Saves that had to wait for the one before."""
+        return self._writer.waits
+
     def expect_news(self) -> None:
         """Another process has said that a save has ended."""
         self._is_told = True

@@ -64,7 +64,7 @@ def first_scale(scene):
     with scene.monkeypatch.context() as patch:
         patch.setattr(paddle.amp, "GradScaler", lambda init_loss_scaling: asked.append(init_loss_scaling))
         patch.setattr(TrainingArguments, "check_backend", lambda *_: None)
-        scene.trainer()._make_engine()
+        scene.trainer()._oneloop.make_engine()
     return asked[-1]
 
 

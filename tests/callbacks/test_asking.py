@@ -105,8 +105,8 @@ def test_one_whose_event_is_set_on_the_instance():
 
 def test_the_handler_looks_again_when_callbacks_change():
     handler = CallbackHandler([Quiet()], None, None, None, None)
-    assert not handler.may_ask
+    assert not handler.may_change_control
     handler.add_callback(Stops)
-    assert handler.may_ask
+    assert handler.may_change_control
     handler.remove_callback(Stops)
-    assert not handler.may_ask
+    assert not handler.may_change_control
