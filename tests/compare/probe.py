@@ -32,7 +32,7 @@ WARM = {
     "paddle": "paddle paddle.distributed safetensors.numpy",
     "mindspore": "mindspore safetensors.numpy",
 }
-SECONDS = 180  # for one run
+SECONDS = 300  # for one run
 DEFAULTS = {
     "output_dir": "out",
     "logging_dir": "logs",
@@ -182,7 +182,7 @@ def launched(framework, processes, rank, port):
         return {f"PADDLE_{key}": str(value) for key, value in named.items()}
     if framework == "mindspore":
         named = {"ROLE": "MS_SCHED" if rank == processes else "MS_WORKER", "NODE_ID": rank, "WORKER_NUM": processes}
-        named |= {"LOCAL_WORKER_NUM": processes, "SCHED_HOST": "127.0.0.1", "SCHED_PORT": port, "TOPO_TIMEOUT": 60}
+        named |= {"LOCAL_WORKER_NUM": processes, "SCHED_HOST": "127.0.0.1", "SCHED_PORT": port, "TOPO_TIMEOUT": 120}
         return {f"MS_{key}": str(value) for key, value in named.items()} | {"DEVICE_ID": str(rank)}
     named = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
     named |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from models import FetchedByBatch, Rows, Sentences
+from models import KITS, FetchedByBatch, Rows, Sentences
 from recording import METHODS
 
 RUNS = {}
@@ -86,6 +86,8 @@ simple("gradient_checkpointing", ALL, gradient_checkpointing=True)
 simple("tokens_seen", include_num_input_tokens_seen="non_padding", include_tokens_per_second=True)
 simple("seed_each_sample", seed_each_sample=True, data_seed=5)
 simple("full_determinism", full_determinism=True)
+simple("half_in_evaluation", bf16_full_eval=True, eval_strategy="epoch", eval_dataset=Rows(11, seed=1))
+simple("debugged", debug="underflow_overflow")
 simple("compiled", torch_compile=True, torch_compile_backend="eager")
 
 
@@ -128,6 +130,21 @@ def iterable_with_workers(lab):
 @tiny()
 def fetched_by_batch(lab):
     lab.train(data=lab.rows(kind=FetchedByBatch))
+
+
+@tiny(ALL)
+def many_samples(lab):
+    """Above 4096 samples the order is computed position by position."""
+    lab.train(data=lab.rows(5000), max_steps=4, save_steps=2)
+
+
+@tiny()
+def used_up(lab):
+    """Data that can be walked through once, and ends before the run does."""
+    data = lab.kit.stream(lab.rows())
+    walk = iter(data)
+    type(data).__iter__ = lambda self: walk
+    lab.train(data=data, max_steps=20)
 
 
 @tiny()
@@ -205,7 +222,7 @@ def saved_when_best(lab):
 
 @tiny("torch paddle")
 def early_stopping(lab):
-    stopping = lab.oneloop.EarlyStoppingCallback(early_stopping_patience=1)
+    stopping = lab.oneloop.EarlyStoppingCallback(early_stopping_patience=3)
     given = {"metric_for_best_model": "loss", "load_best_model_at_end": True, "learning_rate": 0.1}
     lab.train(eval_strategy="steps", eval_steps=1, **given, eval_dataset=lab.rows(11, seed=1), callbacks=[stopping])
 
@@ -265,6 +282,26 @@ def criterion(lab):
     lab.train(criterion=lambda logits, labels: lab.kit.loss(logits, labels), gradient_accumulation_steps=4)
 
 
+@tiny()
+def weighted_classes(lab):
+    criterion = lab.kit.torch.nn.CrossEntropyLoss(weight=lab.kit.torch.tensor([1.0, 2.0, 0.5]))
+    lab.train(criterion=criterion, gradient_accumulation_steps=4)
+
+
+@tiny(ALL)
+def schedules(lab):
+    names = "linear constant constant_with_warmup cosine_with_restarts polynomial inverse_sqrt warmup_stable_decay"
+    for name in names.split():
+        more = {"lr_scheduler_kwargs": {"num_decay_steps": 2}} if name == "warmup_stable_decay" else {}
+        lab.train(lr_scheduler_type=name, warmup_steps=2, max_steps=8, logging_steps=1, save_strategy="no", **more)
+
+
+@tiny()
+def optimizers(lab):
+    for name in "adamw_torch adamw_torch_fused adamw_hf adamw_anyprecision adagrad rmsprop".split():
+        lab.train(optim=name, max_steps=4, save_steps=4, output_dir=name)
+
+
 @tiny(ALL)
 def optimizer_given(lab):
     model = lab.kit.classifier()
@@ -319,7 +356,7 @@ def failing(lab, step, **given):
             raise ArithmeticError("planned")
 
     with lab.failing():
-        lab.train(model=lab.kit.classifier(dropout=0.4), callbacks=[callback(lab, on_step_end=fail)], **given)
+        lab.train(**{"model": lab.kit.classifier(dropout=0.4)} | given, callbacks=[callback(lab, on_step_end=fail)])
 
 
 def going_on(lab, **given):
@@ -367,6 +404,45 @@ def resumed_iterable(lab):
 def resumed_with_workers(lab):
     lab.train(dataloader_num_workers=1)
     lab.train(dataloader_num_workers=1, resume="out/checkpoint-5", output_dir="again")
+
+
+@tiny()
+def broken_checkpoint_passed_over(lab):
+    lab.train(max_steps=10)
+    with open("out/checkpoint-10/model.safetensors", "r+b") as f:
+        f.write(b"broken")
+    lab.train(max_steps=12, resume=True)
+
+
+@tiny()
+def resumed_from_transformers(lab):
+    """From a checkpoint of transformers' Trainer; its files are elsewhere, since they have times in them."""
+    import tempfile
+
+    import transformers
+
+    with tempfile.TemporaryDirectory() as place:
+        given = {"max_steps": 3, "save_steps": 3, "report_to": "none", "use_cpu": True, "disable_tqdm": True}
+        args = transformers.TrainingArguments(place, per_device_train_batch_size=4, learning_rate=0.01, **given)
+        transformers.Trainer(lab.kit.classifier(), args, train_dataset=lab.rows()).train()
+        lab.train(max_steps=6, resume=f"{place}/checkpoint-3")
+
+
+def on_another(framework):
+    def going_on(lab):
+        lab.kit = KITS[framework]()
+        lab.train(resume=True)
+
+    return going_on
+
+
+def failing_without_dropout(lab):
+    failing(lab, 7, model=lab.kit.classifier())
+
+
+add("crossed_to_paddle", "torch", (1, failing_without_dropout), (1, on_another("paddle")))
+add("crossed_to_mindspore", "torch", (1, failing_without_dropout), (1, on_another("mindspore")))
+add("crossed_to_torch", "paddle mindspore", (1, failing_without_dropout), (1, on_another("torch")))
 
 
 @tiny(ALL)
@@ -472,6 +548,48 @@ def step_of_its_own(lab):
     whole(lab, base=Stepping)
 
 
+@tiny()
+def sampler_of_its_own(lab):
+    class Sampled(lab.oneloop.Trainer):
+        def _get_train_sampler(self, *args):
+            return lab.kit.torch.utils.data.RandomSampler(self.train_dataset)
+
+    lab.train(base=Sampled)
+    lab.train(base=Sampled, resume="out/checkpoint-5", output_dir="again")
+
+
+@tiny()
+def loader_of_its_own(lab):
+    lab.train(base=with_loader(lab))
+
+
+def with_loader(lab):
+    class Loaded(lab.oneloop.Trainer):
+        def get_train_dataloader(self):
+            return lab.kit.torch.utils.data.DataLoader(self.train_dataset, batch_size=4, shuffle=True)
+
+    return Loaded
+
+
+@tiny()
+def asked_from_outside(lab):
+    """What scripts ask of a Trainer, beside train, evaluate and predict."""
+    trainer = lab.train(label_smoothing_factor=0.1, **EVALUATED, eval_dataset=lab.rows(11, seed=1))
+    loader = trainer.get_train_dataloader()
+    metrics = trainer.evaluate()
+    trainer.log_metrics("eval", metrics)
+    batch = trainer._prepare_inputs(next(iter(loader)))
+    lab.note({"smoothed": float(trainer.label_smoother(trainer.model(batch["x"]), batch["labels"]))})
+    lab.note({"rates": trainer.get_learning_rates(), "parameters": trainer.get_num_trainable_parameters()})
+    lab.note({"decay": trainer.get_decay_parameter_names(trainer.model), "scaler": trainer.scaler})
+    lab.note({"initial": trainer.set_initial_training_values(trainer.args, loader)})
+    lab.note(
+        {"group": sorted(trainer.get_optimizer_group("head.weight")), "batch": trainer.get_total_train_batch_size()}
+    )
+    removed = trainer.pop_callback(type(trainer.callback_handler.callbacks[-1]))
+    lab.note({"removed": type(removed).__name__})
+
+
 # -- two processes
 
 simple("two_plain", ALL, processes=2)
@@ -480,11 +598,34 @@ simple("two_stage1", "torch paddle", processes=2, sharding="stage1")
 simple("two_stage2", processes=2, sharding="stage2")
 simple("two_stage3", processes=2, sharding="stage3", max_grad_norm=0.1)
 simple("two_bf16", processes=2, bf16=True)
+simple("two_stage3_fp16", processes=2, fp16=True, sharding="stage3", scale_loss=2.0**19)
 
 
 @tiny(processes=2)
 def two_evaluated(lab):
     whole(lab, model=lab.kit.classifier(dropout=0.4, norm=True))
+
+
+@tiny(processes=2, sees_control=False)
+def two_loader_of_its_own(lab):
+    lab.train(base=with_loader(lab))
+
+
+@tiny(processes=2, sees_control=False)
+def two_few_left(lab):
+    """The last update of an epoch has one sample, so that a process has none."""
+    for sharding in ("", "stage2", "stage3"):
+        lab.train(data=lab.rows(17), sharding=sharding, save_strategy="no", output_dir=f"out{sharding}")
+
+
+@tiny(processes=2, sees_control=False)
+def two_gathered(lab):
+    trainer = lab.train(max_steps=2)
+    own = lab.kit.tensor([float(trainer.args.process_index), 2.0])
+    gathered = {"all": trainer.accelerator.gather(own), "sum": trainer.accelerator.reduce(own, "sum")}
+    padded = trainer.accelerator.pad_across_processes(own[: 1 + trainer.args.process_index])
+    lab.note({key: value.tolist() for key, value in gathered.items()} | {"padded": padded.tolist()})
+    trainer.accelerator.wait_for_everyone()
 
 
 @tiny(processes=2)
