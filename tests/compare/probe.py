@@ -55,16 +55,15 @@ compute_metrics optimizers optimizer_cls_and_kwargs preprocess_logits_for_metric
 class Lab:
     """What a run is played with: models of its framework, Trainers that are watched, and notes of its own."""
 
-    def __init__(self, framework, processes, sees_control):
+    def __init__(self, framework, sees_control):
         import oneloop
 
-        self.oneloop, self.framework, self.processes = oneloop, framework, processes
-        self.kit = models.KITS[framework]()
+        self.oneloop, self.kit = oneloop, models.KITS[framework]()
         self.journal, self.sees_control = recording.Journal(), sees_control
         self.trainers, self.data, self.notes, self.failures = [], [], [], []
 
     def rows(self, *args, kind=models.Rows, **kwargs):
-        """A data set; which samples it was asked for, and when, is recorded."""
+        """A data set; which samples it was asked for, and in which order, is recorded."""
         self.data.append(kind(*args, **kwargs))
         return self.data[-1]
 
@@ -121,12 +120,12 @@ class Lab:
         return files.masked({key: value for key, value in state.items() if key != "log_history"})
 
 
-def play(run, phase, rank, target):
+def play(run, phase, target):
     """In a process of its own: one phase of a run."""
     processes, script = run.phases[phase]
     random.seed(0)
     np.random.seed(0)
-    lab = Lab(run.framework, processes, run.sees_control)
+    lab = Lab(run.framework, run.sees_control)
     recording.catch_warnings(lab.journal)
     recording.count_reads(lab.journal, run.framework)
     if processes > 1:
@@ -155,7 +154,7 @@ def fork(run, phase, rank, port, folder):
         os.dup2(log, 2)
         os.chdir(folder)
         os.environ.update(launched(run.framework, run.phases[phase][0], rank, port))
-        play(run, phase, rank, part(folder, phase, rank))
+        play(run, phase, part(folder, phase, rank))
         atexit._run_exitfuncs()
         status = 0
     except BaseException:

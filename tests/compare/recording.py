@@ -4,6 +4,7 @@ Only oneloop's public names are used, and those of transformers' Trainer: the sa
 """
 
 import functools
+import importlib
 import inspect
 import logging
 import math
@@ -165,14 +166,8 @@ READS = "item tolist numpy asnumpy cpu __bool__ __float__ __int__ __index__ __ar
 
 
 def count_reads(journal, framework):
-    if framework == "torch":
-        import torch as module
-    elif framework == "paddle":
-        import paddle as module
-    else:
-        import mindspore as module
     for name in READS:
-        journal.reads.patch(module.Tensor, name)
+        journal.reads.patch(importlib.import_module(framework).Tensor, name)
 
 
 def count_collectives(journal, framework):
