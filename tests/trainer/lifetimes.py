@@ -468,6 +468,17 @@ def _(s, found):
     assert line["fact"] == 1.0 and line["step"] == s.step
 
 
+def recorded(s):
+    s.output_dir.mkdir(exist_ok=True)
+    s.trainer.record_event("noted", words=f"at {s.moment}")
+
+
+@row("record_event", recorded)
+def _(s, found):
+    line = json.loads((s.output_dir / "run.jsonl").read_text().splitlines()[-1])
+    assert (line["event"], line["step"], line["words"]) == ("noted", s.step, f"at {s.moment}")
+
+
 METRICS = {"eval_loss": 0.123456, "eval_runtime": 61.5, "total_flos": 3e9}
 
 

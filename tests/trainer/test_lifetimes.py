@@ -15,7 +15,7 @@ import pytest
 from oneloop import Trainer, TrainerCallback
 from oneloop.errors import NonFiniteError
 from oneloop.preemption import Preempted
-from tests.backends_support import same_bytes
+from tests.backends_support import available, same_bytes
 from tests.hub.stand_in import serving
 from tests.trainer.lifetimes import (
     AFTER,
@@ -41,7 +41,7 @@ pytest.importorskip("huggingface_hub")
 # Parts of the loop and of oneloop's insides: nobody outside of it calls them, see test_user_names.py.
 INTERNAL = {
     *("accumulate", "agree", "call", "end_of_empty_epoch", "first_time", "interrupted", "is_dealt", "is_over"),
-    *("log_evaluate_save", "make_plan", "make_room", "open_epoch", "own_batches", "record_event", "share_batches"),
+    *("log_evaluate_save", "make_plan", "make_room", "open_epoch", "own_batches", "share_batches"),
     "update",
 }
 APART = {"train", "hyperparameter_search"}  # which have tests of their own below
@@ -254,7 +254,14 @@ def test_after_a_train_that_failed(build, scene, moment):
     assert go_through(scene, trainer, moment, TABLE) == {}
 
 
-@pytest.mark.parametrize("moment", FAILED)
+@pytest.mark.parametrize(
+    ("backend", "moment"),
+    [
+        pytest.param(kit, *each.values, marks=each.marks, id=f"{kit.name}-{each.values[0]}")
+        for i, kit in enumerate(available())
+        for each in some_slow(FAILED, FAILED if i == 0 else (FAILED[0], FAILED[-1]))
+    ],
+)
 def test_a_train_after_one_that_failed_is_a_new_run(backend, build, plain, moment):
     trainer = broken(build, moment)
     trainer.train()
@@ -296,7 +303,7 @@ def test_export(build, scene, moment):
     assert wrong == [{}]
 
 
-@pytest.mark.parametrize("moment", some_slow(OUTSIDE, (BEFORE, AFTER, FAILED[0])))
+@pytest.mark.parametrize("moment", some_slow(OUTSIDE, (FAILED[0],)))
 def test_hyperparameter_search(backend, build, plain, moment):
     """Not within train(): it trains itself."""
     pytest.importorskip("optuna")
