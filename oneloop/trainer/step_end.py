@@ -1,5 +1,6 @@
 """What follows a step: log, evaluate, save, and leave when a signal asks for it."""
 
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -147,21 +148,34 @@ class StepEnd:
         name = self._metric_name()
         if name not in metrics and not wanted:
             return
-        value = self._metric_of(metrics)
-        greater = args.greater_is_better
-        if greater is None:
-            greater = higher_is_better(name)
-        best = state.best_metric
-        improved = value == value and (best is None or (value > best if greater else value < best))
-        if not improved:
+        value, best = self._metric_of(metrics), self.run.checkpointer.best
+        if wanted and self._improves(value, best.before[0]) and self._is_saving_best:
+            # The disk may refuse that one: then this evaluation is compared with the best before it.
+            self.run.checkpointer.wait(f"{store.PREFIX}-{state.global_step}")
+        if not self._improves(value, state.best_metric):
             return
-        before = (best, state.best_global_step)
+        before = (state.best_metric, state.best_global_step)
         state.best_metric = value
         state.best_global_step = state.global_step
         asks = wanted and not trainer.control.should_save and args.save_strategy != "best"
-        self.run.checkpointer.best.found(before, asks)
+        best.found(before, asks)
         if wanted:
             trainer.control.should_save = True
+
+    def _improves(self, value: float, best: float | None) -> bool:
+        greater = self.run.core.trainer.args.greater_is_better
+        if greater is None:
+            greater = higher_is_better(self._metric_name())
+        if best is None or math.isnan(best):  # another trainer may have left a NaN
+            return not math.isnan(value)
+        return value > best if greater else value < best
+
+    @property
+    def _is_saving_best(self) -> bool:
+        """Whether the save of the best model has not ended yet."""
+        state = self.run.core.trainer.state
+        step = state.best_global_step
+        return step is not None and Path(state.best_model_checkpoint or "").name != f"{store.PREFIX}-{step}"
 
 
 def _as_paddlenlp(logs: dict[str, Any], step: int, seconds: float) -> dict[str, Any]:
