@@ -151,20 +151,30 @@ class TrainerReporting(TrainerParts):
         if name not in metrics and not wanted:
             return
         value = self._metric_of(metrics)
-        greater = self.args.greater_is_better
-        if greater is None:
-            greater = higher_is_better(name)
-        best = self.state.best_metric
-        improved = value == value and (best is None or (value > best if greater else value < best))
-        if not improved:
+        if wanted and self._improves(value, self._best_before[0]) and self._is_saving_best:
+            # The disk may refuse that one: then this evaluation is compared with the best before it.
+            self._end_saves(f"{store.PREFIX}-{self.state.global_step}")
+        if not self._improves(value, self.state.best_metric):
             return
-        self._best_before = (best, self.state.best_global_step)
+        self._best_before = (self.state.best_metric, self.state.best_global_step)
         self.state.best_metric = value
         self.state.best_global_step = self.state.global_step
         self._new_best = True
         if wanted:
             self._save_for_best = not self.control.should_save and self.args.save_strategy != "best"
             self.control.should_save = True
+
+    def _improves(self, value: float, best: float | None) -> bool:
+        greater = self.args.greater_is_better
+        if greater is None:
+            greater = higher_is_better(self._metric_name())
+        return value == value and (best is None or (value > best if greater else value < best))
+
+    @property
+    def _is_saving_best(self) -> bool:
+        """Whether the save of the best model has not ended yet."""
+        step = self.state.best_global_step
+        return step is not None and Path(self.state.best_model_checkpoint or "").name != f"{store.PREFIX}-{step}"
 
     # -- metrics for people
 
