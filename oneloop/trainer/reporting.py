@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import time
 from pathlib import Path
 from typing import Any, NoReturn
@@ -168,7 +169,9 @@ class TrainerReporting(TrainerParts):
         greater = self.args.greater_is_better
         if greater is None:
             greater = higher_is_better(self._metric_name())
-        return value == value and (best is None or (value > best if greater else value < best))
+        if best is None or math.isnan(best):  # another trainer may have left a NaN
+            return not math.isnan(value)
+        return value > best if greater else value < best
 
     @property
     def _is_saving_best(self) -> bool:

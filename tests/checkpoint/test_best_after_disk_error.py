@@ -1,4 +1,4 @@
-"""The disk refuses the save of a better model: the best is again one that can be loaded, and a lesser one may beat it."""
+"""The disk refuses the save of a better model: the best is again one that can be loaded, and others can beat it."""
 
 import errno
 import os
