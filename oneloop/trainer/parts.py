@@ -71,6 +71,7 @@ class TrainerParts:
     _said: set[Any]  # what need not be said again; see first_time
     _has_room: bool  # the memory for copies of the first save has been seen to
     _new_best: bool
+    _best_before: tuple[Any, Any]
     _save_for_best: bool
 
     # The weight of a micro-batch in its update; see losses.py.

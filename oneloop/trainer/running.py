@@ -286,7 +286,7 @@ class TrainerRunning(TrainerParts):
         self._resume_stopped = False
         self._resume_pending: dict[str, bool] = {}
         self._resume_streams = None
-        self._best_before: tuple[Any, Any] = (None, None)
+        self._best_before = (None, None)
         self._stored_data_state: Any = None
         self._tokenizer_files = None
         self._saver = Saver(self.record_event)
