@@ -1,4 +1,4 @@
-"""Evaluations whose metric is NaN: none is ever the best, whether it comes first, in between or from another trainer."""
+"""Evaluations whose metric is NaN: none is the best, whether it comes first, in between or from another trainer."""
 
 import json
 import math
@@ -33,9 +33,7 @@ def scored(scores, weights=None, backend=None):
 def test_the_best_model_is_never_one_of_nan(backend, trained, tmp_path, greater, best):
     scores, weights = [NAN, 2.0, 5.0, NAN], {}
     options = RUN | {"max_steps": 4, "load_best_model_at_end": True, "greater_is_better": greater}
-    trainer = trained(
-        backend.classifier(), rows(16), scored(scores, weights, backend), eval_dataset=rows(4), **options
-    )
+    trainer = trained(backend.classifier(), rows(16), scored(scores, weights, backend), eval_dataset=rows(4), **options)
     assert (trainer.state.best_metric, trainer.state.best_global_step) == (scores[best - 1], best)
     assert trainer.state.best_model_checkpoint == str(tmp_path / "out" / f"checkpoint-{best}")
     assert same_bytes(backend.weights(trainer.model), weights[best]) and not same_bytes(weights[1], weights[best])
