@@ -93,7 +93,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
     def _improved(self, args: Any, value: float) -> bool:
         if math.isnan(value):
             return False
-        if self.best is None:
+        if self.best is None or math.isnan(self.best):  # another trainer may have left a NaN
             return True
         greater = args.greater_is_better
         if greater is None:

@@ -78,10 +78,11 @@ class Watch:
         self._before = {}
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        self.received = signal.Signals(number)
+        self.received = self.received or signal.Signals(number)  # all processes leave on the one they have agreed on
         self._restore()
         # Not through logging: the signal may have come while this very thread was writing a log line.
-        text = f"oneloop: {self.received.name}: the run finishes this step, saves and leaves; again to leave at once.\n"
+        name = signal.Signals(number).name
+        text = f"oneloop: {name}: the run finishes this step, saves and leaves; again to leave at once.\n"
         os.write(2, text.encode())
 
     def leave(self, saved: str | None) -> NoReturn:

@@ -123,7 +123,7 @@ class Greedy(Plateau):
     """Raises the learning rates after steady progress and lowers them without it (GreedyLR, arXiv 2512.14527).
 
     `warmup` is the rest after a raise as `cooldown` is after a cut. With `smooth` a rolling mean of `window_size`
-    metrics is followed. After `reset_start` cuts that found every group at its lowest, all begins anew.
+    finite metrics is followed. After `reset_start` cuts that found every group at its lowest, all begins anew.
     """
 
     _state = (*Plateau._state, "good", "resets_in", "window", "window_sum")
@@ -181,6 +181,8 @@ class Greedy(Plateau):
             self.bad = 0
 
     def _smoothed(self, metric: float) -> float:
+        if not math.isfinite(metric):  # a running sum would never forget it
+            return metric
         self.window.append(metric)
         self.window_sum += metric
         if len(self.window) > self.window_size:
