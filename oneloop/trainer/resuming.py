@@ -338,6 +338,8 @@ class TrainerResuming(TrainerParts):
         sampler: Any = getattr(loader, "batch_sampler", None)
         dataset: Any = getattr(loader, "dataset", None)
         parts: list[Any] = [sampler, getattr(loader, "sampler", None), dataset, loader]
+        if not hasattr(sampler, "set_epoch"):  # torch's and Paddle's batch samplers do not pass it on
+            parts.append(getattr(sampler, "sampler", None))
         for part in {id(p): p for p in parts}.values():
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
