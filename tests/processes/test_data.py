@@ -75,3 +75,16 @@ def test_a_loader_of_the_users_is_dealt_out_by_batches(many):
         assert each["own_loader"]["steps"] == 2 * -(-half // size)
         assert each["own_loader"]["losses"] == many[0]["own_loader"]["losses"]
         assert each["own_loader"]["count"] == 31
+
+
+@pytest.mark.parametrize("data", ["indexed", "walked"])
+def test_dropout_differs_between_processes(data, many):
+    check_dropout(data, [each["dropout_of_each"] for each in many])
+
+
+def check_dropout(data, runs):
+    """`runs`: the case of all ranks. No two micro-batches of any two ranks have dropped the same."""
+    drawn = [str(logits) for of_rank in runs for logits in of_rank[data]]
+    assert len(drawn) == 4 * len(runs) and len(set(drawn)) == len(drawn)
+    if data == "walked":
+        assert [of_rank["resumed"] for of_rank in runs] == [of_rank["walked"][2:] for of_rank in runs]
