@@ -447,11 +447,25 @@ class SeesDropout(Trainer):
 class Alike:
     """The same sample again and again, of data that is walked through and draws a number for each."""
 
+    def __init__(self):
+        self.given, self.drawn = 0, []
+
     def __iter__(self):
-        for _ in range(32):
-            random.random()
-            np.random.rand()
+        while self.given < 32:
+            self.given += 1
+            self.drawn.append(random.random() + np.random.rand())
             yield rows(1)[0]
+        self.given = 0
+
+
+class Positioned(Alike):
+    """The same, of data that keeps its place."""
+
+    def state_dict(self):
+        return {"given": self.given}
+
+    def load_state_dict(self, state):
+        self.given = state["given"]
 
 
 @case
@@ -461,13 +475,16 @@ def dropout_of_each(folder):
 
     def training(name, data, resume=None):
         model = KIT.classifier(dropout=0.5)
-        return train(folder, name, model, data, SeesDropout, resume=resume, **given).logits
+        checkpoint = resume and str(Path(folder) / resume / "checkpoint-2")
+        trainer = train(folder, name, model, data, SeesDropout, resume=checkpoint, **given)
+        return {"logits": trainer.logits, "drawn": getattr(data, "drawn", None)}
 
-    checkpoint = str(Path(folder) / "dropout_walked" / "checkpoint-2")
     return {
         "indexed": training("dropout_indexed", rows(1) * 32),
         "walked": training("dropout_walked", Alike()),
-        "resumed": training("dropout_resumed", Alike(), checkpoint),
+        "walked_on": training("dropout_walked_on", Alike(), "dropout_walked"),
+        "positioned": training("dropout_positioned", Positioned()),
+        "positioned_on": training("dropout_positioned_on", Positioned(), "dropout_positioned"),
     }
 
 

@@ -10,7 +10,7 @@ from safetensors import safe_open
 
 from tests import backends_support
 from tests.processes.launch import results, run_cases
-from tests.processes.test_data import check_dropout
+from tests.processes.test_data import DROPOUT, check_dropout
 from tests.processes.test_equality import difference
 
 FRAMEWORKS = [name for name in backends_support.names() if name != "torch"]  # to which the rest of this folder belongs
@@ -92,7 +92,7 @@ def test_a_sample_that_is_left_over_is_seen_once(runs):
     assert sorted(first[:9] + second[:8]) == sorted(first[9:] + second[8:]) == list(range(17))
 
 
-@pytest.mark.parametrize("data", ["indexed", "walked"])
+@pytest.mark.parametrize("data", DROPOUT)
 def test_dropout_differs_between_processes(data, runs):
     check_dropout(data, [each["dropout_of_each"] for each in runs.two])
 
