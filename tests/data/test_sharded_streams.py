@@ -23,6 +23,7 @@ class Drawing:
         while self.given < SAMPLES:
             self.given += 1
             yield self.draw()
+        self.given = 0
 
     def state_dict(self):
         return {"given": self.given}
@@ -85,3 +86,6 @@ def test_a_walk_goes_on_from_its_state(dealt, draw):
         again = dealt(rank)
         again.load_state_dict(state)
         assert list(again) == samples[BATCH:]
+        first.set_epoch(1)
+        again.set_epoch(1)
+        assert list(again) == list(first) != samples, "the state is that of one epoch"
