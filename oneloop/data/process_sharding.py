@@ -96,10 +96,13 @@ class ProcessShard:
         if DEALT not in state:  # one process wrote it
             self.source.load_state_dict(state)
             return
+        from ..backends import load
+
         self.source.load_state_dict(state["source"])
-        kinds = {"python": np.uint64, "numpy": np.uint32, "python.gauss": np.float64, "numpy.rest": np.float64}
-        walk = {name: np.array(values, dtype=kinds.get(name, np.uint8)) for name, values in state[DEALT].items()}
-        self._walk = walk or None
+        # Streams that are not known here are those of another framework or device.
+        known = randomness.get_state(load(self.backend_name))
+        stored = {name: values for name, values in state[DEALT].items() if name in known}
+        self._walk = {name: np.array(values, dtype=known[name].dtype) for name, values in stored.items()} or None
 
 
 def fits_any_number(state: Any) -> bool:

@@ -62,7 +62,7 @@ class Workers:
         """The batches of these tasks. A worker that has nothing left is asked no more; when none has, the run ends."""
         for number in range(len(self.pipes)):  # a run before this one may have been left in its middle
             while self._open[number]:
-                self._receive(number)
+                self._answer(number)
         left, order = True, list[int]()  # whose batch comes next
         for turn in range(self.ahead * len(self.pipes)):
             left = left and self._give(turn % len(self.pipes), tasks, order)
@@ -97,6 +97,14 @@ class Workers:
         return number
 
     def _receive(self, number: int) -> Any:
+        good, value = self._answer(number)
+        if good:
+            return value
+        raised, where = value
+        raise raised from RuntimeError(f"in worker {number} of the data loader:\n{where}")
+
+    def _answer(self, number: int) -> tuple[bool, Any]:
+        """The next batch of a worker, or, with False, its error and where that was raised."""
         pipe = self.pipes[number]
         try:
             good, words, buffers = pickle.loads(pipe.recv_bytes())
@@ -109,11 +117,7 @@ class Workers:
                 "batch: it was killed, perhaps for want of memory. Use fewer workers or smaller batches."
             ) from error
         self._open[number] -= 1
-        value = pickle.loads(words, buffers=parts)
-        if good:
-            return value
-        raised, where = value
-        raise raised from RuntimeError(f"in worker {number} of the data loader:\n{where}")
+        return good, pickle.loads(words, buffers=parts)
 
     def close(self) -> None:
         """End the processes."""
