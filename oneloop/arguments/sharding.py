@@ -7,6 +7,7 @@ from . import values
 
 if TYPE_CHECKING:
     from .given import Config, Words
+    from .training import TrainingArguments
 
 STAGES = ("stage1", "stage2", "stage3", "replicate")
 EXTRAS = ("hybrid", "offload", "auto_wrap")
@@ -120,12 +121,12 @@ def not_honoured(config: dict[str, Any] | None) -> list[str]:
 # -- what follows from the words
 
 
-def divides(args: Any) -> bool:
+def divides(args: "TrainingArguments") -> bool:
     """Whether gradients or parameters are divided: stages 2 and 3."""
     return "stage2" in args.sharding or "stage3" in args.sharding
 
 
-def degree_of(args: Any, size: int) -> int:
+def degree_of(args: "TrainingArguments", size: int) -> int:
     """How many processes share one copy; hybrid without a number: those of one machine."""
     if args.sharding_degree > 0:
         return args.sharding_degree
