@@ -225,7 +225,7 @@ class CallbackHandler(TrainerCallback):
             for event in (*EVENTS, *OF_PADDLENLP)
         }
         # Events that somebody listens to or that clear a flag; the loop passes over the others.
-        self.active = {event for event, methods in self._listeners.items() if methods or event in _CLEARED}
+        self.active: set[str] = {event for event, methods in self._listeners.items() if methods or event in _CLEARED}
         self._may_ask: bool | None = None
 
     @property

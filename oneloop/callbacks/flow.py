@@ -67,8 +67,8 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float | None = 0.0) -> None:
         self.early_stopping_patience = early_stopping_patience
-        self.early_stopping_threshold = early_stopping_threshold or 0.0
-        self.early_stopping_patience_counter = 0
+        self.early_stopping_threshold: float = early_stopping_threshold or 0.0
+        self.early_stopping_patience_counter: int = 0
         self.best: float | None = None
 
     def on_train_begin(

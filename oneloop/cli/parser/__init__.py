@@ -77,7 +77,8 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
         super().__init__(**kwargs)
         # argparse before 3.14 takes -1e-5 for an option.
         self._negative_number_matcher = _NEGATIVE_NUMBER
-        self.dataclass_types = _flatten(classes) + _flatten([] if dataclass_types is None else [dataclass_types])
+        listed = [] if dataclass_types is None else [dataclass_types]
+        self.dataclass_types: list[Any] = _flatten(classes) + _flatten(listed)
         self._fields: dict[str, Option] = {option.name: option for option in collect(self.dataclass_types)}
         self._add_fields()
         self.add_argument(_SOURCE, action=_SourceAction, help=argparse.SUPPRESS, default=argparse.SUPPRESS)

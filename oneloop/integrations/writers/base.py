@@ -72,15 +72,15 @@ class Writer(TrainerCallback, ExportableState):
     """
 
     name = ""  # in report_to
-    rewinds = False  # open() takes out what lies at or after resumed_step; the history is written from there
-    closes = True  # at the end of training; False where scripts go on writing to the run themselves
+    rewinds: bool = False  # open() takes out what lies at or after resumed_step; the history is written from there
+    closes: bool = True  # at the end of training; False where scripts go on writing to the run themselves
 
     def __init__(self) -> None:
-        self.is_open = False
+        self.is_open: bool = False
         self.run: dict[str, Any] = {}
-        self.owner = ""  # the id of the run of oneloop that `run` belongs to
+        self.owner: str = ""  # the id of the run of oneloop that `run` belongs to
         self.mark: dict[str, Any] = {}
-        self.resumed_step = 0
+        self.resumed_step: int = 0
         self._seen = Mark()  # what the service had before this process
         self._waiting: list[tuple[int, dict[str, float]]] = []
         self._trained = self._failed = False
