@@ -1,9 +1,10 @@
 """PaddleNLP's CompressionArguments: many of its scripts take them for training alone, and that works here."""
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import RefusedError
+from .fields import Group
 from .training import TrainingArguments
 
 WHY = (
@@ -17,12 +18,7 @@ def _only(default: Any) -> Any:
 
 
 @dataclass(repr=False)
-class CompressionArguments(TrainingArguments):
-    """TrainingArguments with PaddleNLP's defaults for these three, and what its compression asks for.
-
-    The latter can be given and read, as scripts do that compress in another run; do_compress itself is refused.
-    """
-
+class Compression(Group):
     warmup_ratio: float = field(default=0.1, metadata={"help": "Warm-up as a ratio of all steps; warmup_steps wins."})
     logging_steps: float = field(default=100, metadata={"help": "Steps between logs."})
     save_steps: float = field(default=100, metadata={"help": "Steps between checkpoints."})
@@ -43,11 +39,26 @@ class CompressionArguments(TrainingArguments):
     use_pact: bool | None = _only(True)
     moving_rate: float | None = _only(0.9)
 
+
+if TYPE_CHECKING:
+    from .signatures import CompressionFields
+else:
+    CompressionFields = Compression
+
+
+class CompressionArguments(CompressionFields, TrainingArguments):
+    """TrainingArguments with PaddleNLP's defaults for these three, and what its compression asks for.
+
+    The latter can be given and read, as scripts do that compress in another run; do_compress itself is refused.
+    """
+
     def check_together(self) -> None:
         super().check_together()
         if self.do_compress:
             raise RefusedError(f"do_compress=True is refused: {WHY}.")
 
+
+dataclass(repr=False)(CompressionArguments)
 
 FIELDS = frozenset(
     item.name for item in fields(CompressionArguments) if item.name not in TrainingArguments.__dataclass_fields__

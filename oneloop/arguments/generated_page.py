@@ -1,4 +1,4 @@
-"""Pages of docs/ that are made from data in the code: written anew, or checked against what they would be."""
+"""Files made from data in the code, pages of docs/ among them: written anew, or checked against what they would be."""
 
 import sys
 from pathlib import Path
@@ -8,9 +8,9 @@ def keep(page: Path, text: str, module: str, words: list[str]) -> int:
     """The command of a module that makes a page: writes it, or with --check only says whether it is up to date."""
     if "--check" in words:
         if not page.exists() or page.read_text(encoding="utf-8") != text:
-            print(f"docs/{page.name} is out of date: run python -m {module}", file=sys.stderr)
+            print(f"{page.parent.name}/{page.name} is out of date: run python -m {module}", file=sys.stderr)
             return 1
         return 0
     page.write_text(text, encoding="utf-8")
-    print(f"wrote docs/{page.name}")
+    print(f"wrote {page.parent.name}/{page.name}")
     return 0

@@ -42,6 +42,7 @@ told of before the run. To each argument there is one of three answers:
 nothing to do. "by itself" is accepted too, and what it asks for is seen to in one way, whatever the value. An unknown
 name is an error that suggests the nearest one, and a value of the wrong type or out of range is an error that shows
 what is allowed. Numbers and dicts may be given as text (`"1e-4"`, `'{"min_lr": 1e-6}'`), lists as `"a,b"`.
+Editors and type checkers know every argument in every spelling, what it accepts and what it holds afterwards.
 
 """
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..distributed.collectives import SINGLE_PROCESS, ProcessGroup
@@ -14,9 +14,13 @@ from ..distributed.world import world
 from ..enums import ParallelMode
 from ..errors import ArgumentError, RefusedError
 from . import support
-from .groups import Groups
 from .paddlenlp import PaddleProperties
 from .run import to_device
+
+if TYPE_CHECKING:
+    from .signatures import ArgumentFields as Groups
+else:
+    from .groups import Groups
 
 LOGGER = logging.getLogger("oneloop")
 

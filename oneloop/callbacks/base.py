@@ -1,11 +1,14 @@
 """The sixteen events of a run, and the handler that calls whoever listens."""
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
-from ..state import TrainerControl
+from ..state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from ..arguments import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -39,52 +42,89 @@ class TrainerCallback:
     nothing.
     """
 
-    def on_init_end(self, args, state, control, **kwargs):
+    def on_init_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """The Trainer has been built."""
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """Training starts, or goes on after a resume."""
 
-    def on_train_end(self, args, state, control, **kwargs):
+    def on_train_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """Training is over."""
 
-    def on_epoch_begin(self, args, state, control, **kwargs):
+    def on_epoch_begin(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """An epoch starts."""
 
-    def on_epoch_end(self, args, state, control, **kwargs):
+    def on_epoch_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """An epoch is over."""
 
-    def on_step_begin(self, args, state, control, **kwargs):
+    def on_step_begin(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """An update is about to be computed, before its first micro-batch."""
 
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+    def on_pre_optimizer_step(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """Gradients are complete and clipped; the optimizer has not stepped yet."""
 
-    def on_optimizer_step(self, args, state, control, **kwargs):
+    def on_optimizer_step(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """The optimizer has stepped; gradients are still there."""
 
-    def on_substep_end(self, args, state, control, **kwargs):
+    def on_substep_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """A micro-batch that is not the last of its update is done."""
 
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """An update is done."""
 
-    def on_evaluate(self, args, state, control, **kwargs):
+    def on_evaluate(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """An evaluation is done; kwargs has metrics."""
 
-    def on_predict(self, args, state, control, metrics, **kwargs):
+    def on_predict(
+        self,
+        args: "TrainingArguments",
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> TrainerControl | None:
         """A prediction is done."""
 
-    def on_save(self, args, state, control, **kwargs):
+    def on_save(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """A checkpoint is whole and on disk."""
 
-    def on_log(self, args, state, control, **kwargs):
+    def on_log(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """Something was logged; kwargs has logs."""
 
-    def on_prediction_step(self, args, state, control, **kwargs):
+    def on_prediction_step(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """A batch of an evaluation or prediction is done."""
 
-    def on_push_begin(self, args, state, control, **kwargs):
+    def on_push_begin(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """The model is about to be uploaded."""
 
 
@@ -100,9 +140,37 @@ def _listens(callback: Any, event: str) -> bool:
 class CallbackHandler(TrainerCallback):
     """Calls the callbacks in order. Each event keeps the list of those that listen to it."""
 
-    def __init__(self, callbacks: list, model: Any, processing_class: Any, optimizer: Any, lr_scheduler: Any) -> None:
+    if TYPE_CHECKING:  # every event, as _event() below makes it
+
+        def _called(
+            self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, *extra: Any, **kwargs: Any
+        ) -> TrainerControl: ...
+
+        on_init_end = _called
+        on_train_begin = _called
+        on_train_end = _called
+        on_epoch_begin = _called
+        on_epoch_end = _called
+        on_step_begin = _called
+        on_pre_optimizer_step = _called
+        on_optimizer_step = _called
+        on_substep_end = _called
+        on_step_end = _called
+        on_evaluate = _called
+        on_predict = _called
+        on_save = _called
+        on_log = _called
+        on_prediction_step = _called
+        on_push_begin = _called
+        on_load_data_end = _called
+        on_optimizer_begin = _called
+        on_optimizer_end = _called
+
+    def __init__(
+        self, callbacks: Sequence[Any], model: Any, processing_class: Any, optimizer: Any, lr_scheduler: Any
+    ) -> None:
         self.callbacks: list[Any] = []
-        self._listeners: dict[str, list[Callable]] = {}
+        self._listeners: dict[str, list[Callable[..., TrainerControl | None]]] = {}
         self.model = model
         self.processing_class = processing_class
         self.optimizer = optimizer
@@ -157,7 +225,7 @@ class CallbackHandler(TrainerCallback):
             for event in (*EVENTS, *OF_PADDLENLP)
         }
         # Events that somebody listens to or that clear a flag; the loop passes over the others.
-        self.active = {event for event, methods in self._listeners.items() if methods or event in _CLEARED}
+        self.active: set[str] = {event for event, methods in self._listeners.items() if methods or event in _CLEARED}
         self._may_change_control: bool | None = None
 
     @property
@@ -171,7 +239,9 @@ class CallbackHandler(TrainerCallback):
             )
         return self._may_change_control
 
-    def call_event(self, event: str, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+    def call_event(
+        self, event: str, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
         """Call one event on all that listen to it; the control that comes out."""
         for method in self._listeners[event]:
             result = method(
@@ -192,8 +262,15 @@ class CallbackHandler(TrainerCallback):
         return control
 
 
-def _event(name: str, flags: tuple[str, ...] = ()) -> Callable:
-    def call(self: CallbackHandler, args: Any, state: Any, control: TrainerControl, *extra: Any, **kwargs: Any) -> Any:
+def _event(name: str, flags: tuple[str, ...] = ()) -> Callable[..., TrainerControl]:
+    def call(
+        self: CallbackHandler,
+        args: "TrainingArguments",
+        state: TrainerState,
+        control: TrainerControl,
+        *extra: Any,
+        **kwargs: Any,
+    ) -> TrainerControl:
         for flag in flags:
             setattr(control, flag, False)
         if extra:  # on_evaluate(args, state, control, metrics) and on_log(args, state, control, logs)
