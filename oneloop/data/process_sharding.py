@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import randomness
+from ..backends import registry
 from .feistel import key_of
 from .worker_seeding import seed_streams
 
@@ -125,7 +126,7 @@ def minds_processes(source: Any, depth: int = 3) -> bool:
 
     if getattr(source, "_distributed", None) is not None:  # datasets.distributed.split_dataset_by_node has been here
         return True
-    own = [base for base in type(source).__mro__ if base.__module__.partition(".")[0] not in _LIBRARIES]
+    own = [base for base in type(source).__mro__ if not _is_library(base.__module__)]
     codes = [getattr(value, "__code__", None) for base in own for value in vars(base).values()]
     if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):
         return True
@@ -133,7 +134,9 @@ def minds_processes(source: Any, depth: int = 3) -> bool:
     return any(minds_processes(value, depth - 1) for value in held if hasattr(value, "__iter__"))
 
 
-_LIBRARIES = ("torch", "builtins", "datasets", "paddle", "mindspore", "numpy")
+def _is_library(module: str) -> bool:
+    """A class of such a module deals out nothing that a user has written."""
+    return module.partition(".")[0] in ("builtins", "datasets", "numpy") or registry.is_framework_module(module)
 
 
 def shards_by_sampler(loader: Any) -> bool:
