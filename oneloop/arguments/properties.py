@@ -128,8 +128,11 @@ class Properties(PaddleProperties, Groups):
         """All processes of the run, for what they say to each other. The first look at it brings them together."""
         if world().size == 1:
             return SINGLE_PROCESS
-        name = self.__dict__.get("_backend") or backends.guess()
-        return backends.load(name or "torch").parallel.join(self)
+        name = self.__dict__.get("_backend")
+        backend = backends.load(name) if name else backends.assumed()
+        if backend.parallel is None:
+            raise RefusedError(f"{world().size} processes were launched, and {backend.NAME} runs on one alone.")
+        return backend.parallel.join(self)
 
     @property
     def should_log(self) -> bool:

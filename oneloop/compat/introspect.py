@@ -110,7 +110,6 @@ def returns_loss_by_default(forward: Any) -> bool:
 # -- data sets
 
 _RANK_NAMES = {"get_rank", "get_world_size", "split_dataset_by_node", "process_index", "num_processes"}
-_LIBRARIES = ("torch", "builtins", "datasets", "paddle", "mindspore", "numpy")
 
 
 def shards_itself(source: Any, depth: int = 3) -> bool:
@@ -130,12 +129,19 @@ def _asks_for_rank(source: Any, depth: int) -> bool:
 
     if getattr(source, "_distributed", None) is not None:  # datasets.distributed.split_dataset_by_node has been here
         return True
-    own = [base for base in type(source).__mro__ if base.__module__.partition(".")[0] not in _LIBRARIES]
+    own = [base for base in type(source).__mro__ if not _is_library(base.__module__)]
     codes = [getattr(value, "__code__", None) for base in own for value in vars(base).values()]
     if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):
         return True
     held = list(getattr(source, "__dict__", {}).values()) if depth else []
     return any(_asks_for_rank(value, depth - 1) for value in held if hasattr(value, "__iter__"))
+
+
+def _is_library(module: str) -> bool:
+    """A class of such a module shards nothing that a user has written."""
+    from ..backends import registry
+
+    return module.partition(".")[0] in ("builtins", "datasets", "numpy") or registry.is_framework_module(module)
 
 
 # -- the methods of a Trainer

@@ -52,7 +52,7 @@ def takes_trial(model_init: Callable[..., Any]) -> bool:
 
 def seed_worker(worker_id: int, num_workers: int = 1, rank: int = 0) -> None:
     """Seeds Python and NumPy in a loader's worker from the framework's own seed there."""
-    seed = (backends.load(backends.guess() or "torch").randomness.worker_seed() + rank * num_workers) % 2**32
+    seed = (backends.assumed().randomness.worker_seed() + rank * num_workers) % 2**32
     random.seed(seed)
     np.random.seed(seed)
 
@@ -91,7 +91,7 @@ def find_executable_batch_size(
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         size = starting_batch_size
-        devices = backends.load(backends.guess() or "torch").devices
+        devices = backends.assumed().devices
         while True:
             try:
                 return function(size, *args, **kwargs)

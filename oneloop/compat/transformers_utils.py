@@ -219,7 +219,7 @@ class TrainerMemoryTracker:
         self._kept: dict[str, Any] = {}  # of a stage that had no metrics to put it into
 
     def _place(self) -> tuple[Any, Any]:
-        backend = backends.load(backends.guess() or "torch")
+        backend = backends.assumed()
         return backend, backend.devices.resolve(None)
 
     def _stage(self) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..backends import registry
 from ..distributed.collectives import SINGLE_PROCESS, ProcessGroup
 from ..errors import DataError
 from .order import BLOCK, Order
@@ -107,9 +108,9 @@ class SamplerBatches(UserBatches):
 
 
 def makes_batches(sampler: Any) -> bool:
-    """A batch sampler of torch or Paddle, found without importing either: PaddleNLP's overrides return one."""
+    """A batch sampler of a framework, found without importing one: PaddleNLP's overrides return such a sampler."""
     return any(
-        base.__name__ == "BatchSampler" and base.__module__.partition(".")[0] in ("paddle", "torch")
+        base.__name__ == "BatchSampler" and registry.is_framework_module(base.__module__)
         for base in type(sampler).__mro__
     )
 

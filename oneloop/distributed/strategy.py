@@ -10,10 +10,12 @@ each backend with several processes derives its own in `backends/*/parallel.py`.
 
 import contextlib
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .collectives import ProcessGroup
+
+if TYPE_CHECKING:
+    from ..backends.base import Backend
 
 AS_IT_IS = contextlib.nullcontext()
 
@@ -28,7 +30,7 @@ class Strategy:
     # Whether the model leaves parameters unused; None before the first update has shown it, or where it plays no part.
     unused: bool | None = None
 
-    def __init__(self, args: Any, processes: ProcessGroup, backend: ModuleType) -> None:
+    def __init__(self, args: Any, processes: ProcessGroup, backend: "Backend") -> None:
         self.args = args
         self.processes = processes
         self.backend = backend
@@ -111,8 +113,10 @@ class Strategy:
 
     # -- an update in which nobody waits for the others' word: they are known to have all their micro-batches
 
-    # Whether the strategy can do that now.
-    goes_ahead = False
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether the strategy can do that now."""
+        return False
 
     def closing(self, so_far: Any, counts: bool) -> None:
         """The next backward pass closes the update: the loss goes to the others with it. `so_far`: that of the passes
@@ -120,8 +124,11 @@ class Strategy:
 
     # Whether every backward pass starts in the engine: no training_step is overridden.
     sees_losses = False
-    # Whether a few numbers of each process can travel with the gradients.
-    carries = False
+
+    @property
+    def carries(self) -> bool:
+        """Whether a few numbers of each process can travel with the gradients."""
+        return False
 
     def carry(self, numbers: list[float], expected: float | None) -> None:
         """Send these along in the next update. The first is how many items this process has; unless `expected` is None,

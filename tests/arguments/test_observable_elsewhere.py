@@ -8,9 +8,10 @@ import os
 
 import pytest
 
-from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments, support
+from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments
 from oneloop.arguments.fields import declared
 from oneloop.arguments.support import answer
+from oneloop.backends import registry
 from oneloop.errors import OneloopError
 from tests.arguments import sights
 from tests.arguments.observations import OBSERVATIONS, OPTIMIZATION, refuses, shows, workers
@@ -166,11 +167,12 @@ def test_what_looks_different_works(framework):
 
 def test_what_a_framework_sees_to_by_itself(tmp_path_factory, monkeypatch, capsys):
     """MindSpore: its loader has nothing to pin, whatever the argument is."""
-    assert {
+    found = {(name, spec.name) for spec in registry.specs() for name in spec.by_itself}
+    assert found == {
         ("dataloader_pin_memory", "mindspore"),
-        *(("eval_use_gather_object", framework) for framework in support.RELEASED),
-    } == support.BY_ITSELF
-    assert {answer(name, framework) for name, framework in support.BY_ITSELF} == {"by itself"}
+        *(("eval_use_gather_object", framework) for framework in registry.released()),
+    }
+    assert {answer(name, framework) for name, framework in found} == {"by itself"}
     if "mindspore" in FRAMEWORKS:
         found = [
             sights.weights(Scene(tmp_path_factory.mktemp("scene"), monkeypatch, capsys, "mindspore", **given))

@@ -232,9 +232,9 @@ def test_the_best_model_is_what_the_end_pushes(make, hub, backend):
 
 
 def test_without_the_package(make, monkeypatch):
-    from oneloop.arguments import support
+    from oneloop.arguments import packages
 
-    monkeypatch.setattr(support, "installed", lambda name: False)
+    monkeypatch.setattr(packages, "installed", lambda name: False)
     with pytest.raises(MissingPackageError, match="huggingface_hub"):
         make()
 

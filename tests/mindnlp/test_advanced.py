@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer
-from oneloop.backends import mindtorch
+from oneloop.backends.mindtorch import backend as mindtorch
 from oneloop.errors import CheckpointError, RefusedError
 
 
@@ -81,7 +81,7 @@ def test_a_cell_is_refused_where_mindnlp_is_imported(arguments):
 
 
 def test_checkpoints_of_other_trainers_are_refused(bert, tmp_path):
-    foreign = mindtorch.foreign
+    foreign = mindtorch.transformers_checkpoint
     for ask in (
         lambda: foreign.load_weights(bert(), tmp_path),
         lambda: foreign.load_optimizer(None, None, tmp_path),

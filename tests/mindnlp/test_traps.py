@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from oneloop import Trainer, backends
-from oneloop.backends import mindtorch
+from oneloop.backends.mindtorch import backend as mindtorch
 from oneloop.errors import ModelError
 
 
 def test_torch_is_mindtorch_here():
-    assert backends.under_mindnlp() and backends.guess() == "mindtorch"
+    assert backends.registry.active().name == "mindtorch" and backends.guess() == "mindtorch"
     assert backends.name_of(torch.nn.Linear(2, 2)) == "mindtorch"
     assert backends.load("torch") is backends.load("mindspore") is mindtorch
-    assert "oneloop.backends.mindspore" not in sys.modules
+    assert "oneloop.backends.mindspore.backend" not in sys.modules
 
 
 def test_a_training_step_that_calls_backward_is_an_error(trained):

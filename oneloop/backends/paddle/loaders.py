@@ -54,7 +54,7 @@ class Loader(DataLoader):
             raise TypeError(str(error)) from error
         return whole if self.drop_last or not rest else whole + 1
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Any]:
         batches = self._from_workers() if self.num_workers else _plain(self)
         return map(_pinned, batches) if self.pin else batches
 
