@@ -5,7 +5,7 @@ import pytest
 
 from oneloop import backends
 from oneloop.errors import ModelError
-from oneloop.gathering import Gatherer, Pages, Rows
+from oneloop.trainer.gathering import Gatherer, Pages, Rows
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from oneloop import backends, measuring
-from oneloop.measuring import LossMeter, speed_metrics
+from oneloop import backends
+from oneloop.trainer import meter
+from oneloop.trainer.meter import LossMeter, speed_metrics
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def test_the_state_of_a_meter_is_exact(value):
 @pytest.fixture
 def now(monkeypatch):
     """It is 1000 seconds after the beginning of time."""
-    monkeypatch.setattr(measuring.time, "time", lambda: 1000.0)
+    monkeypatch.setattr(meter.time, "time", lambda: 1000.0)
 
 
 def test_speed(now):
@@ -108,7 +109,7 @@ def test_no_speed_without_time(now, start):
 
 
 def test_memory_in_use():
-    assert measuring.resident_bytes() > 1 << 20 and measuring.peak_resident_bytes() > 1 << 20
+    assert meter.resident_bytes() > 1 << 20 and meter.peak_resident_bytes() > 1 << 20
 
 
 class Memory:
@@ -135,7 +136,7 @@ def test_memory_of_a_stage(monkeypatch):
     held = iter([1000, 1600])
     monkeypatch.setattr(measuring, "resident_bytes", lambda: next(held))
     monkeypatch.setattr(measuring, "peak_resident_bytes", lambda: 2100)
-    tracker, device, metrics = measuring.MemoryTracker(True), Memory(100, 700), {"loss": 1.0}
+    tracker, device, metrics = meter.MemoryTracker(True), Memory(100, 700), {"loss": 1.0}
     tracker.start("train", device, None)
     tracker.stop("train", device, None, metrics)
     tracker.stop("train", device, None, metrics)  # it is over already
@@ -150,7 +151,7 @@ def test_memory_of_a_stage(monkeypatch):
 
 
 def test_memory_that_nobody_asked_for():
-    tracker, metrics = measuring.MemoryTracker(False), {}
+    tracker, metrics = meter.MemoryTracker(False), {}
     tracker.start("train", None, None)
     tracker.stop("train", None, None, metrics)
     assert metrics == {}

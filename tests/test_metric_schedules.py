@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from oneloop.metric_schedules import Greedy, Plateau
+from oneloop.optim.plateau import Greedy, Plateau
 
 
 def rates(rule, *metrics):

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..backends import registry
 from ..distributed.preemption import Preempted
 from ..errors import OneloopError
 from ..integrations.writers.base import public_arguments
@@ -17,22 +18,10 @@ if TYPE_CHECKING:
     from .run import Run
 
 # Packages that decide how a run goes, by the name that is imported; those in use are noted with their version.
-PACKAGES = {
-    "oneloop": ("oneloop",),
-    "torch": ("torch",),
-    "paddle": ("paddlepaddle", "paddlepaddle-gpu", "paddlepaddle-xpu"),
-    "mindspore": ("mindspore",),
-    "mindnlp": ("mindnlp",),
-    "paddlenlp": ("paddlenlp",),
-    "transformers": ("transformers",),
-    "tokenizers": ("tokenizers",),
-    "datasets": ("datasets",),
-    "accelerate": ("accelerate",),
-    "peft": ("peft",),
-    "deepspeed": ("deepspeed",),
-    "numpy": ("numpy",),
-    "safetensors": ("safetensors",),
-}
+LIBRARIES = (
+    *("oneloop", "mindnlp", "paddlenlp", "transformers", "tokenizers", "datasets", "accelerate", "peft", "deepspeed"),
+    *("numpy", "safetensors"),
+)
 
 
 class RunEvents:
@@ -121,7 +110,7 @@ class RunEvents:
 def packages() -> dict[str, str]:
     """Versions of the packages in use."""
     found: dict[str, str] = {}
-    for module, names in PACKAGES.items():
+    for module, names in ({name: (name,) for name in LIBRARIES} | registry.distributions()).items():
         if module not in sys.modules:
             continue
         for name in names:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..arguments import TrainingArguments
-from ..arguments.support import PARALLEL
+from ..backends import registry
 from ..callbacks import DefaultFlowCallback, NotebookProgressCallback, PrinterCallback, ProgressCallback, in_notebook
 from ..distributed.collectives import ProcessGroup
 from ..distributed.strategy import Strategy
@@ -72,7 +72,7 @@ def bind(args: Any, backend: Any) -> None:
 
 def strategy(args: Any, backend: Any, processes: ProcessGroup) -> Any:
     """How the processes share the work; a backend that runs on one alone needs no file `parallel`."""
-    if backend.NAME in PARALLEL:
+    if backend.NAME in registry.parallel():
         return backend.parallel.strategy(args, processes)
     return Strategy(args, processes, backend)
 
@@ -81,13 +81,13 @@ def collator(given: Any, processing_class: Any, framework: str) -> Callable:
     """The collator that was given, or one that pads when there is a tokenizer to pad with."""
     from ..data import collators
 
-    names = {"torch": "pt", "paddle": "pd", "mindspore": "ms", "mindtorch": "pt"}
+    tensors = registry.tensor_format(framework)
     if given is None:
         if processing_class is not None and (
             hasattr(processing_class, "pad") or hasattr(processing_class, "pad_token_id")
         ):
-            return collators.DataCollatorWithPadding(processing_class, return_tensors=names[framework])
-        return collators.DefaultDataCollator(return_tensors=names[framework])
+            return collators.DataCollatorWithPadding(processing_class, return_tensors=tensors)
+        return collators.DefaultDataCollator(return_tensors=tensors)
     if not callable(given):
         raise ArgumentError(f"data_collator is a {type(given).__name__}; expected a function of a list of samples")
     return given

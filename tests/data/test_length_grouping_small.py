@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer
-from oneloop.data.lengths import LengthGroups
+from oneloop.data.length_grouping import LengthGroups
 from oneloop.data.order import Order
 from tests.backends_support import FEATURES
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from oneloop import backends, randomness
-from oneloop.data.dealing import Dealt
+from oneloop.data.process_sharding import ProcessShard
 from tests.backends_support import kit_module
 
 BATCH, SAMPLES = 2, 11
@@ -44,7 +44,7 @@ def draw(backend):
 @pytest.fixture
 def dealt(backend, draw):
     """dealt(rank): the data of this process, of two."""
-    return lambda rank: Dealt(Drawing(draw), BATCH, 2, rank, False, 5, backends.load(backend.name))
+    return lambda rank: ProcessShard(Drawing(draw), BATCH, 2, rank, False, 5, backends.load(backend.name))
 
 
 def test_a_process_draws_as_if_nothing_was_walked_through(dealt, draw):

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from oneloop import Trainer, TrainerCallback
-from oneloop.processes import world
+from oneloop.distributed.world import world
 from tests.backends_support import rows
 from tests.processes import cases
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from oneloop.lifesigns import LOST, LifeSigns
+from oneloop.distributed.heartbeat import LOST, Heartbeat
 from tests.processes.watching import Watched
 
 MEETING = 7
@@ -50,7 +50,7 @@ def signs(board):
     made = []
 
     def make(rank, read=board.read):
-        made.append(LifeSigns(rank, 3, 2.0, board.written.__setitem__, read))
+        made.append(Heartbeat(rank, 3, 2.0, board.written.__setitem__, read))
         made[-1].meetings = MEETING
         return made[-1]
 

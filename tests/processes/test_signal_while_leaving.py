@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oneloop.preemption import Watch
+from oneloop.distributed.preemption import Watch
 from tests.processes.watching import Watched
 from tests.state.children import damage_of_latest
 

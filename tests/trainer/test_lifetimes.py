@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer, TrainerCallback
+from oneloop.distributed.preemption import Preempted
 from oneloop.errors import NonFiniteError
-from oneloop.preemption import Preempted
 from tests.backends_support import available, same_bytes
 from tests.hub.stand_in import serving
 from tests.trainer.lifetimes import (

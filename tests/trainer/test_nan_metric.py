@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from oneloop import EarlyStoppingCallback, Trainer, TrainerControl, TrainerState
-from oneloop.metric_schedules import Greedy, Plateau
+from oneloop.optim.plateau import Greedy, Plateau
 from tests.backends_support import rows, same_bytes
 
 NAN = math.nan

@@ -12,7 +12,7 @@ from tests.backends_support import available, rows, same_bytes
 INTERNAL = (
     *("accumulate", "agree", "backend", "call", "end_of_empty_epoch", "engine", "first_time", "interrupted"),
     *("is_dealt", "is_over", "log_evaluate_save", "losses", "make_plan", "make_room", "memory", "open_epoch"),
-    *("own_batches", "share_batches", "strategy", "team", "update"),
+    *("own_batches", "share_batches", "strategy", "processes", "update"),
 )
 # For scripts: of oneloop's own, of PaddleNLP's and of older releases of transformers.
 OFFERED = (

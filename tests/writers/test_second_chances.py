@@ -5,9 +5,9 @@ import logging
 import pytest
 
 from oneloop import Trainer, TrainerCallback
-from oneloop.writers import marks
-from oneloop.writers.base import Writer
-from oneloop.writers.marks import Mark
+from oneloop.integrations.writers import progress_marks
+from oneloop.integrations.writers.base import Writer
+from oneloop.integrations.writers.progress_marks import Mark
 from tests.backends_support import rows
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "logging_steps": 1, "max_steps": 4}
@@ -96,18 +96,18 @@ def test_a_service_that_has_lost_the_end_of_a_run_gets_it_again(train):
 def test_the_mark_of_another_run_says_nothing_about_this_one(train, tmp_path):
     service = {}
     train(Kept(service))
-    marks.keep(tmp_path / "out", "tensorboard", {"id": 7}, Mark(5, ["loss"]))
-    assert marks.kept(tmp_path / "out", "tensorboard", {"id": 7}) == Mark(5, ["loss"])
-    assert marks.kept(tmp_path / "out", "tensorboard", {"id": 0}) == Mark()
+    progress_marks.keep(tmp_path / "out", "tensorboard", {"id": 7}, Mark(5, ["loss"]))
+    assert progress_marks.kept(tmp_path / "out", "tensorboard", {"id": 7}) == Mark(5, ["loss"])
+    assert progress_marks.kept(tmp_path / "out", "tensorboard", {"id": 0}) == Mark()
     train(Kept(service), resume=True, max_steps=6)
     assert steps(service) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"run": {"id": 0}}', '{"run": {"id": 0}, "step": "x", "names": []}'])
 def test_a_mark_that_cannot_be_read_is_none(tmp_path, text):
-    marks.keep(tmp_path, "tensorboard", {"id": 0}, Mark(5))
-    (tmp_path / marks.FOLDER / "tensorboard.json").write_text(text)
-    assert marks.kept(tmp_path, "tensorboard", {"id": 0}) == Mark()
+    progress_marks.keep(tmp_path, "tensorboard", {"id": 0}, Mark(5))
+    (tmp_path / progress_marks.FOLDER / "tensorboard.json").write_text(text)
+    assert progress_marks.kept(tmp_path, "tensorboard", {"id": 0}) == Mark()
 
 
 def test_values_that_were_never_taken_are_counted_at_the_end(train, caplog):
