@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from oneloop import backends
-from oneloop.trainer import meter
+from oneloop.trainer import meter as meters
 from oneloop.trainer.meter import LossMeter, speed_metrics
 
 
@@ -134,9 +134,9 @@ class Memory:
 
 def test_memory_of_a_stage(monkeypatch):
     held = iter([1000, 1600])
-    monkeypatch.setattr(measuring, "resident_bytes", lambda: next(held))
-    monkeypatch.setattr(measuring, "peak_resident_bytes", lambda: 2100)
-    tracker, device, metrics = meter.MemoryTracker(True), Memory(100, 700), {"loss": 1.0}
+    monkeypatch.setattr(meters, "resident_bytes", lambda: next(held))
+    monkeypatch.setattr(meters, "peak_resident_bytes", lambda: 2100)
+    tracker, device, metrics = meters.MemoryTracker(True), Memory(100, 700), {"loss": 1.0}
     tracker.start("train", device, None)
     tracker.stop("train", device, None, metrics)
     tracker.stop("train", device, None, metrics)  # it is over already
@@ -151,7 +151,7 @@ def test_memory_of_a_stage(monkeypatch):
 
 
 def test_memory_that_nobody_asked_for():
-    tracker, metrics = meter.MemoryTracker(False), {}
+    tracker, metrics = meters.MemoryTracker(False), {}
     tracker.start("train", None, None)
     tracker.stop("train", None, None, metrics)
     assert metrics == {}

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .errors import ProcessLostError
+from ..errors import ProcessLostError
 
 LOST = "lost"
 
