@@ -82,7 +82,7 @@ def test_the_state_of_a_meter_is_exact(value):
 @pytest.fixture
 def now(monkeypatch):
     """It is 1000 seconds after the beginning of time."""
-    monkeypatch.setattr(meter.time, "time", lambda: 1000.0)
+    monkeypatch.setattr(meters.time, "time", lambda: 1000.0)
 
 
 def test_speed(now):
@@ -109,7 +109,7 @@ def test_no_speed_without_time(now, start):
 
 
 def test_memory_in_use():
-    assert meter.resident_bytes() > 1 << 20 and meter.peak_resident_bytes() > 1 << 20
+    assert meters.resident_bytes() > 1 << 20 and meters.peak_resident_bytes() > 1 << 20
 
 
 class Memory:

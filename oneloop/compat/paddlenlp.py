@@ -22,15 +22,18 @@ class PaddleNLPNames:
         return self.export(output_dir, input_spec)
 
     def print_config(self, args: Any = None, key: str = "") -> None:
+        """Print the arguments."""
         self.args.print_config(args, key)
 
     def set_optimizer_grouped_parameters(self, optimizer_grouped_parameters: Any = None) -> NoReturn:
+        """Refused, with what to use instead."""
         raise RefusedError(
             "set_optimizer_grouped_parameters is PaddleNLP's: build the optimizer with your groups and pass it as "
             "optimizers=(optimizer, None), or override create_optimizer."
         )
 
     def compress(self, custom_evaluate: Any = None) -> NoReturn:
+        """Refused, with what to use instead."""
         raise RefusedError(
             "compress (pruning and quantisation with PaddleSlim) is not part of oneloop: train here, then compress "
             "the saved model with PaddleNLP itself."

@@ -40,6 +40,17 @@ def warn_unused_overrides(trainer: Any) -> None:
         )
 
 
+class derived:
+    """A property that a subclass may replace by an attribute of its own."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else self.function(instance)
+
+
 class LabelSmoother:
     """What a compute_loss written for 4.x calls as self.label_smoother(outputs, labels)."""
 
@@ -87,13 +98,14 @@ class TransformersNames:
         get_total_train_batch_size: Callable[..., int]
         num_examples: Callable[..., int]
 
-    @property
+    @derived
     def scaler(self) -> Any:
         """The loss scaler of fp16, or None."""
         return getattr(self._oneloop.engine, "scaler", None)
 
-    @property
+    @derived
     def do_grad_scaling(self) -> bool:
+        """Whether there is a loss scaler."""
         return self.scaler is not None
 
     @property
@@ -141,6 +153,7 @@ class TransformersNames:
 
     @property
     def neftune_noise_alpha(self) -> Any:
+        """The argument of that name."""
         return self.args.neftune_noise_alpha
 
     def _get_output_dir(self, trial: Any = None) -> str:
@@ -157,7 +170,7 @@ class TransformersNames:
             return float(self.args.learning_rate)
         return self._oneloop.backend.optimizers.learning_rates(self.optimizer)[0]
 
-    @property
+    @derived
     def current_gradient_accumulation_steps(self) -> int:
         """Micro-batches in the update that is under way."""
         return max(1, len(self._oneloop.run.update.micro_items))
@@ -212,9 +225,11 @@ class TransformersNames:
         return model if training else self._oneloop.model_for_evaluation()
 
     def ipex_optimize_model(self, model: Any, training: bool = False, dtype: Any = None) -> Any:
+        """The model as it is; use_ipex is refused."""
         if self.args.use_ipex:
             raise RefusedError("use_ipex: Intel's extension for PyTorch is not used by oneloop; leave the argument out")
         return model
 
     def init_git_repo(self, at_init: bool = False) -> None:
+        """Refused: the hub has no git repositories any more."""
         raise RefusedError("init_git_repo: the hub left git repositories behind; use push_to_hub")

@@ -119,7 +119,7 @@ class Profiling(TrainerCallback):
         }
         _note(folder / SUMMARY, note)
         logger.info("Steps %d to %d were profiled: open %s in ui.perfetto.dev or chrome://tracing.", first, last, trace)
-        trainer.record_event("profiled", path=f"{FOLDER}/{trace.name}", table=f"{FOLDER}/{table.name}")
+        core.run.events.add("profiled", path=f"{FOLDER}/{trace.name}", table=f"{FOLDER}/{table.name}")
 
 
 def read(trace: Path) -> list[dict[str, Any]]:

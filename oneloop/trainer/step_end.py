@@ -107,14 +107,20 @@ class StepEnd:
         meter.forget_figures()
 
     def evaluate(self) -> dict[str, float]:
-        """The evaluation of a step, and what follows from its metrics for the schedule and for a search."""
+        """The evaluation of a step, by the method of the Trainer that may be overridden."""
+        core = self.run.core
+        trial = core.search.trial
+        return core.trainer._evaluate(None if trial is None else trial.given, self._ignore_keys)
+
+    def evaluate_and_report(self, ignore_keys: list[str] | None, skip_scheduler: bool) -> dict[str, float]:
+        """Evaluate, and do what follows from the metrics for the schedule and for a search."""
         run, core = self.run, self.run.core
         trainer = core.trainer
         started = time.perf_counter()
-        metrics = trainer.evaluate(ignore_keys=self._ignore_keys)
+        metrics = trainer.evaluate(ignore_keys=ignore_keys)
         run.meter.leave_out(time.perf_counter() - started)
         metrics = core.processes.broadcast_object(metrics)  # an override may compute them in the main process alone
-        if self.steps_by_metric:
+        if self.steps_by_metric and not skip_scheduler:
             trainer.lr_scheduler.step(self._metric_of(metrics))
         if core.search.trial is not None:
             trainer._report_to_hp_search(core.search.trial.given, trainer.state.global_step, metrics)

@@ -259,7 +259,9 @@ class Trainer(TransformersNames, PaddleNLPNames):
 
     @tokenizer.setter
     def tokenizer(self, value: Any) -> None:
-        self.processing_class = self.callback_handler.processing_class = value
+        self.processing_class = value
+        if "callback_handler" in self.__dict__:  # a subclass may set it before super().__init__()
+            self.callback_handler.processing_class = value
 
     # -- training
 
@@ -575,6 +577,12 @@ class Trainer(TransformersNames, PaddleNLPNames):
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics=metrics)
         return metrics
+
+    def _evaluate(
+        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+    ) -> dict[str, float]:
+        """The evaluation after a step of training: evaluate(), then the schedule and the search hear of it."""
+        return self._oneloop.run.step_end.evaluate_and_report(ignore_keys_for_eval, skip_scheduler)
 
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
