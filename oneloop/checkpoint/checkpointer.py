@@ -8,7 +8,7 @@ import copy
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -302,7 +302,7 @@ class Checkpointer:
         if every is not None:
             for rank, (more, _) in enumerate(every[1:], 1):
                 streams |= {f"rank{rank}/{name}": array for name, array in more.items()}
-            position.ranks = [states for _, states in every[1:]]
+            position = replace(position, ranks=[states for _, states in every[1:]])
         state_of = core.strategy.optimizer_part if is_sharded else core.strategy.optimizer_state
         return Gathered(state_of(core.trainer.optimizer, core.trainer.model), streams, position)
 

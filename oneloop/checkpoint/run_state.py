@@ -130,3 +130,15 @@ class ResumePoint:
     stopped: bool = False  # a callback had stopped the run
     pending: dict[str, bool] = field(default_factory=dict)
     data: Any = None  # the state of the training data
+
+    def take_data(self) -> Any:
+        """The state of the training data, which is used once."""
+        data, self.data = self.data, None
+        return data
+
+    def continue_with(self, streams: dict[str, Any]) -> None:
+        """A pending evaluation is done: the epoch opens with these streams."""
+        self.streams = streams
+
+    def streams_restored(self) -> None:
+        self.random = self.streams = None

@@ -1,6 +1,5 @@
 """An evaluation that several processes share: each sees its batches, and each sample is counted once, in order."""
 
-import signal
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EvaluationInterrupted
@@ -63,7 +62,7 @@ class GatheredFromAll(Gathered):
         size = max((_bytes(turn) for turn in turns), default=0)
         sizes, ends, signals = zip(*self.processes.all_gather([size, done, heard]))
         if watch is not None and any(signals):
-            watch.received = signal.Signals(int(max(signals)))
+            watch.agree_on(int(max(signals)))
             raise EvaluationInterrupted("a signal asked the run to leave")
         every = self.processes.all_gather_object(turns) if self.everywhere else self.processes.gather_object(turns)
         self.turns_a_message = int(max(1, min(MOST_TURNS, BYTES // max(1, *sizes))))

@@ -50,6 +50,10 @@ class Watch:
         self.with_others = False  # several processes leave together
         self._before: dict[signal.Signals, Any] = {}
 
+    def agree_on(self, number: int) -> None:
+        """All processes leave on this signal, whichever of them has received it."""
+        self.received = signal.Signals(number)
+
     def heard(self) -> list[bool]:
         """For each signal that is watched whether it was received."""
         return [self.received == number for number in self.signals]

@@ -270,7 +270,8 @@ class StepSync:
         received = [any(column) for column in zip(*(message.signals for message in every))]
         if any(received):
             assert self.signals is not None
-            self.agreed = self.signals.received = self.signals.signals[received.index(True)]
+            self.agreed = self.signals.signals[received.index(True)]
+            self.signals.agree_on(self.agreed)
 
     def _came_with_gradients(self) -> list[StepMessage]:
         """One message for all: the means of their numbers."""

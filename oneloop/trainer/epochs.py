@@ -75,7 +75,7 @@ class Epochs:
 
     def _position(self, loader: Any, sampler: Any, dataset: Any, skip: int) -> int:
         """Position the data; how many batches are left to read and drop."""
-        stored, self.resume.data = self.resume.data, None
+        stored = self.resume.take_data()
         if isinstance(sampler, BatchSampler):
             sampler.start_at(min(skip, len(sampler)))
             return 0
@@ -113,7 +113,7 @@ class Epochs:
         if resume.random is not None:
             self._load_streams(resume.random)
         self.run.step_end.log_evaluate_save()
-        self.resume.streams = randomness.get_state(core.backend)
+        resume.continue_with(randomness.get_state(core.backend))
 
     def _restore_streams(self) -> None:
         resume = self.resume
@@ -121,7 +121,7 @@ class Epochs:
             randomness.set_state(self.run.core.backend, resume.streams)
         elif resume.random is not None:
             self._load_streams(resume.random)
-        resume.random = resume.streams = None
+        resume.streams_restored()
 
     def _load_streams(self, path: Path, prefix: str = "") -> None:
         """The random state of the save, or, with the prefix, of the start of its epoch where that was kept."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # Packages that decide how a run goes, by the name that is imported; those in use are noted with their version.
 LIBRARIES = (
-    *("oneloop", "mindnlp", "paddlenlp", "transformers", "tokenizers", "datasets", "accelerate", "peft", "deepspeed"),
+    *("mindnlp", "paddlenlp", "transformers", "tokenizers", "datasets", "accelerate", "peft", "deepspeed"),
     *("numpy", "safetensors"),
 )
 
@@ -110,7 +110,8 @@ class RunEvents:
 def packages() -> dict[str, str]:
     """Versions of the packages in use."""
     found: dict[str, str] = {}
-    for module, names in ({name: (name,) for name in LIBRARIES} | registry.distributions()).items():
+    known = {"oneloop": ("oneloop",)} | registry.distributions() | {name: (name,) for name in LIBRARIES}
+    for module, names in known.items():
         if module not in sys.modules:
             continue
         for name in names:
