@@ -119,9 +119,9 @@ def touched_by_others():
         if file in homes:
             continue
         for each in ast.walk(tree):
-            if isinstance(each, ast.Attribute) and _owner_name(each) in ("trainer", "_trainer"):
-                if each.attr.startswith("_") and not each.attr.startswith("__"):
-                    found[each.attr].add(file)
+            of_trainer = isinstance(each, ast.Attribute) and _owner_name(each) in ("trainer", "_trainer")
+            if of_trainer and each.attr.startswith("_") and not each.attr.startswith("__"):
+                found[each.attr].add(file)
     return dict(found)
 
 

@@ -15,7 +15,7 @@ import pytest
 from oneloop import Trainer, TrainerCallback
 from oneloop.distributed.preemption import Preempted
 from oneloop.errors import NonFiniteError
-from tests.backends_support import available, same_bytes
+from tests.backends_support import available, same_bytes, tagged
 from tests.hub.stand_in import serving
 from tests.trainer.lifetimes import (
     AFTER,
@@ -240,10 +240,11 @@ def broken(build, moment):
     errors = {"signal": Preempted, "loss": NonFiniteError}
     way = ways[FAILED.index(moment)]
     trainer = build(Breaks, [At("on_step_end", 3, fail), At("on_step_end", 3, leave)], metrics=metrics)
-    trainer.breaks_in = way
+    trainer.breaks_in, handler = way, signal.getsignal(signal.SIGTERM)
     with pytest.raises(errors.get(way, Broken)):
         trainer.train()
     trainer.breaks_in = None
+    assert signal.getsignal(signal.SIGTERM) is handler
     return trainer
 
 
@@ -267,6 +268,30 @@ def test_a_train_after_one_that_failed_is_a_new_run(backend, build, plain, momen
     trainer.train()
     assert same_bytes(backend.weights(trainer.model), plain.weights)
     assert without_times(trainer.state.log_history) == without_times(plain.history)
+
+
+def test_a_run_that_failed_has_let_go_of_its_directory_and_its_model(backend, arguments, tmp_path):
+    """Another run may save there at once, and the noise of neftune is gone from the embedding."""
+    fails = At("on_step_end", 2, lambda: 1 / 0)
+    run = {"max_steps": 3, "save_strategy": "steps", "save_steps": 1, "neftune_noise_alpha": 50.0}
+    data, trainers = tagged([5, 4, 5, 3]), []
+    for callbacks in ([fails], []):
+        args = arguments(tmp_path / "shared", **run)
+        trainers.append(Trainer(backend.tagger(), args, train_dataset=data, callbacks=callbacks))
+    model, seen = trainers[0].model, []
+    trainers[0].add_callback(At("on_step_end", 1, lambda: seen.extend(losses())))
+    batch = {key: backend.tensor(np.stack([sample[key] for sample in data])) for key in data[0]}
+
+    def losses():
+        return [float(backend.numpy(trainers[0].compute_loss(model, dict(batch)))) for _ in range(2)]
+
+    with pytest.raises(ZeroDivisionError):
+        trainers[0].train()
+    assert seen[0] != seen[1], "there is noise while training"
+    after = losses()
+    assert after[0] == after[1]
+    assert trainers[1].train().global_step == 3
+    assert (tmp_path / "shared" / "checkpoint-3" / "manifest.json").is_file()
 
 
 def test_a_run_that_is_asked_everything_ends_with_the_same_bytes(backend, build, scene):

@@ -194,10 +194,11 @@ def test_evaluating_in_a_callback_leaves_the_training_alone(backend, initialised
     class Evaluates(TrainerCallback):
         busy = False
 
-    def evaluate(self, args, state, control, **kwargs):
+    def evaluate(self, args, state, control, model=None, **kwargs):
         if not self.busy:  # evaluate() logs as well
-            self.busy = True
+            self.busy, mode = True, model.training
             losses.append(trainer.evaluate()["eval_loss"])
+            assert model.training == mode or not trainer.is_in_train
             self.busy = False
 
     setattr(Evaluates, event, evaluate)
