@@ -23,7 +23,7 @@ def grouped(model, cls, rate=RATE):
 
 
 def by_hand(cls):
-    """A loop as Paddle's guides write it, over the samples in oneloop's order; the optimizer has the rates of LINEAR."""
+    """A loop as Paddle's guides write it, over the samples in oneloop's order, with the rates of LINEAR."""
     model, data = KIT.classifier(), rows(24)
     optimizer = grouped(model, cls)
     for step, rate in enumerate(LINEAR):
