@@ -9,7 +9,7 @@ RATE, LIMIT = 0.5, 0.25
 
 
 def summing(name):
-    """loss = 10 * sum((first + second) * mean(x)): each parameter has the gradient 10 * mean(x)."""
+    """loss = 10 * sum((first + second) * mean(x)): both parameters have the gradient 10 * mean(x)."""
     start = np.ones(FEATURES, np.float32)
     if name == "torch":
         import torch
