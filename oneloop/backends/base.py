@@ -524,3 +524,8 @@ MODULES: dict[str, type] = {
     "profiling": Profiling,
 }
 OPTIONAL = ("parallel", "export", "profiling")
+
+
+def names_of(protocol: type) -> list[str]:
+    """What a module has to have to be one of these."""
+    return [name for name in vars(protocol) if not name.startswith("_")]
