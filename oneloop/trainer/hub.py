@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,13 @@ class TrainerHub(TrainerParts):
             assert self._hub is not None
             delete = f"{replaced}/*" if replaced else None
             message = f"Training in progress, step {step}"
-            return self._hub.push(stage, message, delete=delete, after=self._note_push)
+            return self._hub.push(stage, message, delete=delete, after=partial(self._note_push, step))
         except Exception as error:  # no disk space for the copies, say
             logger.error("Step %d was NOT pushed: %s", step, self._hub.clean(str(error)) if self._hub else error)
             self._pushed_step = None
 
-    def _note_push(self, well: bool) -> None:
-        if not well:
+    def _note_push(self, step: int, well: bool) -> None:
+        if not well and self._pushed_step == step:
             self._pushed_step = None  # so that the end of training tries again
 
     def _finish_pushes(self) -> None:
@@ -116,10 +117,9 @@ class TrainerHub(TrainerParts):
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         self.create_model_card(**{"model_name": hub.repo_id.rpartition("/")[2], **kwargs})
         stage = uploads.snapshot(self.args.output_dir, _results(Path(self.args.output_dir)))
-        self._pushed_step = self.state.global_step
-        push = hub.push(
-            stage, commit_message or "End of training", revision=revision, token=token, after=self._note_push
-        )
+        step = self._pushed_step = self.state.global_step
+        after = partial(self._note_push, step)
+        push = hub.push(stage, commit_message or "End of training", revision=revision, token=token, after=after)
         if not blocking:
             return push
         hub.wait()
