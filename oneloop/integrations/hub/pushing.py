@@ -119,6 +119,9 @@ class HubPushes:
             trainer.init_hf_repo(token)
         hub = self.repository
         assert hub is not None
+        trainer.callback_handler.on_push_begin(args, trainer.state, trainer.control)
+        trainer.create_model_card(**{"model_name": hub.repo_id.rpartition("/")[2], **facts})
+        stage = uploads.snapshot(args.output_dir, _results(Path(args.output_dir)))
         step = self._pushed_step = trainer.state.global_step
         after = partial(self._note_push, step)
         push = hub.push(stage, commit_message or "End of training", revision=revision, token=token, after=after)
