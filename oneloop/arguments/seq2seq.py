@@ -23,21 +23,21 @@ def to_generation_config(name: str, value: Any) -> Any:
 
 @dataclass(repr=False)
 class Seq2SeqTrainingArguments(TrainingArguments):
-    """TrainingArguments, and how to generate while evaluating."""
+    """TrainingArguments, plus options for generation during evaluation."""
 
     sortish_sampler: bool = arg(False, "Training data sorted by length within shuffled chunks.")
     predict_with_generate: bool = arg(False, "Evaluate and predict with generate(), for metrics such as BLEU.")
     generation_max_length: int | None = arg(
-        None, "With predict_with_generate: the longest output.", low=1, shown="the model's"
+        None, "With predict_with_generate: maximum length of the output.", low=1, shown="from the model"
     )
     generation_num_beams: int | None = arg(
-        None, "With predict_with_generate: beams of the search.", low=1, shown="the model's"
+        None, "With predict_with_generate: number of beams.", low=1, shown="from the model"
     )
     generation_config: object | None = arg(
         None,
         "With predict_with_generate: a GenerationConfig, or a model's name or path to load it from.",
         convert=to_generation_config,
-        shown="the model's",
+        shown="from the model",
     )
 
     def check_together(self) -> None:
@@ -45,7 +45,7 @@ class Seq2SeqTrainingArguments(TrainingArguments):
         if self.sortish_sampler and self.train_sampling_strategy != "random":
             raise ArgumentError(
                 f"sortish_sampler=True and train_sampling_strategy='{self.train_sampling_strategy}' are two orders of "
-                "the same data; expected one. Leave the other out."
+                "the same data; expected one. Remove the other."
             )
 
 

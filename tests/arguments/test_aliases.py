@@ -120,7 +120,7 @@ def test_nothing_said_changes_nothing(name, value, target, stored):
     ids=lambda given: "-".join(given),
 )
 def test_two_spellings_with_different_values(given):
-    with pytest.raises(ArgumentError, match="two spellings of one argument") as caught:
+    with pytest.raises(ArgumentError, match="are aliases of one argument, but have different values") as caught:
         TrainingArguments("out", **given)
     for name in given:
         assert name in str(caught.value)

@@ -267,9 +267,9 @@ def test_a_run_that_is_told_to_leave_is_tried_again(searcher, tmp_path):
     [
         ({"learning_rte": 0.1}, "learning_rte.*did you mean 'learning_rate'"),
         ({"hidden_size": 4}, "hidden_size.*model_init takes the trial"),
-        ({"learning_rate": -1.0}, "learning_rate=-1.0 is not possible"),
-        ({"learning_rate": "fast"}, "learning_rate='fast' is not possible"),
-        ({"per_device_train_batch_size": 2, "per_gpu_train_batch_size": 4}, "two spellings"),
+        ({"learning_rate": -1.0}, "Invalid learning_rate=-1.0: expected"),
+        ({"learning_rate": "fast"}, "Invalid learning_rate='fast': expected a number"),
+        ({"per_device_train_batch_size": 2, "per_gpu_train_batch_size": 4}, "are aliases of one argument"),
         ({"output_dir": "x"}, "output_dir cannot be tried out"),
         ({"device": "cpu"}, "device cannot be tried out"),
         ({"sharding": "stage1"}, "sharding cannot be tried out"),
@@ -305,7 +305,7 @@ def test_values_for_the_model_are_left_to_model_init(backend, searcher):
         ({"hp_name": lambda trial: "../x"}, ArgumentError, "hp_name returned"),
         ({"backend": "wandb"}, RefusedError, "backend='wandb'.*'optuna' or 'ray'"),
         ({"backend": "sigopt"}, RefusedError, "SigOpt"),
-        ({"backend": "grid"}, ArgumentError, "'grid' is not a HPSearchBackend"),
+        ({"backend": "grid"}, ArgumentError, "'grid' is not a valid HPSearchBackend"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_begins(searcher, tmp_path, given, error, words):

@@ -104,7 +104,7 @@ def test_a_trial_that_never_began_is_stopped_at_once(worker, tmp_path):
 
 
 def test_an_error_in_a_worker_is_the_trials(worker):
-    with pytest.raises(ArgumentError, match="learning_rate=-1.0 is not possible"):
+    with pytest.raises(ArgumentError, match="Invalid learning_rate=-1.0: expected"):
         worker({"learning_rate": -1}).step()
 
 
