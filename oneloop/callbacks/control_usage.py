@@ -1,5 +1,5 @@
-"""Which callbacks may ask the Trainer for something: to stop, to save, to log. Several processes compare that after a
-step, and a callback that only looks on, as most do, should not cost a message."""
+"""Which callbacks may set flags of TrainerControl: to stop, save or log. Processes synchronize these flags after a
+step, and callbacks that only observe, as most do, should not cost a collective."""
 
 import dis
 import inspect
@@ -9,9 +9,9 @@ OWN = __name__.split(".")[0]
 
 
 def may_ask(callback: Any, events: tuple[str, ...]) -> bool:
-    """Whether any of its methods touches `control`, or a Trainer, which has one; so too when that cannot be read.
+    """Whether any method uses `control`, or a Trainer, which has one; True if the code cannot be inspected.
 
-    oneloop's own callbacks decide by what all processes know alike, so they ask for the same everywhere.
+    oneloop's own callbacks depend only on what is the same in all processes, so they set the same flags everywhere.
     """
     for cls in type(callback).__mro__:
         if cls.__module__.split(".")[0] == OWN or cls.__name__ == "TrainerCallback" or cls is object:
@@ -36,7 +36,7 @@ def _attributes(callback: Any) -> dict[str, Any]:
 
 
 def _control_of(function: Any, is_event: bool) -> set[str]:
-    """The names under which a function has the control: (self, args, state, control), or what collects them."""
+    """The names under which a function receives the control: (self, args, state, control), or *args and **kwargs."""
     names = {"control", "trainer", "_trainer", "callback_handler"}
     if is_event:
         code = function.__code__
@@ -48,7 +48,7 @@ def _control_of(function: Any, is_event: bool) -> set[str]:
 
 
 def _touches(code: Any, names: set[str]) -> bool:
-    """Whether code uses any of the names, other than to return it as it is."""
+    """Whether the code uses any of the names, other than to return it unchanged."""
     instructions = list(dis.get_instructions(code))
     for instruction, following in zip(instructions, [*instructions[1:], None]):
         value = instruction.argval
@@ -59,7 +59,7 @@ def _touches(code: Any, names: set[str]) -> bool:
 
 
 def _returns_another(code: Any, names: set[str]) -> bool:
-    """Whether an event may return a control other than the one that it was given."""
+    """Whether an event may return another control than the one passed to it."""
     instructions = list(dis.get_instructions(code))
     for before, instruction in zip([None, *instructions], instructions):
         if instruction.opname == "RETURN_CONST" and instruction.argval is not None:

@@ -215,7 +215,7 @@ def test_removing_the_flow_leaves_the_run_to_the_user(backend, arguments):
 
 @pytest.mark.parametrize("callback", [3, "text", object])
 def test_what_is_not_a_callback(backend, arguments, callback):
-    with pytest.raises(ArgumentError, match="without any event"):
+    with pytest.raises(ArgumentError, match="it defines no event"):
         Trainer(backend.classifier(), arguments(), callbacks=[callback])
 
 

@@ -34,7 +34,7 @@ def test_a_json_file_and_a_command_line_that_beats_it(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "the first word has to be a JSON file"),
+        ([], "the first argument must be a JSON file"),
         (["settings.json", "--widht", "3"], "did you mean --width?"),
         (["wrong.json"], "unknown key 'widht'"),
         (["settings.json", "--width", "x"], "width"),
