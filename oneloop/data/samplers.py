@@ -1,4 +1,4 @@
-"""Samplers over single indices: what `_get_train_sampler` returns, and what users put in its place."""
+"""Samplers of single indices: what `_get_train_sampler` returns, and what users may return instead."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -13,7 +13,7 @@ from .worker_seeding import Indices
 
 
 class IndexSampler:
-    """Sample indices in an order, epoch by epoch; fits where a framework's loader takes a sampler."""
+    """Yields the sample indices of an order, epoch by epoch; usable as a sampler of a framework's loader."""
 
     def __init__(self, orders: Callable[[int], Order]) -> None:
         self.orders = orders
@@ -32,14 +32,14 @@ class IndexSampler:
 
 
 class UserBatches:
-    """Batches in an order that a user's sampler gives: its own, so that a resume walks through it again."""
+    """Batches from a user's sampler. Its order is not computed, so a resume iterates over it again."""
 
     batch_size: int
-    world = 1  # processes that a batch of the sampler is dealt out to
+    world = 1  # processes that each batch of the sampler is split across
 
     def __init__(self, sampler: Any, placed: bool, processes: ProcessGroup) -> None:
         self.sampler = sampler
-        self.placed = placed  # batches tell their place, for workers that seed by it
+        self.placed = placed  # batches carry their position, for workers that seed by it
         self.processes = processes
         self.epoch = 0
 
@@ -49,7 +49,7 @@ class UserBatches:
             self.sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Not a generator itself: the epoch is that of the moment of iter(), not of the first next().
+        # Not a generator itself: the epoch is read at iter(), not at the first next().
         batches = self._batches()
         if not self.placed:
             return batches
@@ -63,8 +63,8 @@ class UserBatches:
 class SamplerBatches(UserBatches):
     """Batches of a sampler of single indices.
 
-    With several processes the order is that of the main one, and dealt out as BatchSampler does it; a sampler that
-    deals out its samples itself (it has `num_replicas`) is taken as it is.
+    With several processes, the order is broadcast from the main process and split as in BatchSampler; a sampler that
+    shards its samples itself (it has `num_replicas`) is used unchanged.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SamplerBatches(UserBatches):
             yield [int(i) for i in batch]
 
     def _dealt(self) -> Iterator[list[int]]:
-        """The whole order from the main process: samplers draw it from streams that differ between processes."""
+        """Broadcasts the order from the main process, since samplers draw from RNGs that differ between processes."""
         order = self.processes.broadcast_object(
             np.fromiter(iter(self.sampler), np.int64) if self.processes.is_main else None
         )
@@ -107,7 +107,7 @@ class SamplerBatches(UserBatches):
 
 
 def makes_batches(sampler: Any) -> bool:
-    """A batch sampler of torch or Paddle, found without importing either: PaddleNLP's overrides return one."""
+    """Whether this is a batch sampler of torch or Paddle (PaddleNLP's overrides return one); imports neither."""
     return any(
         base.__name__ == "BatchSampler" and base.__module__.partition(".")[0] in ("paddle", "torch")
         for base in type(sampler).__mro__
@@ -115,13 +115,13 @@ def makes_batches(sampler: Any) -> bool:
 
 
 class GivenBatches(UserBatches):
-    """The batches of a batch sampler, as they are."""
+    """The batches of a user's batch sampler, unchanged."""
 
     def __init__(self, sampler: Any, placed: bool = False, processes: ProcessGroup = SINGLE_PROCESS) -> None:
         if processes.size > 1 and not (hasattr(sampler, "nranks") or hasattr(sampler, "num_replicas")):
             raise DataError(
-                f"a {type(sampler).__name__} gives the same batches to each of the {processes.size} processes. Return "
-                "a sampler of single indices, which is dealt out, or a DistributedBatchSampler."
+                f"{type(sampler).__name__} yields the same batches on each of the {processes.size} processes. Return a "
+                "sampler of single indices, which is sharded automatically, or a DistributedBatchSampler."
             )
         super().__init__(sampler, placed, processes)
         self.batch_size = int(getattr(sampler, "batch_size", None) or 1)

@@ -363,7 +363,7 @@ def test_measuring_shows_its_progress(capsys):
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        (iter([{"input_ids": [1]}]), "streams its samples"),
+        (iter([{"input_ids": [1]}]), "is an iterable dataset"),
         ([{"text": "a"}], "neither 'length' nor 'input_ids' in sample 0.*'text'.*length_column_name"),
         ([{"input_ids": [1]}, (1, 2)], "sample 1, a tuple with no keys"),
         ([{"input_ids": 3}], "sample 0 has a int in 'input_ids'"),

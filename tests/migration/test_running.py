@@ -110,7 +110,7 @@ def test_a_library_that_is_not_installed(tmp_path):
     done = run(tmp_path, "-c", hide)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("do_compress=True is refused: compression (pruning, quantisation")
+    assert lines[0].startswith("do_compress=True is not supported: model compression (pruning, quantization")
     assert lines[1].startswith("Evaluator is refused under oneloop: it has a loop of its own")
     assert lines[2].endswith("MindNLP's first Trainer; use load_best_model_at_end.")
     assert lines[3].startswith("parser: Evaluator is refused")
