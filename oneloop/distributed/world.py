@@ -1,4 +1,4 @@
-"""Which process this is, read from the launcher's variables."""
+"""The rank and size of this process's run, from the launcher's environment variables."""
 
 import os
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class World:
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
-    launcher: str | None = None  # the framework whose launcher started us: torch, paddle or mindspore
+    launcher: str | None = None  # the framework whose launcher started this process: torch, paddle or mindspore
 
     @property
     def is_main(self) -> bool:
@@ -29,7 +29,7 @@ def _number(name: str, default: int) -> int:
 
 
 def world() -> World:
-    """torchrun, paddle.distributed.launch and msrun each leave their own variables behind."""
+    """Read the variables of torchrun, paddle.distributed.launch or msrun."""
     if "PADDLE_TRAINER_ID" in os.environ:
         size = _number("PADDLE_TRAINERS_NUM", 1)
         return World(
@@ -40,7 +40,7 @@ def world() -> World:
             launcher="paddle",
         )
     if os.environ.get("MS_ROLE") == "MS_SCHED":
-        # msrun starts the script once more, as the workers' switchboard: it is none of them, and ends in join().
+        # msrun also starts the script as the scheduler: it is not a worker, and ends in join().
         size = max(2, _number("MS_WORKER_NUM", 1))
         return World(rank=size, size=size, local_rank=size, local_size=size, launcher="mindspore")
     if os.environ.get("MS_ROLE") == "MS_WORKER":
