@@ -1,4 +1,4 @@
-"""Several runs on one page: their curves over each other, how they ended, and in what their arguments differ."""
+"""Several runs on one page: their curves in the same charts, their final status, and how their arguments differ."""
 
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,35 +18,35 @@ from .downsample import thin
 from .history import TIMES
 from .log_reader import Directory, find_runs
 
-PARSED = 256 << 20  # bytes of logs that are read line by line, all runs together
-LEAST = 1 << 20  # of each run
-POINTS = 500_000  # on the page, all runs and figures together
+PARSED = 256 << 20  # bytes of logs that are parsed completely, for all runs together
+LEAST = 1 << 20  # per run
+POINTS = 500_000  # on the page, for all runs and metrics together
 MOST, FEWEST = 2000, 24  # points of one curve
-TOGETHER = 512 << 20  # bytes of logs above which several processes read them
+TOGETHER = 512 << 20  # bytes of logs above which they are read by several processes
 ABSENT = summary.text(None)
 
 
 def find(folders: Sequence[str | Path]) -> list[Path]:
-    """The runs in these directories; an error for one that holds none."""
+    """The runs in these directories; raises DataError if one contains none."""
     found: list[Path] = []
     for folder in map(Path, folders):
         runs = find_runs(folder)
         if not runs:
             raise DataError(
-                f"{folder} holds no run. Name the output_dir of a run, or a directory with several of them."
+                f"{folder} contains no run. Pass the output_dir of a run, or a directory with several of them."
             )
         found += [run for run in runs if run not in found]
     return found
 
 
 def page(folders: Sequence[Path], title: str | None = None) -> dict[str, Any]:
-    """The page of several runs. Its size does not grow with the length of the runs, and hardly with their number."""
+    """The page of several runs. Its size does not depend on the length of the runs, and hardly on their number."""
     runs = _read_all(folders)
     return {"title": title or f"{len(runs)} runs"} | assemble(runs)
 
 
 def assemble(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The page from what was read of each run."""
+    """Build the page from the data of each run."""
     shared = common(runs)
     limit, names = limit_of(runs), shared["differing"]
     packed = [in_table(run, names) | packed_points(run["curves"], run["clock"], limit) for run in runs]
@@ -54,16 +54,16 @@ def assemble(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def limit_of(runs: list[dict[str, Any]], count: int | None = None) -> int:
-    """The points of one curve, when so many runs are on a page, or will be when all were read."""
+    """The points per curve for this many runs on a page."""
     curves = sum(len(run["ranges"]) for run in runs) * (count or len(runs)) // max(1, len(runs))
     return max(FEWEST, min(MOST, POINTS // max(1, curves)))
 
 
 def common(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the page says of all runs together."""
+    """The part of the page that is common to all runs."""
     every = page_data.together(run["ranges"] for run in runs)
     charts = []
-    for chart in page_data.charts(every):  # one figure a chart, with a line for each run
+    for chart in page_data.charts(every):  # one metric per chart, with a line for each run
         shared = len(chart["keys"]) > 1 or chart["keys"][0][0].startswith("eval_")
         for key, _ in chart["keys"]:
             title = page_data.title_of(key) if shared else chart["title"]
@@ -88,7 +88,7 @@ def differing(runs: list[dict[str, str]]) -> list[str]:
 
 
 def summarise(folder: Path, name: str, budget: int, limit: int) -> dict[str, Any]:
-    """What the page needs of one run, small enough to hand between processes."""
+    """The data of one run for the page, small enough to send between processes."""
     directory = Directory(folder)
     directory.look(budget)
     return read(directory, name, limit)
@@ -99,7 +99,7 @@ def read(directory: Directory, name: str, limit: int = MOST) -> dict[str, Any]:
 
 
 def told(directory: Directory, name: str) -> dict[str, Any]:
-    """What is known of a run beside its points; cheap enough to be asked for every second."""
+    """The data of a run other than its points; cheap enough to compute every second."""
     series = directory.points.series
     return {
         "name": name,
@@ -155,7 +155,7 @@ def packed_points(
 
 
 def _read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Every run, by several processes where there is much to read."""
+    """Read every run, with several processes if there is much to read."""
     listed = list(folders)
     budget = max(LEAST, PARSED // max(1, len(listed)))
     limit = max(FEWEST, min(MOST, POINTS // max(1, len(listed))))
@@ -166,4 +166,4 @@ def _read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
         return [summarise(*job) for job in jobs]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         found = pool.map(summarise, *zip(*jobs), chunksize=4)
-        return list(tqdm(found, total=len(jobs), desc="reading logs", unit="log", disable=None))  # on a terminal
+        return list(tqdm(found, total=len(jobs), desc="reading logs", unit="log", disable=None))  # only in a terminal

@@ -47,7 +47,7 @@ def test_facts_stand_in_tables(see, report):
     }
     for word in ("preempted", "SIGTERM", "resumed", "not finite", "[11, 78, 34]", "No space left", "0.41 s"):
         assert word in text["events"]
-    assert "ended without a word" in text["events"] and "passed over checkpoint-2250: torn" in text["events"]
+    assert "ended unexpectedly" in text["events"] and "skipped checkpoint-2250: torn" in text["events"]
     assert "damaged" in text["checkpoints"] and "has 7 bytes instead of 2000" in text["checkpoints"]
     assert "best" in text["checkpoints"] and "latest" in text["checkpoints"]
     assert "learning_rate\t0.0003\t5e-05" in text["arguments"] and "adam_beta1" not in text["arguments"]

@@ -157,7 +157,7 @@ def test_a_run_that_branched_off_has_the_curve_before_the_branch(tmp_path):
     found = directory(tmp_path)
     steps, values = found.curves(1000)["loss"]
     assert steps.tolist() == list(range(10, 101, 10)) and (values[6:] == 7).all() and (values[:6] < 7).all()
-    assert [e["title"] for e in summary.events(found)] == ["started", "ended without a word", "branched off"]
+    assert [e["title"] for e in summary.events(found)] == ["started", "ended unexpectedly", "branched off"]
 
 
 def test_pauses_are_not_training(tmp_path):
@@ -199,7 +199,7 @@ def test_whether_a_run_is_running_is_told_by_its_last_word(tmp_path):
     found = directory(running)
     heard = found.points.recent[-1]["time"]
     assert summary.status(found, heard + 5) == "running" and summary.status(found, heard + 5000) == "silent"
-    assert "to go" in {row[0]: row[2] for row in summary.summary(found, heard + 5)}["time trained"]
+    assert "remaining" in {row[0]: row[2] for row in summary.summary(found, heard + 5)}["training time"]
     for last, word in (("preempted", "preempted"), ("failed", "failed")):
         write_lines(running / "run.jsonl", [event(last, 100, 60)])
         assert summary.status(directory(running), heard) == word
@@ -216,7 +216,7 @@ def test_runs_are_found_below_a_directory_and_a_directory_without_one_is_named(t
     (tmp_path / "empty").mkdir()
     assert [path.relative_to(tmp_path).as_posix() for path in find_runs(tmp_path)] == ["a/deep", "b"]
     assert find_runs(tmp_path / "b") == [tmp_path / "b"]
-    with pytest.raises(DataError, match="empty holds no run"):
+    with pytest.raises(DataError, match="empty contains no run"):
         comparison.find([tmp_path, tmp_path / "empty"])
 
 
@@ -238,7 +238,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(tmp_path):
     (tmp_path / "bad" / "trainer_state.json").write_text('{"log_history": [')
     data = comparison.page(comparison.find([tmp_path]))
     assert [(run["name"], run["status"]) for run in data["runs"]] == [("bad", "unknown"), ("good", "finished")]
-    with pytest.raises(DataError, match="is not the state of a run"):
+    with pytest.raises(DataError, match="is not a trainer state"):
         write_page(tmp_path / "bad")
 
 

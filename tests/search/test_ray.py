@@ -130,7 +130,7 @@ class Unpicklable(list):
 
 def test_what_cannot_be_sent_to_workers_is_named(searcher):
     with pytest.raises(
-        ArgumentError, match="train_dataset, a Unpicklable, cannot be sent to Ray's workers .TypeError: an open file"
+        ArgumentError, match="train_dataset .Unpicklable. cannot be sent to Ray's workers .TypeError: an open file"
     ):
         searcher(data=Unpicklable(rows(8))).hyperparameter_search(space, n_trials=1, backend="ray")
 
@@ -138,10 +138,10 @@ def test_what_cannot_be_sent_to_workers_is_named(searcher):
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({"direction": ["minimize", "maximize"]}, RefusedError, "one figure.*backend='optuna'"),
+        ({"direction": ["minimize", "maximize"]}, RefusedError, "a single objective.*backend='optuna'"),
         ({"keep_checkpoints_num": 1}, RefusedError, "keep_checkpoints_num.*save_total_limit"),
-        ({"samplers": 1}, ArgumentError, "takes no samplers for Ray Tune.*scheduler"),
-        ({"n_trials": None}, ArgumentError, "n_trials=None has no end here.*time_budget_s"),
+        ({"samplers": 1}, ArgumentError, "has no option samplers for Ray Tune.*scheduler"),
+        ({"n_trials": None}, ArgumentError, "n_trials=None would never end.*time_budget_s"),
         ({"scheduler": "pbt"}, RefusedError, "scheduler=pbt.*ASHAScheduler"),
         ({"hp_space": lambda trial: {"learning_rte": 1}}, ArgumentError, "did you mean 'learning_rate'"),
     ],

@@ -8,7 +8,7 @@ from .base import Writer, log_directory, remembered, tag
 
 
 class TensorBoardCallback(Writer):
-    """Scalars and texts in the directory of args.logging_dir. A SummaryWriter of your own can be given."""
+    """Scalars and texts in args.logging_dir. You can pass your own SummaryWriter."""
 
     name = "tensorboard"
 
@@ -29,7 +29,7 @@ class TensorBoardCallback(Writer):
         self._writer = self.package("tensorboard.summary.writer.event_file_writer").EventFileWriter(directory)
         self.run = {"directory": remembered(args, directory)}
         if self.resumed_step:
-            # Tells readers to drop what the run had written after the checkpoint.
+            # Tells readers to drop what was written after the checkpoint.
             start = self._proto.SessionLog(status=self._proto.SessionLog.START)
             self._writer.add_event(self._proto.Event(wall_time=time.time(), step=self.resumed_step, session_log=start))
 

@@ -40,8 +40,8 @@ class Page {
   }
 
   nothing() {
-    if (this.data.reading) return "The curves come when the first log has been read.";
-    return this.data.live ? "Nothing has been logged yet. The curves come with the first lines." : "Nothing was logged.";
+    if (this.data.reading) return "Curves appear when the first log has been read.";
+    return this.data.live ? "Nothing has been logged yet. Curves appear with the first log." : "Nothing was logged.";
   }
 
   marks() {

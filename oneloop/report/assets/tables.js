@@ -77,7 +77,7 @@ function drawNotes(d, many) {
   const those = (count) => (many ? `The log${count > 1 ? "s" : ""} of ${count.toLocaleString("en")} run${count > 1 ? "s" : ""}` : "The log");
   if (d.reading) found.push(`${those(d.reading)} ${d.reading > 1 ? "are" : "is"} still being read.`);
   const partly = Number(d.partly);
-  if (partly) found.push(`${those(partly)} ${partly > 1 ? "were" : "was"} read in part: evenly spaced stretches, every evaluation, and each spike and NaN of the loss.`);
+  if (partly) found.push(`${those(partly)} ${partly > 1 ? "were" : "was"} read in part: evenly spaced sections, every evaluation, and all loss spikes and NaNs.`);
   const place = document.getElementById("notes");
   place.hidden = !found.length;
   place.textContent = found.join(" ");
