@@ -1,4 +1,4 @@
-"""Methods that PaddleNLP's Trainer has and others have not."""
+"""Methods that only PaddleNLP's Trainer has."""
 
 from typing import Any, NoReturn
 
@@ -8,15 +8,15 @@ from . import mode
 
 
 class TrainerPaddleNLP(TrainerParts):
-    """Thin: each leads to what does the work here."""
+    """Thin wrappers around oneloop's methods."""
 
     @property
     def _as_paddlenlp(self) -> bool:
-        """A script for PaddleNLP, with a model of Paddle: where libraries differ, its way is kept."""
+        """Whether this is a PaddleNLP script with a Paddle model: where libraries differ, follow PaddleNLP."""
         return self.backend.NAME == "paddle" and mode.follows("paddlenlp")
 
     def export_model(self, input_spec: Any = None, load_best_model: bool = False, output_dir: Any = None) -> list[str]:
-        """export() with PaddleNLP's arguments; load_best_model takes the weights of the best checkpoint first."""
+        """export() with PaddleNLP's arguments; load_best_model first loads the weights of the best checkpoint."""
         if load_best_model and self.state.best_model_checkpoint is not None:
             self._load_best_model()
         return self.export(output_dir, input_spec)
@@ -26,12 +26,12 @@ class TrainerPaddleNLP(TrainerParts):
 
     def set_optimizer_grouped_parameters(self, optimizer_grouped_parameters: Any = None) -> NoReturn:
         raise RefusedError(
-            "set_optimizer_grouped_parameters is PaddleNLP's: build the optimizer with your groups and pass it as "
-            "optimizers=(optimizer, None), or override create_optimizer."
+            "set_optimizer_grouped_parameters is not supported: create the optimizer with your parameter groups and "
+            "pass it as optimizers=(optimizer, None), or override create_optimizer. PaddleNLP has this method."
         )
 
     def compress(self, custom_evaluate: Any = None) -> NoReturn:
         raise RefusedError(
-            "compress (pruning and quantisation with PaddleSlim) is not part of oneloop: train here, then compress "
-            "the saved model with PaddleNLP itself."
+            "compress (pruning and quantization with PaddleSlim) is not part of oneloop: train here, then compress the "
+            "saved model with PaddleNLP."
         )

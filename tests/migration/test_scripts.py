@@ -34,7 +34,7 @@ def results(outcomes, place):
     def read(name):
         assert outcomes[name]["code"] == 0, outcomes[name]["stderr"][-4000:]
         folder = place / "out" / ("classification" if name == "resumed" else name)
-        assert "built no Trainer" not in outcomes[name]["stderr"]
+        assert "created no Trainer" not in outcomes[name]["stderr"]
         check_oneloop(folder)
         return folder, json.loads((folder / "all_results.json").read_text())
 
