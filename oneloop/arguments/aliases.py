@@ -197,35 +197,35 @@ def resolve(cls: Any, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
     dropped = aliases.keys() | (fixed.SETTLED.keys() - stored)
     result = {name: value for name, value in given.items() if name not in dropped}
-    said = {name: name for name, value in result.items() if value is not None}
+    chosen = {name: name for name, value in result.items() if value is not None}
     used = [aliases[name] for name, value in given.items() if name in aliases and value not in (None, "", [], ())]
     if used and stored <= given.keys():
         # dataclasses.replace() passes every stored value as well as the changes: there the alias is the change.
-        said = {}
+        chosen = {}
     # Aliases that merge are applied last, and a False after whatever it may contradict.
     for alias in sorted(used, key=lambda alias: (alias.merges, given[alias.name] is False)):
-        _apply(cls, alias, given, result, said)
-    return result, said
+        _apply(cls, alias, given, result, chosen)
+    return result, chosen
 
 
-def _apply(cls: Any, alias: Alias, given: dict[str, Any], result: dict[str, Any], said: dict[str, str]) -> None:
-    """Write one alias into the result, unless it contradicts the value that `said` records for the target."""
+def _apply(cls: Any, alias: Alias, given: dict[str, Any], result: dict[str, Any], chosen: dict[str, str]) -> None:
+    """Write one alias into the result, unless it contradicts the value that `chosen` records for the target."""
     value, target = given[alias.name], alias.target
     hint, rules = declared(cls)[target]
     current = result.get(target, UNSET)
     if current is not UNSET and current is not None:
-        current = values.convert(said.get(target, target), current, hint, rules)
+        current = values.convert(chosen.get(target, target), current, hint, rules)
     written = alias.write(value, current)
     if written is UNSET:
         return
     written = values.convert(alias.name, written, hint, rules)
-    if target in said:
+    if target in chosen:
         before = alias.read(current)
         differs = before not in (alias.default, alias.read(written)) if alias.merges else written != current
         if differs:
-            raise _conflict(said[target], given[said[target]], alias.name, value)
+            raise _conflict(chosen[target], given[chosen[target]], alias.name, value)
     result[target] = written
-    said.setdefault(target, alias.name)
+    chosen.setdefault(target, alias.name)
 
 
 class ArgumentsMeta(type):
@@ -239,9 +239,9 @@ class ArgumentsMeta(type):
             )
         if args and "output_dir" in kwargs:
             raise ArgumentError(f"output_dir is given twice: {args[0]!r} and {kwargs['output_dir']!r}; pass it once.")
-        result, said = resolve(cls, kwargs)
+        result, chosen = resolve(cls, kwargs)
         made = super().__call__(*args, **result)
-        made.__dict__["_said"] = {target: name for target, name in said.items() if name != target}
+        made.__dict__["_said"] = {target: name for target, name in chosen.items() if name != target}
         if "_filled" not in made.__dict__:
             made.validate()  # for a subclass whose __post_init__ does not call super().__post_init__()
         return made

@@ -31,14 +31,14 @@ class Groups(Processes, Saving, Logging, Evaluation, Precision, Optimization, Da
     def check_together(self) -> None:
         """Defaults and checks that depend on more than one group."""
         self.fill_logging_dir(self.output_dir or "")
-        self._settle_evaluation()
+        self._resolve_evaluation()
         if self.push_to_hub or (self.hub_model_id or "").endswith("/"):
             name = os.path.basename(os.path.abspath(self.output_dir or ""))
             self.fill("hub_model_id", name)
             if self.hub_model_id and self.hub_model_id.endswith("/"):
                 self.hub_model_id += name
 
-    def _settle_evaluation(self) -> None:
+    def _resolve_evaluation(self) -> None:
         if self.eval_strategy != "no":
             self.do_eval = True
         if self.eval_strategy == "steps":

@@ -141,14 +141,14 @@ class Shell(ModuleType):
             return getattr(real, name)
         if name in self._plan.missing.split():
             return _missing(name)
-        more = "" if real is not None else f"; {_instead(self.__name__)}"
+        more = "" if real is not None else f"; {_install_hint(self.__name__)}"
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{more}")
 
     def __dir__(self) -> list[str]:
         return sorted({*vars(self), *self._plan.names.split(), *dir(self._real)})
 
 
-def _instead(module: str) -> str:
+def _install_hint(module: str) -> str:
     root = module.partition(".")[0]
     return (
         f"{TITLES[root]} is not installed or has no such module, and oneloop only replaces its Trainer: "
@@ -254,7 +254,7 @@ class Finder(importlib.abc.MetaPathFinder):
         root = fullname.partition(".")[0]
         if plan is None:
             if root in self.absent:
-                raise ModuleNotFoundError(f"No module named {fullname!r}: {_instead(fullname)}", name=fullname)
+                raise ModuleNotFoundError(f"No module named {fullname!r}: {_install_hint(fullname)}", name=fullname)
             return None
         real = _find(fullname, path, self)
         if real is None and not plan.names and not plan.refused and root not in self.absent:

@@ -42,7 +42,7 @@ def run(script: str, arguments: Sequence[str], library: str | None = None) -> in
         _show(error)
         return 1
     except KeyboardInterrupt as error:
-        raise error.with_traceback(_without_us(error.__traceback__)) from error.__cause__
+        raise error.with_traceback(_script_traceback(error.__traceback__)) from error.__cause__
     _tell_if_bypassed(script, chosen)
     return 0
 
@@ -59,7 +59,7 @@ def _main_module(path: str) -> ModuleType:
     return main
 
 
-def _without_us(trace: TracebackType | None) -> TracebackType | None:
+def _script_traceback(trace: TracebackType | None) -> TracebackType | None:
     """The part of a traceback that starts in the script; all of it if the script did not start (a syntax error)."""
     here = os.path.abspath(__file__)
     while trace is not None and os.path.abspath(trace.tb_frame.f_code.co_filename) == here:
@@ -68,7 +68,7 @@ def _without_us(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _show(error: Exception) -> None:
-    trace: Any = _without_us(error.__traceback__)
+    trace: Any = _script_traceback(error.__traceback__)
     sys.excepthook(type(error), error.with_traceback(trace), trace)
 
 

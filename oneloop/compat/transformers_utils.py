@@ -116,11 +116,11 @@ def compare_trainer_and_checkpoint_args(training_args: Any, trainer_state: Any) 
     stored = getattr(trainer_state, "train_batch_size", None)
     stored = None if stored is None else stored // max(1, training_args.n_gpu)
     pairs["per_device_train_batch_size"] = (training_args.per_device_train_batch_size, stored)
-    told = [
+    differences = [
         f"{n}: now {now}, then {then}" for n, (now, then) in pairs.items() if None not in (now, then) and now != then
     ]
-    if told:
-        logger.warning("The arguments differ from those of the checkpoint: %s.", "; ".join(told))
+    if differences:
+        logger.warning("The arguments differ from those of the checkpoint: %s.", "; ".join(differences))
 
 
 def align_special_tokens(model: Any, processing_class: Any) -> None:

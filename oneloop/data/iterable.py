@@ -87,11 +87,11 @@ class Source:
                 return
             if number % part[1] == part[0]:
                 # The collator draws between two batches: give it its own seed, so that the source's RNG is unaffected.
-                walk = random.getstate(), np.random.get_state(), streams[0]()
+                source_state = random.getstate(), np.random.get_state(), streams[0]()
                 own = key_of(seed, number) >> 1
                 worker_seeding.seed_streams(framework, own)
                 worker_seeding.current = (own,)
                 yield from batch
-                random.setstate(walk[0])
-                np.random.set_state(walk[1])
-                streams[1](walk[2])
+                random.setstate(source_state[0])
+                np.random.set_state(source_state[1])
+                streams[1](source_state[2])

@@ -15,7 +15,7 @@ from .. import randomness
 from .feistel import key_of
 from .worker_seeding import seed_streams
 
-_WALK = -106  # separates the seed of the source's RNG from all others
+_SOURCE_SEED = -106  # separates the seed of the source's RNG from all others
 DEALT = "dealt"  # marks the state of a source that was sharded
 
 
@@ -58,7 +58,7 @@ class ProcessShard:
         walk, self._walk = self._walk, None
         own = randomness.get_state(backend)
         if walk is None:
-            seed_streams(self.backend_name, key_of(self.seed, self.epoch, _WALK) >> 1)
+            seed_streams(self.backend_name, key_of(self.seed, self.epoch, _SOURCE_SEED) >> 1)
         else:
             randomness.set_state(backend, walk)
         samples = iter(self.source)

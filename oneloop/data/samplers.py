@@ -86,7 +86,7 @@ class SamplerBatches(UserBatches):
 
     def _batches(self) -> Iterator[list[int]]:
         if self.world > 1:
-            yield from self._dealt()
+            yield from self._split()
             return
         samples = iter(self.sampler)
         while batch := list(islice(samples, self.batch_size)):
@@ -94,7 +94,7 @@ class SamplerBatches(UserBatches):
                 return
             yield [int(i) for i in batch]
 
-    def _dealt(self) -> Iterator[list[int]]:
+    def _split(self) -> Iterator[list[int]]:
         """Broadcasts the order from the main process, since samplers draw from RNGs that differ between processes."""
         order = self.processes.broadcast_object(
             np.fromiter(iter(self.sampler), np.int64) if self.processes.is_main else None

@@ -59,12 +59,12 @@ class ProcessGroup:
                 result = function()
             except BaseException as raised:
                 error = raised
-        told = self.broadcast_object((result, None if error is None else f"{type(error).__name__}: {error}"))
+        sent = self.broadcast_object((result, None if error is None else f"{type(error).__name__}: {error}"))
         if error is not None:
             raise error
-        if told[1] is not None:
-            raise ProcessLostError(f"process 0 failed in {what}, so this process stops too. Its error: {told[1]}")
-        return told[0]
+        if sent[1] is not None:
+            raise ProcessLostError(f"process 0 failed in {what}, so this process stops too. Its error: {sent[1]}")
+        return sent[0]
 
     def explain_lost_peer(self, error: BaseException) -> ProcessLostError | None:
         """The error to raise if another process was lost; None if the error comes from this process."""

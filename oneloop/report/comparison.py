@@ -14,7 +14,7 @@ from ..arguments.evaluation import higher_is_better
 from ..errors import DataError
 from ..integrations.writers.json_log import NAME as LOG
 from . import page_data, summary
-from .downsample import thin
+from .downsample import downsample
 from .history import TIMES
 from .log_reader import Directory, find_runs
 
@@ -22,7 +22,7 @@ PARSED = 256 << 20  # bytes of logs that are parsed completely, for all runs tog
 LEAST = 1 << 20  # per run
 POINTS = 500_000  # on the page, for all runs and metrics together
 MOST, FEWEST = 2000, 24  # points of one curve
-TOGETHER = 512 << 20  # bytes of logs above which they are read by several processes
+PARALLEL_BYTES = 512 << 20  # bytes of logs above which they are read by several processes
 ABSENT = summary.text(None)
 
 
@@ -49,7 +49,7 @@ def assemble(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Build the page from the data of each run."""
     shared = common(runs)
     limit, names = limit_of(runs), shared["differing"]
-    packed = [in_table(run, names) | packed_points(run["curves"], run["clock"], limit) for run in runs]
+    packed = [table_row(run, names) | packed_points(run["curves"], run["clock"], limit) for run in runs]
     return {"kind": "compare", "runs": packed} | shared
 
 
@@ -61,7 +61,7 @@ def limit_of(runs: list[dict[str, Any]], count: int | None = None) -> int:
 
 def common(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The part of the page that is common to all runs."""
-    every = page_data.together(run["ranges"] for run in runs)
+    every = page_data.merge_ranges(run["ranges"] for run in runs)
     charts = []
     for chart in page_data.charts(every):  # one metric per chart, with a line for each run
         shared = len(chart["keys"]) > 1 or chart["keys"][0][0].startswith("eval_")
@@ -95,10 +95,10 @@ def summarise(folder: Path, name: str, budget: int, limit: int) -> dict[str, Any
 
 
 def read(directory: Directory, name: str, limit: int = MOST) -> dict[str, Any]:
-    return told(directory, name) | {"curves": curves(directory, limit), "clock": directory.clock(64)}
+    return run_data(directory, name) | {"curves": curves(directory, limit), "clock": directory.clock(64)}
 
 
-def told(directory: Directory, name: str) -> dict[str, Any]:
+def run_data(directory: Directory, name: str) -> dict[str, Any]:
     """The data of a run other than its points; cheap enough to compute every second."""
     series = directory.points.series
     return {
@@ -121,7 +121,7 @@ def curves(directory: Directory, limit: int) -> dict[str, tuple[np.ndarray, np.n
     return {key: points for key, points in directory.curves(limit).items() if page_data.is_curve(key)}
 
 
-def in_table(run: dict[str, Any], names: list[str]) -> dict[str, Any]:
+def table_row(run: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """A run's row in the table of the page."""
     values = [run["arguments"].get(name, ABSENT) for name in names]
     return {
@@ -147,7 +147,7 @@ def in_table(run: dict[str, Any], names: list[str]) -> dict[str, Any]:
 def packed_points(
     found: dict[str, tuple[np.ndarray, np.ndarray]], clock: tuple[np.ndarray, np.ndarray], limit: int
 ) -> dict[str, Any]:
-    thinned = {key: thin(steps, values, limit) for key, (steps, values) in found.items()}
+    thinned = {key: downsample(steps, values, limit) for key, (steps, values) in found.items()}
     return {
         "points": {key: page_data.pack(*points) for key, points in thinned.items()},
         "clock": page_data.pack(*clock),
@@ -162,7 +162,7 @@ def _read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
     jobs = [(folder, name, budget, limit) for folder, name in zip(listed, page_data.names_of(listed))]
     size = sum((folder / LOG).stat().st_size for folder in listed if (folder / LOG).is_file())
     workers = min(len(jobs), cpu_count() or 1)
-    if size < TOGETHER or workers < 2:
+    if size < PARALLEL_BYTES or workers < 2:
         return [summarise(*job) for job in jobs]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         found = pool.map(summarise, *zip(*jobs), chunksize=4)

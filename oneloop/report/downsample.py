@@ -5,7 +5,7 @@ from array import array
 import numpy as np
 
 
-def thin(steps: np.ndarray, values: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+def downsample(steps: np.ndarray, values: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
     """At most `limit` (at least 8) of the points, in order.
 
     The steps are split into intervals of equal length. Each keeps its lowest and highest point, and one that is not
@@ -75,4 +75,4 @@ class Series:
             steps, values = steps[order], values[order]
         if upto is not None:
             steps, values = steps[steps <= upto], values[steps <= upto]
-        return thin(steps, values, limit or self._limit)
+        return downsample(steps, values, limit or self._limit)

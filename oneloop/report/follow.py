@@ -73,8 +73,8 @@ class Runs:
             budget = self._budget()
             numbers.sort(key=lambda i: _written(self.found[i].folder), reverse=True)
             jobs = [(i, self.found[i], budget) for i in numbers]
-        with get_context("spawn").Pool(min(len(jobs), cpu_count() or 1), _leave_ctrl_c) as pool:  # terminated on exit
-            results, left = pool.imap_unordered(first_look, jobs), len(jobs)
+        with get_context("spawn").Pool(min(len(jobs), cpu_count() or 1), _ignore_ctrl_c) as pool:  # terminated on exit
+            results, left = pool.imap_unordered(read_run, jobs), len(jobs)
             while left and not self._closed:
                 with contextlib.suppress(TimeoutError):
                     number, directory = results.next(timeout=0.2)
@@ -84,7 +84,7 @@ class Runs:
                         self.unread.discard(number)
 
 
-def first_look(job: tuple[int, Directory, int]) -> tuple[int, Directory]:
+def read_run(job: tuple[int, Directory, int]) -> tuple[int, Directory]:
     """In another process: read a run, as far as possible; returns its number and the run."""
     number, directory, budget = job
     with contextlib.suppress(OSError):
@@ -93,7 +93,7 @@ def first_look(job: tuple[int, Directory, int]) -> tuple[int, Directory]:
     return number, directory
 
 
-def _leave_ctrl_c() -> None:
+def _ignore_ctrl_c() -> None:
     """Ctrl-C is handled by the parent process, which stops this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -66,12 +66,12 @@ class Run:
         """The charts that this history has values for; the four most important ones first."""
         rates, others = self._metrics()
         candidates = [
-            Chart("loss", _there([self.line("loss", "training"), *self._evaluation_losses()])),
+            Chart("loss", _existing([self.line("loss", "training"), *self._evaluation_losses()])),
             Chart("evaluation", rates),
-            Chart("learning rate", _there([self.line("learning_rate", "learning rate")]), zero=True),
-            Chart("samples per second", _there([self.line("samples_per_second", "training")]), zero=True),
-            Chart("tokens per second", _there([self.line("tokens_per_second", "training")]), zero=True),
-            Chart("gradient norm", _there([self.line("grad_norm", "gradient norm")]), zero=True),
+            Chart("learning rate", _existing([self.line("learning_rate", "learning rate")]), zero=True),
+            Chart("samples per second", _existing([self.line("samples_per_second", "training")]), zero=True),
+            Chart("tokens per second", _existing([self.line("tokens_per_second", "training")]), zero=True),
+            Chart("gradient norm", _existing([self.line("grad_norm", "gradient norm")]), zero=True),
             *(Chart(line.name, [line]) for line in others),
         ]
         return [chart for chart in candidates if chart.lines]
@@ -97,7 +97,7 @@ class Run:
     def _metrics(self) -> tuple[list[Line], list[Line]]:
         """Evaluation metrics: those within 0 and 1 share an axis, each of the others has its own."""
         keys = [key for key in self._keys("eval_") if not key.endswith(("_loss", *TIMES))]
-        lines = _there([self.line(key, key.removeprefix("eval_")) for key in keys])
+        lines = _existing([self.line(key, key.removeprefix("eval_")) for key in keys])
         rates = [line for line in lines if all(0 <= value <= 1 for value in line.values if math.isfinite(value))]
         return rates, [line for line in lines if line not in rates]
 
@@ -118,5 +118,5 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _there(lines: Iterable[Line | None]) -> list[Line]:
+def _existing(lines: Iterable[Line | None]) -> list[Line]:
     return [line for line in lines if line is not None]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .log_sampling import passages
+from .log_sampling import sections
 
 BLOCK = 1 << 20
 
@@ -37,7 +37,7 @@ class Tail:
                 self._file, self._offset, self.whole = facts.st_ino, 0, True
             if budget is not None and facts.st_size - self._offset > budget:
                 self.whole = False
-                found = passages(f, self._offset, budget)
+                found = sections(f, self._offset, budget)
                 while some := list(itertools.islice(found, 100)):  # many short lines are parsed faster together
                     self._offset = some[-1][1]
                     yield parse(b"\n".join(passage for passage, _ in some))

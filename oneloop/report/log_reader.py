@@ -93,7 +93,7 @@ class Directory:
             if self._log.generation != lines:
                 self.runs, lines = {}, self._log.generation
             self._take(entries)
-        self._name_run()
+        self._select_run()
 
     def take(self, entries: list[dict[str, Any]]) -> None:
         """Use this history instead of the files."""
@@ -105,7 +105,7 @@ class Directory:
             self.run_id = run
             self.runs.setdefault(run, Points(*self._kept)).add(list(own))
 
-    def _name_run(self) -> None:
+    def _select_run(self) -> None:
         """Select the run that wrote last, in either file; without these, the state in a checkpoint."""
         if self.events:
             self.run_id = str(self.events[-1].get("run", ""))

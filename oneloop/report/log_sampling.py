@@ -13,7 +13,7 @@ RARE = b'_runtime"'  # in evaluations and at the end of a run, but not in the lo
 LOSS = re.compile(rb'loss(?<="loss)": ?([^,}]+)')  # twice as fast as a pattern that starts with a common character
 
 
-def passages(f: BinaryIO, start: int, budget: int) -> Iterator[tuple[bytes, int]]:
+def sections(f: BinaryIO, start: int, budget: int) -> Iterator[tuple[bytes, int]]:
     """(complete lines, their end position in the file) from `start` on: sections of `budget` bytes in total, including
     the last line, and between them every evaluation and, per megabyte, the lines with the lowest, the highest and a
     non-finite loss. Those are found by searching the text, which is much faster than parsing it."""
@@ -35,11 +35,11 @@ def passages(f: BinaryIO, start: int, budget: int) -> Iterator[tuple[bytes, int]
 def _pieces(text: mmap.mmap, start: int, end: int) -> Iterator[tuple[bytes, int]]:
     while start < end:
         stop = end if end - start <= PIECE else text.find(b"\n", start + PIECE) + 1
-        yield _telling(text[start:stop]), stop
+        yield _important_lines(text[start:stop]), stop
         start = stop
 
 
-def _telling(piece: bytes) -> bytes:
+def _important_lines(piece: bytes) -> bytes:
     """The lines worth parsing."""
     places, place = set(), -1
     while (place := piece.find(RARE, place + 1)) >= 0:

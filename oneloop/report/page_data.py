@@ -134,7 +134,7 @@ def _short(key: str) -> str:
     return key.removeprefix("eval_").replace("_", " ")
 
 
-def together(runs: Iterable[Ranges]) -> Ranges:
+def merge_ranges(runs: Iterable[Ranges]) -> Ranges:
     """All metrics of all runs."""
     found: Ranges = {}
     for ranges in runs:

@@ -39,7 +39,7 @@ class Watched:
         self._runs = Runs(folder)
         self._checked: dict[int, tuple[float, list[dict[str, Any]]]] = {}
         self._version = time.time_ns() // 1000
-        self._told: dict[int, dict[str, Any]] = {}  # the table row of each run
+        self._rows: dict[int, dict[str, Any]] = {}  # the table row of each run
         self._seen: dict[int, tuple[Any, ...]] = {}  # what that row was computed from
         self._changed: dict[int, int] = {}
         self._common: dict[str, Any] = comparison.common([])
@@ -103,13 +103,13 @@ class Watched:
     def _comparison(self, known: dict[int, tuple[int, int]], since: int) -> dict[str, Any]:
         self._refresh()
         names = self._common["differing"]
-        told = list(self._told.values())
-        limit = comparison.limit_of(told, len(self._runs.found))
+        run_data = list(self._rows.values())
+        limit = comparison.limit_of(run_data, len(self._runs.found))
         runs = []
         for i, directory in self._runs.ready():
             if self._changed[i] <= since:
                 continue
-            fresh = comparison.in_table(self._told[i], names) | {"id": i, "link": f"run/{i}"}
+            fresh = comparison.table_row(self._rows[i], names) | {"id": i, "link": f"run/{i}"}
             added = self._added(directory, known.get(i))
             if added is None:
                 points = comparison.curves(directory, limit)
@@ -129,10 +129,10 @@ class Watched:
             read = (directory.generation, directory.points.entries, len(directory.events))
             seen = (*read, self._names[i], summary.status(directory, now))
             if self._seen.get(i) != seen:
-                self._told[i], self._seen[i] = comparison.told(directory, self._names[i]), seen
+                self._rows[i], self._seen[i] = comparison.run_data(directory, self._names[i]), seen
                 self._changed[i], changed = self._version, True
         if changed:
-            self._common = comparison.common([self._told[i] for i in sorted(self._told)])
+            self._common = comparison.common([self._rows[i] for i in sorted(self._rows)])
         if self._common["differing"] != before:  # then every row has different columns
             self._changed = dict.fromkeys(self._changed, self._version)
 

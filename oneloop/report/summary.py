@@ -70,7 +70,7 @@ def status(directory: Directory, now: float) -> str:
     if last is None:
         return "unknown"
     if last["event"] in STARTS:
-        return "running" if now - _heard(directory) < QUIET_AFTER else "silent"
+        return "running" if now - _last_written(directory) < QUIET_AFTER else "silent"
     return {"ended": "stopped early" if last.get("stopped") else "finished"}.get(last["event"], last["event"])
 
 
@@ -79,7 +79,7 @@ def summary(directory: Directory, now: float) -> list[list[str]]:
     start, found = directory.start(), []
     state = status(directory, now)
     notes = {
-        "silent": f"no log line for {duration(now - _heard(directory))}: killed, or in a long step",
+        "silent": f"no log line for {duration(now - _last_written(directory))}: killed, or in a long step",
         "unknown": "the run has no run.jsonl",
     }
     found.append(["state", state, notes.get(state, "")])
@@ -106,7 +106,7 @@ def summary(directory: Directory, now: float) -> list[list[str]]:
     return found
 
 
-def _heard(directory: Directory) -> float:
+def _last_written(directory: Directory) -> float:
     """The time of the run's last log line."""
     moments = [number(e.get("time")) or 0.0 for e in (*directory.events[-1:], *list(directory.points.recent)[-1:])]
     return max(moments, default=0.0)
@@ -197,12 +197,12 @@ def _died(resumed: dict[str, Any]) -> dict[str, Any]:
 
 def _event(event: dict[str, Any]) -> dict[str, Any]:
     kind = event["event"]
-    title, words = _words(kind, event)
+    title, words = _describe(kind, event)
     step, when = number(event.get("step")) or 0, number(event.get("time"))
     return {"kind": kind, "step": step, "time": moment(when) if when else "", "title": title, "text": words}
 
 
-def _words(kind: str, event: dict[str, Any]) -> tuple[str, str]:
+def _describe(kind: str, event: dict[str, Any]) -> tuple[str, str]:
     """The event's title and description."""
     get = event.get
     if kind == "started":

@@ -8,7 +8,7 @@ import pytest
 
 from oneloop.errors import DataError
 from oneloop.report import comparison, page_data, summary, write_page
-from oneloop.report.downsample import Series, thin
+from oneloop.report.downsample import Series, downsample
 from oneloop.report.json_lines import Tail
 from oneloop.report.log_reader import Directory, find_runs
 from tests.report.scenes import ARGUMENTS, START, event, lines, write_lines, write_run
@@ -112,7 +112,7 @@ def test_thinning_keeps_ends_peaks_and_gaps():
     values = np.sin(steps / 5000)
     values[[31_415, 77_777]] = [50, -50]
     values[60_000] = np.nan
-    kept, left = thin(steps, values, 300)
+    kept, left = downsample(steps, values, 300)
     assert len(kept) <= 300 and (np.diff(kept) > 0).all() and kept[0] == 0 and kept[-1] == 99_999
     assert left[kept == 31_415] == 50 and left[kept == 77_777] == -50 and np.isnan(left[kept == 60_000]).all()
     assert (kept == 60_000).any()

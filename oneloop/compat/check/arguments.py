@@ -98,7 +98,7 @@ class Arguments:
     def _answer(self, name: str, value: Any) -> tuple[str, str]:
         """The finding for a name, before its value is checked together with the others."""
         if name in SETTLED and name not in self.classes.fields():
-            return _of_settled(name, value)
+            return _fixed_finding(name, value)
         if name in self.known or name in self.known.values():
             change = CHANGES.get(name)
             idle = value is None or value is False or (type(value) is int and value == 1)
@@ -155,21 +155,23 @@ class Arguments:
         if words[0].endswith(".json") and len(words) == 1:
             return self._of_json(words[0])
         # In PaddleNLP scripts, the script's field overrides an argument of the same name; see parser/options.py.
-        beats = self.classes.fields(beside=True) & set(self.known) if self.framework == "paddle" else set()
+        overriding = self.classes.fields(beside=True) & set(self.known) if self.framework == "paddle" else set()
         settled = {name for name in SETTLED if name not in self.classes.fields()}
-        given = _without(beats | settled, words)
+        given = _without(overriding | settled, words)
         given = given if "--output_dir" in given else ["--output_dir", "output", *given]
         try:
             parser = _Parser(self.cls, add_help=False)
             args, *_, rest = parser.parse_args_into_dataclasses(given, True, look_for_args_file=False)
         except ArgumentError as error:
             return [Finding(place, 0, "argument", "together", "refused", str(error))]
-        met, others = self._met(args), {*_options(rest), *beats}
+        met, others = self._met(args), {*_options(rest), *overriding}
         found = []
         for name in _options(words):
             elsewhere = TrainingArguments.__elsewhere__.get(name)
             if name in settled:
-                found.append(Finding(place, 0, "argument", name, *_of_settled(name, _said(parser, name, words))))
+                found.append(
+                    Finding(place, 0, "argument", name, *_fixed_finding(name, _option_value(parser, name, words)))
+                )
             elif name in others:
                 found.append(self._foreign(place, name, _is_said(name, words)))
             elif elsewhere and self.parsed is not None and elsewhere not in self.parsed:
@@ -234,14 +236,14 @@ def _without(names: set[str], words: list[str]) -> list[str]:
     return kept
 
 
-def _of_settled(name: str, value: Any) -> tuple[str, str]:
+def _fixed_finding(name: str, value: Any) -> tuple[str, str]:
     settled = SETTLED[name]
     if value is _NOT_READ:
         return "depends", f"refused unless {settled.shown}: {settled.why}"
     return ("works", "") if settled.agrees(value) else ("refused", settled.why)
 
 
-def _said(parser: ArgumentParser, name: str, words: list[str]) -> Any:
+def _option_value(parser: ArgumentParser, name: str, words: list[str]) -> Any:
     """The value of an option, or its words if they are invalid."""
     following = _words_of(name, words)
     try:

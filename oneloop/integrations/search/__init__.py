@@ -11,7 +11,7 @@ from ...errors import MissingPackageError, RefusedError
 PACKAGES = {"optuna": ("optuna", "optuna", "optuna_search"), "ray": ("ray.tune", "'ray[tune]'", "ray_search")}
 
 
-def _is_here(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     module = PACKAGES[name][0]
     return installed(module.partition(".")[0]) and installed(module)
 
@@ -19,7 +19,7 @@ def _is_here(name: str) -> bool:
 def choose(backend: Any) -> HPSearchBackend:
     """The search library: the given one, or the first that is installed."""
     if backend is None:
-        here = [name for name in PACKAGES if _is_here(name)]
+        here = [name for name in PACKAGES if _is_installed(name)]
         if not here:
             commands = " or ".join(f"pip install {package}" for _, package, _ in PACKAGES.values())
             raise MissingPackageError(
@@ -32,7 +32,7 @@ def choose(backend: Any) -> HPSearchBackend:
             "backend='wandb' is not supported: W&B sweeps are run by the service and need an account. "
             "Use 'optuna' or 'ray'; report_to='wandb' logs their trials to W&B."
         )
-    if not _is_here(chosen.value):
+    if not _is_installed(chosen.value):
         package = PACKAGES[chosen.value][1]
         raise MissingPackageError(
             f"backend={chosen.value!r} requires a package that is not installed: pip install {package}"

@@ -51,7 +51,7 @@ def check(trainer: "Trainer", options: dict[str, Any]) -> None:
 def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> BestRun | list[BestRun]:
     """Run n_trials more trials, or until the timeout; returns the best of the whole study."""
     if not trainer.processes.is_main:
-        return _follow(trainer)
+        return _run_other_process(trainer)
     search = _Search(trainer)
     study = optuna.create_study(**trainer_directions(trainer), **_part(options, _STUDY))
     try:
@@ -95,7 +95,9 @@ class _Search:
         trials.arguments_for(trainer.args, values, "x", takes_trial(trainer.model_init))
         name = trials.name_of(trainer, given, given.number)
         given.set_user_attr("arguments", {key: _plain(value) for key, value in values.items()})
-        trial = self.running = Trial(name, values, dict(given.params), given, self.tell(given), _made_together(given))
+        trial = self.running = Trial(
+            name, values, dict(given.params), given, self.tell(given), _shared_model_init(given)
+        )
         trainer.processes.broadcast_object(("trial", name, values, trial.params, given.number))
         self.together = True
         try:
@@ -126,7 +128,7 @@ class _Search:
             self.trainer.processes.broadcast_object(("end", why))
 
 
-def _made_together(given: Any) -> Any:
+def _shared_model_init(given: Any) -> Any:
     """model_init may suggest further values: the main process runs it first and broadcasts them."""
 
     def make(trainer: "Trainer") -> Any:
@@ -146,7 +148,7 @@ def _made_together(given: Any) -> Any:
     return make
 
 
-def _follow(trainer: "Trainer") -> Any:
+def _run_other_process(trainer: "Trainer") -> Any:
     """In other processes: train the trials that the main process broadcasts until the search is over."""
     while True:
         what, *rest = trainer.processes.broadcast_object(None)
@@ -154,7 +156,7 @@ def _follow(trainer: "Trainer") -> Any:
             break
         name, values, params, number = rest
         given = optuna.trial.FixedTrial(params, number=number)
-        trials.run(trainer, Trial(name, values, params, given, make_model=_made_together(given)))
+        trials.run(trainer, Trial(name, values, params, given, make_model=_shared_model_init(given)))
     if rest[0] is not None:
         raise ProcessLostError(f"process 0 failed in the search, so this process stops too. Its error: {rest[0]}")
     found: list[BestRun] = trainer.processes.run_on_main(list, "the search")

@@ -88,13 +88,13 @@ def unpack(packed: dict[str, Any]) -> "Trainer":
     trainer.state, trainer.control = TrainerState(), TrainerControl()
     trainer._trial, trainer._plan = None, None
     trainer.accelerator = Accelerator(trainer)
-    found = [_made(callback, trainer) for callback in packed["callbacks"]]
+    found = [_instantiate(callback, trainer) for callback in packed["callbacks"]]
     trainer.callback_handler = CallbackHandler(found, None, trainer.processing_class, None, None)
     setup.link_writers(trainer)
     return trainer
 
 
-def _made(callback: Any, trainer: "Trainer") -> Any:
+def _instantiate(callback: Any, trainer: "Trainer") -> Any:
     if isinstance(callback, type) and issubclass(callback, JsonLinesCallback):
         return callback(lambda: trainer._run_id)
     return callback() if isinstance(callback, type) else callback

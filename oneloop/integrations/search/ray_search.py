@@ -104,25 +104,25 @@ def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> Be
     )
     failed = [trial for trial in analysis.trials if trial.status == "ERROR"]
     if failed and (raises or len(failed) == len(analysis.trials)):
-        raise SearchError(_told(failed))
+        raise SearchError(_failure_message(failed))
     return _best(analysis, mode, trainer.args.ray_scope)
 
 
 def _named(given: dict[str, Any], mode: str) -> dict[str, Any]:
     """metric and mode, unless the user set them on the scheduler or search algorithm: Ray rejects both."""
-    told = [
+    configured = [
         getattr(given.get(name), attribute, None)
         for name in ("scheduler", "search_alg")
         for attribute in ("metric", "_metric")
     ]
-    return {} if any(told) else {"metric": OBJECTIVE, "mode": mode}
+    return {} if any(configured) else {"metric": OBJECTIVE, "mode": mode}
 
 
 def _resources(trainer: "Trainer") -> dict[str, float]:
     return {"cpu": 1, "gpu": 1} if trainer.args.n_gpu else {"cpu": 1}
 
 
-def _told(failed: list[Any]) -> str:
+def _failure_message(failed: list[Any]) -> str:
     """A message about the first failure, with the trial's values."""
     first = failed[0]
     error = first.get_error() if hasattr(first, "get_error") else None

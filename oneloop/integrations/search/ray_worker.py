@@ -54,12 +54,12 @@ class TrainerTrial(tune.Trainable):
         trainer = unpack(self._packed)
         del self._packed
         name = trials.name_of(trainer, self._values, self.trial_id)
-        trial = Trial(name, self._values, dict(self._values), self._values, self._tell)
+        trial = Trial(name, self._values, dict(self._values), self._values, self._send_result)
         objective = trials.run(trainer, trial)
         if objective != objective and not self._stop:
-            self._tell(objective, trainer.state.global_step, {})
+            self._send_result(objective, trainer.state.global_step, {})
 
-    def _tell(self, objective: Any, step: int, metrics: dict[str, Any]) -> bool:
+    def _send_result(self, objective: Any, step: int, metrics: dict[str, Any]) -> bool:
         numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
         self._reports.put({**numbers, "step": step, OBJECTIVE: objective})
         self._go.acquire()

@@ -180,17 +180,17 @@ class Writer(TrainerCallback, ExportableState):
             self._seen = noted if found is None else found
         self.mark = asdict(self._seen)
         for entry in list(state.log_history):
-            self._offer(args, entry, int(entry.get("step", 0)))
+            self._queue(args, entry, int(entry.get("step", 0)))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and logs:
             self._open(args, state)
-            self._offer(args, logs, state.global_step)
+            self._queue(args, logs, state.global_step)
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         self.on_log(args, state, control, logs=metrics)
 
-    def _offer(self, args: Any, logs: dict[str, Any], step: int) -> None:
+    def _queue(self, args: Any, logs: dict[str, Any], step: int) -> None:
         numbers = {
             name: float(value)
             for name, value in logs.items()
@@ -213,20 +213,20 @@ class Writer(TrainerCallback, ExportableState):
             if written:
                 self.flush()
         except Exception as error:
-            self._tell(error)
+            self._warn_once(error)
         del self._waiting[:written]
         if written:
             self.mark = asdict(mark)
             progress_marks.keep(args.output_dir, self.name, self.run, mark)
 
-    def _tell(self, error: Exception) -> None:
+    def _warn_once(self, error: Exception) -> None:
         """A failing writer must not stop the run; warn once."""
         log = logger.debug if self._failed else logger.warning
         text = "Training continues; values are kept and sent again with the next ones"
         log("report_to=%r failed: %s: %s. %s.", self.name, type(error).__name__, error, text)
         self._failed = True
 
-    def _hand_over(self, folder: Path, what: str, state: Any) -> None:
+    def _upload(self, folder: Path, what: str, state: Any) -> None:
         try:
             self.artifact(folder, what, state)
         except Exception as error:
@@ -241,7 +241,7 @@ class Writer(TrainerCallback, ExportableState):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if self.is_open and self.wants("checkpoint") and folder.is_dir():
-            self._hand_over(folder, "checkpoint", state)
+            self._upload(folder, "checkpoint", state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.is_open:
@@ -250,7 +250,7 @@ class Writer(TrainerCallback, ExportableState):
             with tempfile.TemporaryDirectory() as folder:
                 self.save_model(folder)  # called in all processes: each may hold a shard of the model
                 if self.is_open:
-                    self._hand_over(Path(folder), "model", state)
+                    self._upload(Path(folder), "model", state)
         if self.closes:
             self.shut()
 
@@ -264,7 +264,7 @@ class Writer(TrainerCallback, ExportableState):
         try:
             self.close()
         except Exception as error:
-            self._tell(error)
+            self._warn_once(error)
         self.is_open, self.resumed_step = False, 0
 
 
@@ -280,7 +280,7 @@ def log_directory(args: Any, run: dict[str, Any]) -> str:
     return before if run.get("directory") and not named and os.path.isdir(before) else str(args.logging_dir)
 
 
-def remembered(args: Any, directory: str) -> str:
+def stored_directory(args: Any, directory: str) -> str:
     """A directory as stored in a checkpoint: relative to output_dir if it is inside."""
     inside = os.path.relpath(os.path.abspath(directory), os.path.abspath(args.output_dir))
     return os.path.abspath(directory) if inside.startswith("..") else inside

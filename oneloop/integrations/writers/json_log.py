@@ -40,7 +40,7 @@ class JsonLinesCallback(TrainerCallback):
             os.replace(partial, path)
         except OSError as error:
             partial.unlink(missing_ok=True)
-            self._tell(path, error)
+            self._warn_once(path, error)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not logs:
@@ -55,9 +55,9 @@ class JsonLinesCallback(TrainerCallback):
             with open(path, "a", encoding="utf-8") as f:
                 f.write(json.dumps(entry) + "\n")
         except OSError as error:
-            self._tell(path, error)
+            self._warn_once(path, error)
 
-    def _tell(self, path: Path, error: OSError) -> None:
+    def _warn_once(self, path: Path, error: OSError) -> None:
         # A log that cannot be written must not stop a run or an evaluation.
         if not self._failed:
             logger.warning("%s cannot be written (%s); it will be incomplete.", path, error)

@@ -4,7 +4,7 @@ import json
 import time
 from typing import Any
 
-from .base import Writer, log_directory, remembered, tag
+from .base import Writer, log_directory, stored_directory, tag
 
 
 class TensorBoardCallback(Writer):
@@ -27,7 +27,7 @@ class TensorBoardCallback(Writer):
         self._proto = self.package("tensorboard.compat.proto.event_pb2")
         directory = log_directory(args, self.run)
         self._writer = self.package("tensorboard.summary.writer.event_file_writer").EventFileWriter(directory)
-        self.run = {"directory": remembered(args, directory)}
+        self.run = {"directory": stored_directory(args, directory)}
         if self.resumed_step:
             # Tells readers to drop what was written after the checkpoint.
             start = self._proto.SessionLog(status=self._proto.SessionLog.START)

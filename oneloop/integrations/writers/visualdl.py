@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any
 
-from .base import Writer, log_directory, remembered, tag
+from .base import Writer, log_directory, stored_directory, tag
 
 
 class VisualDLCallback(Writer):
@@ -25,9 +25,9 @@ class VisualDLCallback(Writer):
             return
         directory = log_directory(args, self.run)
         # VisualDL shows only one file per directory: a resumed run appends to its file.
-        file = self.run.get("file", "") if remembered(args, directory) == self.run.get("directory") else ""
+        file = self.run.get("file", "") if stored_directory(args, directory) == self.run.get("directory") else ""
         self._writer = self.package().LogWriter(logdir=directory, file_name=file)
-        self.run = {"directory": remembered(args, directory), "file": os.path.basename(self._writer.file_name)}
+        self.run = {"directory": stored_directory(args, directory), "file": os.path.basename(self._writer.file_name)}
 
     def parameters(self, arguments: dict[str, Any], model: dict[str, Any]) -> None:
         if self._goes_on:
