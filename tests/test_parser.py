@@ -292,7 +292,7 @@ def test_values_on_the_command_line(hint, words, value):
         (type, ["--x", "int"], "'int' is not a valid type"),
     ],
 )
-def test_wrong_values_exit_with_words(capsys, hint, words, message):
+def test_wrong_values_exit_with_a_message(capsys, hint, words, message):
     parser = ArgumentParser(make_dataclass("One", [("x", hint, None)]))
     assert message in refused(capsys, parser, words)
 
@@ -408,7 +408,7 @@ def test_only_what_was_given_reaches_the_constructor():
         (["--tags", "none"], {"tags": "none"}),
     ],
 )
-def test_a_class_with_aliases_of_its_own_gets_them_as_spelt(words, given):
+def test_a_class_with_its_own_aliases_gets_them_as_written(words, given):
     (made,) = ArgumentParser(Training).parse_args_into_dataclasses(["--output_dir", "out", *words])
     assert made.given == {"output_dir": "out", **given}
 
@@ -659,7 +659,7 @@ def test_aliases_are_keys(load, values):
     assert load(Renamed, values) == Renamed(rate=2, fast=True)
 
 
-def test_a_class_with_aliases_of_its_own_gets_keys_as_spelt(load):
+def test_a_class_with_its_own_aliases_gets_keys_as_written(load):
     assert load(Training, {"output_dir": "o", "lr": "2", "no_gpu": True}).given == {
         "output_dir": "o",
         "lr": 2.0,
@@ -699,7 +699,7 @@ def test_required_keys(load):
         load(ModelArguments, {"max_seq_length": 3})
 
 
-def test_extra_keys_may_be_allowed_and_the_dict_is_left_alone():
+def test_extra_keys_may_be_allowed_and_the_dict_is_not_modified():
     values = {"dataset": "d", "names": ("a",), "extra": 1, 3: 4}
     (data,) = ArgumentParser(DataArguments).parse_dict(values, allow_extra_keys=True)
     assert data == DataArguments("d", ["a"])
@@ -916,11 +916,11 @@ def test_training_arguments_from_the_command_line(words, expected):
         (["--batch_size", "4"], "_batch_size?)"),
     ],
 )
-def test_wrong_training_arguments_exit_with_words(capsys, words, message):
+def test_wrong_training_arguments_exit_with_a_message(capsys, words, message):
     assert message in refused(capsys, ArgumentParser(TrainingArguments), ["--output_dir", "out", *words])
 
 
-def test_a_missing_output_dir_exits_with_words(capsys):
+def test_a_missing_output_dir_exits_with_a_message(capsys):
     assert "--output_dir" in refused(capsys, ArgumentParser(TrainingArguments), []).split("error:")[1]
 
 

@@ -70,7 +70,7 @@ ENDLESS = ("constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_pla
 BY_METRIC = ("reduce_lr_on_plateau", "greedy")
 
 
-def test_a_factor_depends_on_the_step_alone():
+def test_a_factor_depends_only_on_the_step():
     for name, options in BY_STEP:
         first, second = (make_schedule(name, 5, 50, lr_init=1e-3, **options) for _ in range(2))
         forwards = [first(step) for step in range(60)]

@@ -138,7 +138,7 @@ def test_a_value_is_stored_as(name, given, stored):
         ("run_name", 3),
     ],
 )
-def test_a_value_that_is_not_possible(name, given):
+def test_an_invalid_value(name, given):
     with pytest.raises(ArgumentError) as caught:
         TrainingArguments(**{"output_dir": "out", name: given})
     message = str(caught.value)

@@ -92,7 +92,7 @@ def test_encodings_of_the_tokenizer_pad_and_samples_stay_as_they_were(tokenizer)
     assert [dict(sample) for sample in encoded] == before
 
 
-def test_other_columns_are_stacked_and_text_left_out(tokenizer):
+def test_other_columns_are_stacked_and_strings_dropped(tokenizer):
     pixels = [torch.ones(2, 2, dtype=torch.bfloat16)] * 3
     batch = DataCollatorWithPadding(tokenizer, return_tensors="pt")(samples(pixels=pixels, text=["a", "b", "c"]))
     assert batch["pixels"].dtype == torch.bfloat16

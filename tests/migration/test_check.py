@@ -327,7 +327,7 @@ def test_the_framework_follows_from_the_script(tmp_path):
         assert (name, said) == (framework, answers[framework])
 
 
-def test_a_script_without_a_trainer_is_told(tmp_path):
+def test_a_script_without_a_trainer_is_reported(tmp_path):
     path = tmp_path / "script.py"
     path.write_text("from accelerate import Accelerator\n")
     found, _, _ = check(str(path))

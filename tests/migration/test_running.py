@@ -164,7 +164,7 @@ def test_a_library_that_was_imported_before(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["", "import sys\nsys.exit(0)\n"])
-def test_a_script_that_trains_past_oneloop_is_told_so(tmp_path, end):
+def test_a_script_without_a_trainer_prints_a_note(tmp_path, end):
     (tmp_path / "paddlenlp").mkdir()
     (tmp_path / "paddlenlp" / "__init__.py").write_text("")
     (tmp_path / "script.py").write_text(f"import paddlenlp\nfrom paddlenlp.trainer import Trainer, set_seed\n{end}")

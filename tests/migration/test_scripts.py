@@ -52,7 +52,7 @@ def test_classification_with_a_full_command_line(results, outcomes):
     assert "INFO - __main__ - *** Evaluate ***" in outcomes["classification"]["stdout"]
 
 
-def test_the_second_time_it_goes_on_from_the_last_checkpoint(results):
+def test_the_second_run_resumes_from_the_last_checkpoint(results):
     folder, _ = results("resumed")
     state = json.loads((folder / "trainer_state.json").read_text())
     assert state["global_step"] == 15

@@ -35,7 +35,7 @@ def test_a_tail_gives_each_line_once_and_waits_for_a_torn_one(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["replaced", "cut"])
-def test_a_file_that_begins_anew_is_read_from_its_beginning(tmp_path, how):
+def test_a_replaced_file_is_read_from_its_start(tmp_path, how):
     path = tmp_path / "log.jsonl"
     write_lines(path, [{"n": i} for i in range(9)])
     tail = Tail(path)
@@ -85,7 +85,7 @@ def test_no_spike_and_no_nan_of_the_loss_is_missed_between_the_stretches(tmp_pat
 
 
 @pytest.mark.parametrize("end", ["", '{"n": 9'])
-def test_a_tail_goes_on_after_a_sample(tmp_path, end):
+def test_a_tail_continues_after_a_sample(tmp_path, end):
     """Also where a line is longer than a stretch, the last one among them."""
     path = tmp_path / "log.jsonl"
     write_lines(path, [{"n": i, "pad": "x" * (9000 if i % 50 == 49 else 10)} for i in range(2000)])
@@ -169,7 +169,7 @@ def test_pauses_are_not_training(tmp_path):
     assert steps.tolist() == [1, 2, 3, 4, 5, 6] and seconds.tolist() == [10, 20, 30, 41, 51, 61]
 
 
-def test_lines_that_are_no_logs_are_passed_over(tmp_path):
+def test_lines_that_are_not_logs_are_skipped(tmp_path):
     odd = [{"run": 5, "step": "x", "loss": 1}, {"step": None}, {"loss": 1}, {"step": 1, "loss": "text", "flag": True}]
     odd += [{"step": 2, "loss": 10**400, "note": None}, {"step": 3, "loss": "inf"}, {"step": 4, "loss": [1]}]
     write_lines(tmp_path / "log.jsonl", odd + [{"step": 5, "loss": 2.0, "time": "now"}])
@@ -190,7 +190,7 @@ def test_the_state_of_a_checkpoint_serves_where_there_is_no_log(tmp_path):
     assert found.curves(10)["loss"][1].tolist() == [2, 1] and summary.status(found, 0) == "unknown"
 
 
-def test_whether_a_run_is_running_is_told_by_its_last_word(tmp_path):
+def test_the_last_log_line_decides_whether_a_run_is_running(tmp_path):
     folder = write_run(tmp_path / "done", steps=100)
     assert summary.status(directory(folder), 2e9) == "finished"
     running = tmp_path / "running"

@@ -126,7 +126,7 @@ def test_a_missing_matplotlib_is_named(tmp_path, monkeypatch):
     assert data_of(tmp_path / "report.html")["charts"]  # the page needs no package
 
 
-def test_the_command_writes_the_page_without_matplotlib_and_says_what_is_missing(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_the_page_without_matplotlib_and_names_the_package(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     write_run(tmp_path, steps=50)
     assert main(["report", str(tmp_path)]) == 0

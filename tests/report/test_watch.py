@@ -205,7 +205,7 @@ def test_a_page_of_another_site_gets_no_answer(tmp_path):
             assert ask(address, "/data", host)[0] == 200
 
 
-def test_it_listens_on_this_machine_only_and_says_when_it_cannot(tmp_path, capsys):
+def test_it_listens_on_this_machine_only_and_reports_an_unavailable_port(tmp_path, capsys):
     server = serve(tmp_path, port=0)
     try:
         host, port = server.server_address[:2]

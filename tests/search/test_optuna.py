@@ -157,7 +157,7 @@ def test_maximize_and_names_of_trials(searcher, tmp_path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(told.begun)
 
 
-def test_a_study_goes_on(searcher, tmp_path):
+def test_a_study_is_resumed(searcher, tmp_path):
     """n_trials is the number of further trials, as Optuna has it, and numbers go on."""
     kept = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "mine", "sampler": in_order()}
     first = searcher().hyperparameter_search(rates, n_trials=2, backend="optuna", **kept)
@@ -171,7 +171,7 @@ def test_a_study_goes_on(searcher, tmp_path):
     assert sorted(arguments) == RATES
 
 
-def test_model_init_draws_values_of_its_own(backend, searcher):
+def test_model_init_suggests_values(backend, searcher):
     made = []
 
     def model_init(trial):
@@ -247,7 +247,7 @@ def test_a_trial_that_fails_is_named(searcher):
     assert [trial.state.name for trial in best.run_summary.trials] == ["COMPLETE", "FAIL"]
 
 
-def test_a_run_that_is_told_to_leave_is_tried_again(searcher, tmp_path):
+def test_an_interrupted_trial_is_retried(searcher, tmp_path):
     class Signals(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             os.kill(os.getpid(), signal.SIGUSR1)
@@ -308,7 +308,7 @@ def test_values_for_the_model_are_left_to_model_init(backend, searcher):
         ({"backend": "grid"}, ArgumentError, "'grid' is not a valid HPSearchBackend"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_begins(searcher, tmp_path, given, error, words):
+def test_invalid_options_raise_before_the_search_starts(searcher, tmp_path, given, error, words):
     with pytest.raises(error, match=words):
         searcher().hyperparameter_search(rates, **{"n_trials": 1, "backend": "optuna"} | given)
     assert not list(tmp_path.glob("out/*"))

@@ -128,7 +128,7 @@ class Unpicklable(list):
         raise TypeError("an open file")
 
 
-def test_what_cannot_be_sent_to_workers_is_named(searcher):
+def test_unpicklable_parts_are_named(searcher):
     with pytest.raises(
         ArgumentError, match="train_dataset .Unpicklable. cannot be sent to Ray's workers .TypeError: an open file"
     ):
@@ -146,7 +146,7 @@ def test_what_cannot_be_sent_to_workers_is_named(searcher):
         ({"hp_space": lambda trial: {"learning_rte": 1}}, ArgumentError, "did you mean 'learning_rate'"),
     ],
 )
-def test_what_cannot_be_is_said_before_a_cluster_starts(searcher, given, error, words):
+def test_invalid_options_raise_before_a_cluster_starts(searcher, given, error, words):
     with pytest.raises(error, match=words):
         searcher().hyperparameter_search(**{"hp_space": space, "n_trials": 1, "backend": "ray"} | given)
 
