@@ -63,7 +63,7 @@ class Optimization(Group):
     max_steps: int = arg(
         -1, "Total number of optimizer updates; overrides num_train_epochs. -1: off.", low=-1, never=(0,)
     )
-    label_smoothing_factor: float = arg(0.0, "Label smoothing.", low=0, below=1)
+    label_smoothing_factor: float = arg(0.0, "Label smoothing: spread this fraction over all classes.", low=0, below=1)
     neftune_noise_alpha: float | None = arg(None, "Alpha of NEFTune embedding noise.", low=0)
 
     def check(self) -> None:

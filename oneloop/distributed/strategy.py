@@ -141,14 +141,14 @@ class Strategy:
     # -- evaluations and checkpoints
 
     def settle(self, model: Any) -> None:
-        """Before an evaluation: broadcast the main process's per-process state, such as running means."""
+        """Prepare the model for an evaluation: for example, broadcast the main process's running means."""
 
     def generation_options(self) -> dict[str, Any]:
         """Arguments about the processes for the model's generate, if it accepts them."""
         return {}
 
     def unsettle(self, model: Any) -> None:
-        """After an evaluation: restore this process's own state."""
+        """Undo settle() after an evaluation."""
 
     def model_tensors(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
         """The full weights by name, and the tied names; needed only in processes that write."""
