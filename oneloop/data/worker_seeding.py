@@ -15,11 +15,8 @@ import numpy as np
 
 from .feistel import key_of
 
-_SAMPLE, _FETCH, _COLLATE = (
-    -101,
-    -102,
-    -103,
-)  # separates these seeds from each other and from the keys of the data order
+# Separate these seeds from each other and from the keys of the data order.
+_SAMPLE, _FETCH, _COLLATE = -101, -102, -103
 
 current: tuple[int, ...] | None = None  # in a worker: the seed of the batch being collated
 

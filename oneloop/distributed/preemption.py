@@ -94,9 +94,8 @@ class Watch:
         )
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt(text)
-        logger.warning(
-            "%s Exit status %d.", text[0].upper() + text[1:], EXIT_STATUS
-        )  # SystemExit prints nothing itself
+        # Logged here, since SystemExit prints nothing itself.
+        logger.warning("%s Exit status %d.", text[0].upper() + text[1:], EXIT_STATUS)
         raise Preempted(text)
 
 
