@@ -29,9 +29,8 @@ class GatheredFromAll(Gathered):
         self.turns: list[tuple | None] = []
         self.turns_a_message = 1
         self._on_device: list[int] = []  # turns whose values are still on the device
-        self._next: tuple | None = (
-            None  # batch_eval_metrics: the batch to pass to compute_metrics when another one follows
-        )
+        # batch_eval_metrics: the batch to pass to compute_metrics when another one follows
+        self._next: tuple | None = None
         self._some_loss = False
 
     @property
