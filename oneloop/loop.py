@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from .errors import CheckpointError
 
 if TYPE_CHECKING:
-    from .trainer.parts import TrainerParts
+    from .distributed.step_sync import SharedUpdate
+    from .trainer.run import Run
 
 
 @dataclass
@@ -80,40 +81,41 @@ def accumulation_for(samples_per_step: int, batch_size: int, processes: int) -> 
     )
 
 
-def run(trainer: "TrainerParts", plan: Plan, place: Position) -> None:
-    """Train from a place to the end of the plan, or until a callback says stop."""
-    t, state = trainer, trainer.state
-    for epoch in range(place.epoch, plan.epochs):
-        if epoch != place.epoch:
-            place.epoch, place.step_in_epoch, place.epoch_ended = epoch, 0, False
-        if place.step_in_epoch == 0 and t.is_over(plan):
+def run(run: "Run") -> None:
+    """Train from the run's position to the end of its plan, or until a callback stops it."""
+    plan, position, state = run.plan, run.position, run.core.trainer.state
+    for epoch in range(position.epoch, plan.epochs):
+        if epoch != position.epoch:
+            position.epoch, position.step_in_epoch, position.epoch_ended = epoch, 0, False
+        if position.step_in_epoch == 0 and run.is_over:
             break
-        batches = t.open_epoch(plan, epoch, place.step_in_epoch)
-        t.call("on_epoch_begin")
-        t.control.should_epoch_stop, place.epoch_stopped = place.epoch_stopped, False
-        for micro_batches, num_items in steps_of(t, plan, batches):
-            t.call("on_step_begin")
-            loss = t.accumulate(micro_batches, num_items)
-            t.update(loss)
-            place.step_in_epoch += 1
+        batches = run.epochs.open(epoch, position.step_in_epoch)
+        run.call("on_epoch_begin")
+        run.core.trainer.control.should_epoch_stop, position.epoch_stopped = position.epoch_stopped, False
+        for micro_batches, shared in updates(run, batches):
+            run.call("on_step_begin")
+            loss = run.update.accumulate(micro_batches, shared)
+            run.update.apply(loss)
+            position.step_in_epoch += 1
             state.global_step += 1
-            state.epoch = plan.epoch_at(epoch, place.step_in_epoch)
-            t.call("on_step_end")
-            t.log_evaluate_save()
-        if place.step_in_epoch == 0:
-            t.end_of_empty_epoch(epoch)
+            state.epoch = plan.epoch_at(epoch, position.step_in_epoch)
+            run.call("on_step_end")
+            run.step_end.log_evaluate_save()
+        if position.step_in_epoch == 0:
+            run.end_of_empty_epoch()
             break
-        state.epoch = plan.epoch_at(epoch, place.step_in_epoch) if plan.steps_per_epoch else float(epoch + 1)
-        place.epoch_ended = True
-        t.call("on_epoch_end")
-        t.log_evaluate_save()
+        state.epoch = plan.epoch_at(epoch, position.step_in_epoch) if plan.steps_per_epoch else float(epoch + 1)
+        position.epoch_ended = True
+        run.call("on_epoch_end")
+        run.step_end.log_evaluate_save()
 
 
-def steps_of(trainer: "TrainerParts", plan: Plan, batches: Iterator[Any]) -> Iterator[tuple[list[Any], int | None]]:
-    """The micro-batches of each update, with the number of items in all of them, until the epoch or the run is over."""
-    while not trainer.is_over(plan) and not trainer.control.should_epoch_stop:
-        micro_batches, num_items = trainer.get_batch_samples(batches, plan.accumulation, trainer.args.device)
-        some, num_items = trainer.share_batches(micro_batches, num_items)
-        if not some:
+def updates(run: "Run", batches: Iterator[Any]) -> "Iterator[tuple[list[Any], SharedUpdate]]":
+    """The micro-batches of each update, and what the processes agreed on, until the epoch or the run is over."""
+    trainer = run.core.trainer
+    while not run.is_over and not trainer.control.should_epoch_stop:
+        micro_batches, num_items = trainer.get_batch_samples(batches, run.plan.accumulation, trainer.args.device)
+        shared = run.sync.share(micro_batches, num_items)
+        if not shared.has_batch:
             return
-        yield micro_batches, num_items
+        yield micro_batches, shared

@@ -16,7 +16,8 @@ class EvalPrediction:
         self.label_ids = label_ids
         self.inputs = inputs
         self.losses = losses
-        self.elements = (predictions, label_ids) + tuple(value for value in (inputs, losses) if value is not None)
+        more = (value for value in (inputs, losses) if value is not None)
+        self.elements: tuple[Arrays, ...] = (predictions, label_ids, *more)
 
     def __iter__(self) -> Iterator[Arrays]:
         return iter(self.elements)

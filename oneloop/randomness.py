@@ -5,24 +5,27 @@ from typing import Any
 
 import numpy as np
 
+from .backends import late_seeding, load, registry
+
 
 def set_seed(seed: int, deterministic: bool = False) -> None:
-    """Seed Python, NumPy and every framework that is imported."""
-    import sys
-
-    from .backends import NAMES, load
-
+    """Seed Python, NumPy and every framework: those that are imported now, the others when they are imported."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    for name in NAMES:
-        if name in sys.modules:
-            try:
-                backend = load(name)
-            except ValueError:  # a framework that this release has no backend for
-                continue
-            backend.randomness.seed(seed)
-            if deterministic:
-                backend.randomness.deterministic()
+    for spec in registry.specs():
+        if not spec.listed:
+            continue
+        if not spec.is_imported:
+            late_seeding.remember(spec, seed, deterministic)
+            continue
+        late_seeding.forget(spec.name)
+        try:
+            own = load(spec.name).randomness
+        except ValueError:  # a framework that cannot be used here, which concerns nobody who trains with another
+            continue
+        own.seed(seed)
+        if deterministic:
+            own.deterministic()
 
 
 def enable_full_determinism(seed: int, warn_only: bool = False) -> None:

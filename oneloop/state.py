@@ -3,10 +3,16 @@
 import dataclasses
 import json
 import math
+import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import CheckpointError
+
+if TYPE_CHECKING:
+    from .arguments import TrainingArguments
+
+Exportable = TypeVar("Exportable", bound="ExportableState")
 
 
 @dataclass
@@ -38,12 +44,12 @@ class TrainerState:
         """JSON with sorted keys. NaN and infinity, which JSON lacks, are strings that load_from_json converts back."""
         return json.dumps(_plain(dataclasses.asdict(self)), indent=2, sort_keys=True, allow_nan=False) + "\n"
 
-    def save_to_json(self, json_path: Any) -> None:
+    def save_to_json(self, json_path: str | os.PathLike[str]) -> None:
         with open(json_path, "w", encoding="utf-8") as f:
             f.write(self.to_json())
 
     @classmethod
-    def load_from_json(cls, json_path: Any) -> "TrainerState":
+    def load_from_json(cls, json_path: str | os.PathLike[str]) -> "TrainerState":
         """Read trainer_state.json, also one written by another trainer: unknown fields are ignored."""
         try:
             with open(json_path, encoding="utf-8") as f:
@@ -55,7 +61,7 @@ class TrainerState:
         known = {f.name for f in dataclasses.fields(cls)}
         return cls(**{key: _unplain(value) for key, value in data.items() if key in known})
 
-    def compute_steps(self, args: Any, max_steps: int) -> None:
+    def compute_steps(self, args: "TrainingArguments", max_steps: int) -> None:
         """Resolve the intervals to absolute steps: a value below 1 is a fraction of max_steps."""
         for name in ("logging_steps", "eval_steps", "save_steps"):
             value = getattr(args, name)
@@ -126,7 +132,7 @@ class ExportableState:
         raise NotImplementedError(f"{type(self).__name__} is an ExportableState and must define state()")
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Any:
+    def from_state(cls: type[Exportable], state: dict[str, Any]) -> Exportable:
         instance = cls(**state["args"])
         for key, value in state["attributes"].items():
             setattr(instance, key, value)

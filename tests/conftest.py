@@ -4,6 +4,8 @@ import pytest
 
 from tests.backends_support import available
 
+pytest.register_assert_rewrite("tests.trainer.lifetimes")
+
 # These look at the same runs of several processes.
 TOGETHER = {f"tests/processes/test_{name}.py" for name in ("data", "equality", "manners", "search", "state")}
 

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, UnknownArgumentError
 from . import fixed, values
@@ -231,20 +231,24 @@ def _apply(cls: Any, alias: Alias, given: dict[str, Any], result: dict[str, Any]
 class ArgumentsMeta(type):
     """Resolves aliases on construction, also for dataclasses that users derive."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if len(args) > 1:
-            raise ArgumentError(
-                f"{cls.__name__} accepts only output_dir as a positional argument, but got {len(args)}; pass the "
-                "others by name, since their order differs between versions."
-            )
-        if args and "output_dir" in kwargs:
-            raise ArgumentError(f"output_dir is given twice: {args[0]!r} and {kwargs['output_dir']!r}; pass it once.")
-        result, chosen = resolve(cls, kwargs)
-        made = super().__call__(*args, **result)
-        made.__dict__["_said"] = {target: name for target, name in chosen.items() if name != target}
-        if "_filled" not in made.__dict__:
-            made.validate()  # for a subclass whose __post_init__ does not call super().__post_init__()
-        return made
+    if not TYPE_CHECKING:  # for a type checker, signatures.pyi says what the constructors take
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            if len(args) > 1:
+                raise ArgumentError(
+                    f"{cls.__name__} accepts only output_dir as a positional argument, but got {len(args)}; pass the "
+                    "others by name, since their order differs between versions."
+                )
+            if args and "output_dir" in kwargs:
+                raise ArgumentError(
+                    f"output_dir is given twice: {args[0]!r} and {kwargs['output_dir']!r}; pass it once."
+                )
+            result, chosen = resolve(cls, kwargs)
+            made = super().__call__(*args, **result)
+            made.__dict__["_said"] = {target: name for target, name in chosen.items() if name != target}
+            if "_filled" not in made.__dict__:
+                made.validate()  # for a subclass whose __post_init__ does not call super().__post_init__()
+            return made
 
     @property
     def __signature__(cls) -> inspect.Signature:

@@ -10,19 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..backends import NAMES
+from ..backends import registry
 from . import TrainingArguments
 from .generated_page import keep
-from .support import PARALLEL, REFUSALS, Refusal
+from .refusal import Refusal
+from .support import refusals as all_refusals
 
 PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
-# The devices that a framework drives, as its backend calls them; only the CPU is run by the test-suite.
-DEVICES = {
-    "torch": ("cpu", "cuda", "xpu", "npu", "mps"),
-    "paddle": ("cpu", "gpu", "xpu", "npu"),
-    "mindspore": ("cpu", "gpu", "npu"),
-}
-TITLES = {"torch": "PyTorch", "paddle": "PaddlePaddle", "mindspore": "MindSpore"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +66,7 @@ def arguments_of(feature: Feature, folder: str) -> TrainingArguments:
 
 def refusals(feature: Feature, backend: str, device: str, args: Any) -> list[Refusal]:
     """Why a feature cannot be had there; [] when it can."""
-    return [refusal for refusal in REFUSALS if refusal.applies(args, backend, device)]
+    return [refusal for refusal in all_refusals() if refusal.applies(args, backend, device)]
 
 
 def reason(feature: Feature, backend: str, device: str, args: Any) -> str | None:
@@ -80,23 +74,22 @@ def reason(feature: Feature, backend: str, device: str, args: Any) -> str | None
     found = refusals(feature, backend, device, args)
     if found:
         return found[0].why
-    if feature.processes > 1 and backend not in PARALLEL:
+    if feature.processes > 1 and not registry.get(backend).parallel:
         return "it is not in this release yet"
     return None
 
 
-def table() -> list[tuple[Feature, dict[str, dict[str, str | None]]]]:
+def table(names: tuple[str, ...]) -> list[tuple[Feature, dict[str, dict[str, str | None]]]]:
     """Every feature with, by framework and device, the reason against it or None."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for feature in FEATURES:
             args = arguments_of(feature, folder)
-            rows.append(
-                (
-                    feature,
-                    {b: {device: reason(feature, b, device, args) for device in DEVICES[b]} for b in NAMES},
-                )
-            )
+            answers = {
+                name: {device: reason(feature, name, device, args) for device in registry.get(name).devices}
+                for name in names
+            }
+            rows.append((feature, answers))
     return rows
 
 
@@ -132,10 +125,13 @@ that the code is there and nothing refuses.
 
 def render() -> str:
     """The page as text."""
-    others = ", ".join(sorted({device for devices in DEVICES.values() for device in devices} - {"cpu"}))
-    lines = [f"| | asked for by | {' | '.join(TITLES[name] for name in NAMES)} |", "|---" * (2 + len(NAMES)) + "|"]
-    for feature, answers in table():
-        cells = [cell(answers[name]) for name in NAMES]
+    names = registry.released()
+    specs = [registry.get(name) for name in names]
+    others = ", ".join(sorted({device for spec in specs for device in spec.devices} - {"cpu"}))
+    titles = " | ".join(spec.title for spec in specs)
+    lines = [f"| | asked for by | {titles} |", "|---" * (2 + len(names)) + "|"]
+    for feature, answers in table(names):
+        cells = [cell(answers[name]) for name in names]
         lines.append(f"| {feature.title} | {asked_by(feature)} | {' | '.join(cells)} |")
     return OPENING.format(others=others) + "\n".join(lines) + "\n"
 

@@ -1,9 +1,10 @@
 """PaddleNLP's CompressionArguments: many of its scripts use them for training only, which is supported here."""
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import RefusedError
+from .fields import Group
 from .training import TrainingArguments
 
 WHY = (
@@ -17,12 +18,7 @@ def _only(default: Any) -> Any:
 
 
 @dataclass(repr=False)
-class CompressionArguments(TrainingArguments):
-    """TrainingArguments with PaddleNLP's defaults for three arguments, plus PaddleNLP's compression arguments.
-
-    The latter can be set and read, for scripts that compress in a separate run; do_compress=True is not supported.
-    """
-
+class Compression(Group):
     warmup_ratio: float = field(
         default=0.1, metadata={"help": "Warmup as a ratio of all steps; overridden by warmup_steps."}
     )
@@ -45,11 +41,26 @@ class CompressionArguments(TrainingArguments):
     use_pact: bool | None = _only(True)
     moving_rate: float | None = _only(0.9)
 
+
+if TYPE_CHECKING:
+    from .signatures import CompressionFields
+else:
+    CompressionFields = Compression
+
+
+class CompressionArguments(CompressionFields, TrainingArguments):
+    """TrainingArguments with PaddleNLP's defaults for three arguments, plus PaddleNLP's compression arguments.
+
+    The latter can be set and read, for scripts that compress in a separate run; do_compress=True is not supported.
+    """
+
     def check_together(self) -> None:
         super().check_together()
         if self.do_compress:
             raise RefusedError(f"do_compress=True is not supported: {WHY}.")
 
+
+dataclass(repr=False)(CompressionArguments)
 
 FIELDS = frozenset(
     item.name for item in fields(CompressionArguments) if item.name not in TrainingArguments.__dataclass_fields__

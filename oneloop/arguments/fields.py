@@ -75,6 +75,9 @@ def declared(cls: Any) -> dict[str, tuple[Any, Any]]:
 class Group:
     """What the groups share: conversion of their values, and defaults that follow from other arguments."""
 
+    def check(self) -> None:
+        """Raise ArgumentError for values of this group that do not go together."""
+
     def convert_all(self) -> None:
         cls: Any = type(self)
         for name, (hint, rules) in declared(cls).items():

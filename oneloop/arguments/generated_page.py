@@ -1,4 +1,4 @@
-"""Pages in docs/ that are generated from data in the code: write them, or check that they are up to date."""
+"""Files generated from data in the code, such as pages of docs/: write them, or check that they are up to date."""
 
 import sys
 from pathlib import Path
@@ -8,9 +8,9 @@ def keep(page: Path, text: str, module: str, words: list[str]) -> int:
     """The command of a module that generates a page: write it, or with --check, only check that it is up to date."""
     if "--check" in words:
         if not page.exists() or page.read_text(encoding="utf-8") != text:
-            print(f"docs/{page.name} is out of date: run python -m {module}", file=sys.stderr)
+            print(f"{page.parent.name}/{page.name} is out of date: run python -m {module}", file=sys.stderr)
             return 1
         return 0
     page.write_text(text, encoding="utf-8")
-    print(f"wrote docs/{page.name}")
+    print(f"wrote {page.parent.name}/{page.name}")
     return 0

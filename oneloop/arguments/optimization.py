@@ -2,18 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..enums import OptimizerNames, SchedulerType
 from ..errors import ArgumentError
 from . import values
 from .fields import Group, declare
 
+if TYPE_CHECKING:
+    from .given import Text, Words
+
 arg = declare("Optimization")
 PROJECTING = ("galore", "apollo")  # optimizers that apply to named modules only
 
 
-def to_optim_args(name: str, value: Any) -> str:
+def to_optim_args(name: str, value: "Mapping[str, Any] | Text") -> str:
     """ "key=value, key=value"; a dict is converted to this form."""
     if isinstance(value, Mapping):
         value = ",".join(f"{key}={item}" for key, item in value.items())
@@ -23,7 +26,7 @@ def to_optim_args(name: str, value: Any) -> str:
     return text
 
 
-def to_modules(name: str, value: Any) -> str | list[str]:
+def to_modules(name: str, value: "Words") -> str | list[str]:
     """A pattern stays a string: splitting it at commas or spaces would break it."""
     return value if isinstance(value, str) else values.to_words(name, value)
 

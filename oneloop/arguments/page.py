@@ -4,16 +4,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..backends import registry
 from . import Seq2SeqTrainingArguments
 from .aliases import Alias
 from .fields import declared
 from .fixed import SETTLED
 from .generated_page import keep
 from .groups import GROUPS
-from .support import COMING, NOT_YET, REFUSALS, RELEASED, Refusal, answer, refused_by
+from .refusal import Refusal
+from .support import NOT_YET, answer, refusals, refused_by
 
 PAGE = Path(__file__).parents[2] / "docs" / "arguments.md"
-BACKENDS = RELEASED + COMING
 ANSWERS = {
     "works": "works",
     "works in part": "works, with [exceptions](#refused)",
@@ -42,6 +43,7 @@ told of before the run. To each argument there is one of three answers:
 nothing to do. "by itself" is accepted too, and what it asks for is seen to in one way, whatever the value. An unknown
 name is an error that suggests the nearest one, and a value of the wrong type or out of range is an error that shows
 what is allowed. Numbers and dicts may be given as text (`"1e-4"`, `'{"min_lr": 1e-6}'`), lists as `"a,b"`.
+Editors and type checkers know every argument in every spelling, what it accepts and what it holds afterwards.
 
 """
 
@@ -92,7 +94,7 @@ def _default(rules: Any) -> str:
 def _choices(rules: Any, name: str) -> str:
     if not rules["choices"] or name == "include_for_metrics":
         return ""
-    refused = {refusal.shown for refusal in refused_by(name, "torch")}
+    refused = {refusal.shown for refusal in refused_by(name, registry.released()[0])}
     free = [_code(choice) for choice in rules["choices"] if choice not in refused]
     more = "; for the others see [Refused](#refused)" if len(free) < len(rules["choices"]) else ""
     return f" One of {', '.join(free)}{more}."
@@ -101,7 +103,7 @@ def _choices(rules: Any, name: str) -> str:
 def _row(name: str, rules: Any, aliases: dict[str, Alias]) -> str:
     shown = rules["public"] or name
     others = [alias.name for alias in aliases.values() if alias.target == name and alias.name != shown]
-    answers = " | ".join(ANSWERS[answer(shown, backend)] for backend in BACKENDS)
+    answers = " | ".join(ANSWERS[answer(shown, backend)] for backend in registry.released())
     what = _cell(rules["help"]) + _choices(rules, name)
     return f"| `{shown}` | {', '.join(map(_code, others))} | {_default(rules)} | {what} | {answers} |"
 
@@ -114,6 +116,7 @@ def _why(refusal: Refusal) -> str:
 
 def render() -> str:
     """The page as text."""
+    backends = registry.released()
     known, aliases = declared(Seq2SeqTrainingArguments), Seq2SeqTrainingArguments.__aliases__
     sections: dict[str, list[str]] = {}
     for name, (_, rules) in sorted(known.items(), key=lambda item: _order(item[1][1]["group"])):
@@ -123,8 +126,8 @@ def render() -> str:
         parts.append(f"## {heading}\n\n")
         if heading == "Sequence to sequence":
             parts.append("These belong to `Seq2SeqTrainingArguments`, which has all the others too.\n\n")
-        parts.append(f"| argument | other spellings | default | what it does | {' | '.join(BACKENDS)} |\n")
-        parts.append("|---" * (4 + len(BACKENDS)) + "|\n" + "\n".join(rows) + "\n\n")
+        parts.append(f"| argument | other spellings | default | what it does | {' | '.join(backends)} |\n")
+        parts.append("|---" * (4 + len(backends)) + "|\n" + "\n".join(rows) + "\n\n")
     translated = [
         f"| `{alias.name}` | `{known[alias.target][1]['public'] or alias.target}` | {_cell(alias.help)} |"
         for alias in aliases.values()
@@ -140,8 +143,8 @@ def _refused(names: list[str]) -> list[str]:
     """A row for each reason to refuse, with all the values that it concerns."""
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     for name in names:
-        for refusal in (refusal for refusal in REFUSALS if refusal.argument == name):
-            where = ", ".join(backend for backend in RELEASED if backend in refusal.backends)
+        for refusal in (refusal for refusal in refusals() if refusal.argument == name):
+            where = ", ".join(backend for backend in registry.released() if refusal.concerns(backend))
             rows.setdefault((name, where, _why(refusal), _cell(refusal.instead)), []).append(refusal.shown)
     return [
         f"| `{name}` | {', '.join(values)} | {where} | {why} | {instead} |"

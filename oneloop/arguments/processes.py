@@ -1,12 +1,15 @@
 """Distributed training: ranks, sharding, and the launcher."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..distributed.world import world
 from . import values
 from .fields import Group, declare
 from .sharding import to_fsdp_config, to_sharding
+
+if TYPE_CHECKING:
+    from .given import Config, Text
 
 arg = declare("Many processes")
 
@@ -22,7 +25,7 @@ ACCELERATOR: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 
 
-def to_accelerator(name: str, value: Any) -> dict[str, Any]:
+def to_accelerator(name: str, value: "Config") -> dict[str, Any]:
     config = values.to_config(name, value)
     for key in config:
         if key not in ACCELERATOR:
@@ -30,7 +33,7 @@ def to_accelerator(name: str, value: Any) -> dict[str, Any]:
     return config
 
 
-def to_deepspeed(name: str, value: Any) -> str | dict[str, Any]:
+def to_deepspeed(name: str, value: "dict[str, Any] | Text") -> str | dict[str, Any]:
     """A path stays a path: the file may be written after the arguments are created."""
     if isinstance(value, str) and not value.lstrip().startswith("{"):
         return value

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..distributed.collectives import SINGLE_PROCESS, ProcessGroup
@@ -14,9 +14,13 @@ from ..distributed.world import world
 from ..enums import ParallelMode
 from ..errors import ArgumentError, RefusedError
 from . import support
-from .groups import Groups
 from .paddlenlp import PaddleProperties
 from .run import to_device
+
+if TYPE_CHECKING:
+    from .signatures import ArgumentFields as Groups
+else:
+    from .groups import Groups
 
 LOGGER = logging.getLogger("oneloop")
 
@@ -124,8 +128,11 @@ class Properties(PaddleProperties, Groups):
         """The process group of the run, for collectives. The first access initializes it."""
         if world().size == 1:
             return SINGLE_PROCESS
-        name = self.__dict__.get("_backend") or backends.guess()
-        return backends.load(name or "torch").parallel.join(self)
+        name = self.__dict__.get("_backend")
+        backend = backends.load(name) if name else backends.assumed()
+        if backend.parallel is None:
+            raise RefusedError(f"{world().size} processes were launched, and {backend.NAME} runs on one alone.")
+        return backend.parallel.join(self)
 
     @property
     def should_log(self) -> bool:

@@ -4,7 +4,7 @@ import os
 import socket
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
 from ..enums import IntervalStrategy
 from . import values
@@ -12,10 +12,13 @@ from .fields import Group, declare
 from .packages import WRITERS, usual_writers
 from .run import to_path
 
+if TYPE_CHECKING:
+    from .given import Text, Words
+
 arg = declare("Logging")
 
 
-def to_writers(name: str, value: Any) -> list[str]:
+def to_writers(name: str, value: "Words") -> list[str]:
     words = values.to_words(name, value)
     if words == ["none"] or not words:
         return []
@@ -27,15 +30,15 @@ def to_writers(name: str, value: Any) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def to_token_count(name: str, value: Any) -> str:
+def to_token_count(name: str, value: "bool | Text") -> str:
     """A bool in transformers 4.x, a string in 5.x."""
     if isinstance(value, bool) or (isinstance(value, str) and value.lower() in ("true", "false")):
         return "all" if str(value).lower() == "true" else "no"
     return values.to_text(name, value)
 
 
-def to_space(name: str, value: Any) -> str | bool:
-    return False if value in (False, "false", "False") else values.to_text(name, value)
+def to_space(name: str, value: "Literal[False] | Text") -> str | bool:
+    return False if value in (False, "false", "False") else values.to_text(name, value)  # type: ignore[arg-type]
 
 
 @dataclass

@@ -4,11 +4,14 @@ import os
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError
 from . import values
 from .fields import Group, declare
+
+if TYPE_CHECKING:
+    from .given import Text, Words
 
 arg = declare("Run")
 LEVELS = ("debug", "info", "warning", "error", "critical", "passive")
@@ -18,11 +21,11 @@ STEPS = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 DEBUG = ("underflow_overflow", "tpu_metrics_debug")
 
 
-def to_path(name: str, value: Any) -> str:
+def to_path(name: str, value: "Text") -> str:
     return os.path.expanduser(values.to_text(name, value))
 
 
-def to_device(name: str, value: Any) -> str | None:
+def to_device(name: str, value: object) -> str | None:
     """The device as a string: "cuda:0". A framework's device object is accepted; "auto" is the best available."""
     text = str(value).lower()
     if text == "auto":
@@ -32,20 +35,20 @@ def to_device(name: str, value: Any) -> str | None:
     return "cpu" if text.startswith("cpu") else text
 
 
-def to_checkpoint(name: str, value: Any) -> str | bool | None:
+def to_checkpoint(name: str, value: "bool | Text") -> str | bool | None:
     if isinstance(value, bool) or (isinstance(value, str) and value.lower() in ("true", "false", "none", "")):
         return True if str(value).lower() == "true" else None
     return to_path(name, value)
 
 
-def to_debug(name: str, value: Any) -> str:
+def to_debug(name: str, value: "Words") -> str:
     words = values.to_words(name, value)
     for word in words:
         values.to_member(name, word, DEBUG)
     return " ".join(word for word in DEBUG if word in words)
 
 
-def to_profile(name: str, value: Any) -> str:
+def to_profile(name: str, value: bool | int | str) -> str:
     """The first and last step as "3-5"; "" is off."""
     text = str(value).strip().lower()
     if text in ("", "false", "no", "none"):

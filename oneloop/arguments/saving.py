@@ -1,17 +1,20 @@
 """Checkpoints, and uploads to the Hub."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..distributed.preemption import parse
 from ..enums import HubStrategy, SaveStrategy
 from . import values
 from .fields import Group, declare
 
+if TYPE_CHECKING:
+    from .given import Text
+
 arg = declare("Saving")
 
 
-def to_token(name: str, value: Any) -> str | None:
+def to_token(name: str, value: "Text") -> str | None:
     """A dumped `<HUB_TOKEN>` is a placeholder, not a token."""
     text = values.to_text(name, value)
     return None if values.MASK.fullmatch(text) else text

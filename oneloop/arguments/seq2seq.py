@@ -2,11 +2,11 @@
 
 import os
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
 from . import values
-from .fields import declare
+from .fields import Group, declare
 from .training import TrainingArguments
 
 arg = declare("Sequence to sequence")
@@ -22,9 +22,7 @@ def to_generation_config(name: str, value: Any) -> Any:
 
 
 @dataclass(repr=False)
-class Seq2SeqTrainingArguments(TrainingArguments):
-    """TrainingArguments, plus options for generation during evaluation."""
-
+class Generation(Group):
     sortish_sampler: bool = arg(False, "Training data sorted by length within shuffled chunks.")
     predict_with_generate: bool = arg(False, "Evaluate and predict with generate(), for metrics such as BLEU.")
     generation_max_length: int | None = arg(
@@ -40,6 +38,16 @@ class Seq2SeqTrainingArguments(TrainingArguments):
         shown="from the model",
     )
 
+
+if TYPE_CHECKING:
+    from .signatures import GenerationFields
+else:
+    GenerationFields = Generation
+
+
+class Seq2SeqTrainingArguments(GenerationFields, TrainingArguments):
+    """TrainingArguments, plus options for generation during evaluation."""
+
     def check_together(self) -> None:
         super().check_together()
         if self.sortish_sampler and self.train_sampling_strategy != "random":
@@ -48,6 +56,8 @@ class Seq2SeqTrainingArguments(TrainingArguments):
                 "the same data; expected one. Remove the other."
             )
 
+
+dataclass(repr=False)(Seq2SeqTrainingArguments)
 
 TrainingArguments.__elsewhere__ = {
     item.name: "Seq2SeqTrainingArguments"

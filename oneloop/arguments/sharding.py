@@ -1,9 +1,13 @@
 """Translates between the three spellings of sharding: `sharding`, `fsdp` and `sharded_ddp`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..distributed.world import world
 from . import values
+
+if TYPE_CHECKING:
+    from .given import Config, Words
+    from .training import TrainingArguments
 
 STAGES = ("stage1", "stage2", "stage3", "replicate")
 EXTRAS = ("hybrid", "offload", "auto_wrap")
@@ -25,7 +29,7 @@ def _canonical(name: str, value: Any, words: list[str]) -> str:
     return " ".join(stages + extras)
 
 
-def to_sharding(name: str, value: Any) -> str:
+def to_sharding(name: str, value: "Words") -> str:
     words = values.to_words(name, value)
     for word in words:
         values.to_member(name, word, STAGES + EXTRAS)
@@ -50,7 +54,7 @@ def _back(sharding: str, table: dict[str, str]) -> str:
     return " ".join([name, *(word for word in words if word in ("offload", "auto_wrap"))]) if name else ""
 
 
-def from_fsdp(value: Any, current: Any) -> str:
+def from_fsdp(value: "bool | Words", current: Any) -> str:
     return _translate("fsdp", value, FSDP, "full_shard")
 
 
@@ -59,7 +63,7 @@ def as_fsdp(sharding: str) -> str:
     return _back(sharding, FSDP)
 
 
-def from_sharded_ddp(value: Any, current: Any) -> str:
+def from_sharded_ddp(value: "bool | Words", current: Any) -> str:
     return _translate("sharded_ddp", value, SHARDED_DDP, "simple")
 
 
@@ -95,7 +99,7 @@ FSDP_CONFIG: dict[str, tuple[tuple[Any, ...] | None, str]] = {
 }
 
 
-def to_fsdp_config(name: str, value: Any) -> dict[str, Any]:
+def to_fsdp_config(name: str, value: "Config") -> dict[str, Any]:
     """Also accepts keys with the prefix fsdp_, as in configuration files of accelerate."""
     config = {key.removeprefix("fsdp_"): inner for key, inner in values.to_config(name, value).items()}
     for key, inner in config.items():
@@ -117,12 +121,12 @@ def not_honoured(config: dict[str, Any] | None) -> list[str]:
 # -- derived settings
 
 
-def divides(args: Any) -> bool:
+def divides(args: "TrainingArguments") -> bool:
     """Whether gradients or parameters are sharded: stages 2 and 3."""
     return "stage2" in args.sharding or "stage3" in args.sharding
 
 
-def degree_of(args: Any, size: int) -> int:
+def degree_of(args: "TrainingArguments", size: int) -> int:
     """Size of a sharding group; with hybrid and no number, the processes of one machine."""
     if args.sharding_degree > 0:
         return args.sharding_degree

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from . import fixed, values
 from .aliases import Alias, ArgumentsMeta, attribute, collect
@@ -14,8 +14,9 @@ from .fields import declared
 from .run import progress_is_visible
 from .setters import Setters
 
+Self = TypeVar("Self", bound="TrainingArguments")
 
-@dataclass(repr=False)
+
 class TrainingArguments(Setters, metaclass=ArgumentsMeta):
     """The arguments of a training run; docs/arguments.md explains each of them.
 
@@ -61,7 +62,7 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
         return {name: value if type(value) in (bool, int, float, str) else str(value) for name, value in flat.items()}
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> "TrainingArguments":
+    def from_dict(cls: type[Self], given: Mapping[str, Any]) -> Self:
         """From the output of `to_dict`, or from any dict of arguments, including aliases."""
         return cls(**given)
 
@@ -70,6 +71,11 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
         return f"{type(self).__name__}(\n{lines})"
 
     __repr__ = __str__
+
+
+# Called, not written as a decorator: a type checker would take it for the constructor's signature, which for it is in
+# signatures.pyi, with every spelling and every type that is accepted.
+dataclass(repr=False)(TrainingArguments)
 
 
 def _plain(value: Any) -> Any:

@@ -13,9 +13,12 @@ import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
+
+if TYPE_CHECKING:
+    from .given import Config, Integer, JsonDict, Number, Switch, Text, Words
 
 TRUE = ("true", "yes", "on", "1", "y", "t")
 FALSE = ("false", "no", "off", "0", "n", "f")
@@ -37,7 +40,7 @@ def wrong(name: str, value: Any, expected: str) -> ArgumentError:
     return ArgumentError(f"Invalid {name}={show(name, value)}: expected {expected}.")
 
 
-def to_bool(name: str, value: Any) -> bool:
+def to_bool(name: str, value: "Switch") -> bool:
     if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
         return bool(value)
     if isinstance(value, str) and value.strip().lower() in TRUE + FALSE:
@@ -47,7 +50,7 @@ def to_bool(name: str, value: Any) -> bool:
     raise wrong(name, value, "True or False")
 
 
-def to_number(name: str, value: Any, expected: str = "a number") -> int | float:
+def to_number(name: str, value: "Number", expected: str = "a number") -> int | float:
     """An int stays an int and a float a float; strings are parsed as numbers."""
     if isinstance(value, str):
         try:
@@ -62,18 +65,18 @@ def to_number(name: str, value: Any, expected: str = "a number") -> int | float:
     return int(value) if isinstance(value, Integral) else float(value)
 
 
-def to_int(name: str, value: Any) -> int:
+def to_int(name: str, value: "Integer") -> int:
     number = to_number(name, value, "an integer")
     if number != number // 1 or math.isinf(number):
         raise wrong(name, value, "an integer")
     return int(number)
 
 
-def to_float(name: str, value: Any) -> float:
+def to_float(name: str, value: "Number") -> float:
     return float(to_number(name, value))
 
 
-def to_text(name: str, value: Any) -> str:
+def to_text(name: str, value: "Text") -> str:
     if isinstance(value, Enum):
         value = value.value
     if isinstance(value, str):
@@ -83,7 +86,7 @@ def to_text(name: str, value: Any) -> str:
     raise wrong(name, value, "a string")
 
 
-def to_words(name: str, value: Any) -> list[str]:
+def to_words(name: str, value: "Words") -> list[str]:
     """A list of strings; also from "a,b", "a b" or a JSON list."""
     if isinstance(value, str):
         if value.lstrip().startswith("["):
@@ -95,7 +98,7 @@ def to_words(name: str, value: Any) -> list[str]:
     return [to_text(name, word) for word in value]
 
 
-def to_mapping(name: str, value: Any) -> dict[str, Any]:
+def to_mapping(name: str, value: "JsonDict") -> dict[str, Any]:
     """A dict; also from a JSON string."""
     expected = "a dict, or a JSON string such as '{\"key\": 1}'"
     read = _json(name, value, expected) if isinstance(value, str) else value
@@ -104,20 +107,19 @@ def to_mapping(name: str, value: Any) -> dict[str, Any]:
     return dict(read)
 
 
-def to_config(name: str, value: Any) -> dict[str, Any]:
+def to_config(name: str, value: "Config") -> dict[str, Any]:
     """A dict; also from a JSON string, the path of a JSON file, or an object with `to_dict`."""
-    if hasattr(value, "to_dict") and not isinstance(value, type):
-        value = value.to_dict()
-    if isinstance(value, os.PathLike) or (isinstance(value, str) and not value.lstrip().startswith("{")):
-        path = os.path.expanduser(os.fspath(value))
+    read: Any = value.to_dict() if hasattr(value, "to_dict") and not isinstance(value, type) else value
+    if isinstance(read, os.PathLike) or (isinstance(read, str) and not read.lstrip().startswith("{")):
+        path = os.path.expanduser(os.fspath(read))
         if not os.path.isfile(path):
-            raise wrong(name, value, "a dict, a JSON string, or the path of an existing JSON file")
+            raise wrong(name, read, "a dict, a JSON string, or the path of an existing JSON file")
         with open(path, encoding="utf-8") as file:
-            value = file.read()
-    return to_mapping(name, value)
+            read = file.read()
+    return to_mapping(name, read)
 
 
-def to_steps(name: str, value: Any) -> int | float:
+def to_steps(name: str, value: "Number") -> int | float:
     """A number of steps (integer), or a fraction of all steps (between 0 and 1)."""
     expected = "an integer number of steps, or a ratio of all steps between 0 and 1"
     number = to_number(name, value, expected)

@@ -1,98 +1,83 @@
-"""One folder per framework, with the same files and the same function names in each.
+"""One folder per framework, with the same files and the same function names in each: see base.py and registry.py.
 
 Nothing outside this package imports torch, paddle or mindspore. A backend is found from the type of the model;
 before there is a model, from the launcher's variables and from what is already imported.
 """
 
 import importlib
-import sys
-from importlib.util import find_spec
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..compat import mode
 from ..distributed.world import world
 from ..errors import ModelError, RefusedError
-from ._common.environment import prepare
+from . import late_seeding, registry
 
-prepare()
-
-NAMES = ("torch", "paddle", "mindspore")
-MODEL_CLASSES = {"torch": "torch.nn.Module", "paddle": "paddle.nn.Layer", "mindspore": "mindspore.nn.Cell"}
-MINDTORCH = "mindtorch"  # what `import mindnlp` puts in the place of torch, on tensors of MindSpore
+if TYPE_CHECKING:
+    from .base import Backend
 
 
-def under_mindnlp() -> bool:
-    """Whether torch is mindtorch in this process."""
-    return MINDTORCH in sys.modules
-
-
-def load(name: str) -> ModuleType:
-    """The backend package of that name. Under mindnlp tensors of torch and of MindSpore are mindtorch's."""
-    if under_mindnlp() and name in ("torch", "mindspore"):
-        name = MINDTORCH
-    if name not in (*NAMES, MINDTORCH):
-        raise RefusedError(f"there is no backend {name!r}; oneloop has {', '.join(NAMES)}")
-    return importlib.import_module(f"{__name__}.{name}")
+def load(name: str) -> "Backend":
+    """The backend of that name, or the one that stands in for it in this process."""
+    backend = cast("Backend", importlib.import_module(registry.replacing(name).module))
+    late_seeding.apply(name, backend.randomness)
+    return backend
 
 
 def name_of(model: Any) -> str | None:
-    """The framework that an object's class comes from, read off its base classes without importing anything."""
-    for base in type(model).__mro__:
-        qualified = f"{base.__module__}.{base.__qualname__}"
-        if qualified == "torch.nn.modules.module.Module":
-            return "torch"
-        if qualified == "mindtorch.nn.modules.module.Module":
-            return MINDTORCH
-        if base.__qualname__ == "Layer" and base.__module__.startswith("paddle."):
-            return "paddle"
-        if base.__qualname__ == "Cell" and base.__module__.startswith("mindspore."):
-            return "mindspore"
-    return None
+    """The backend of an object's class, read off its base classes without importing anything."""
+    spec = registry.of_model_class(type(model))
+    return None if spec is None else spec.name
 
 
-def of_model(model: Any) -> ModuleType:
+def of_model(model: Any) -> "Backend":
     """The backend that trains this model, or an error that says what a model can be."""
-    name = name_of(model)
-    if name is None and any(base.__module__.startswith("mindnlp.core.") for base in type(model).__mro__):
-        raise RefusedError(
-            f"{type(model).__name__} is a model of MindNLP 0.4, whose modules are neither MindSpore's nor mindtorch's. "
-            "Use MindNLP 0.5, where mindnlp.transformers has the same models, or write it as a mindspore.nn.Cell."
-        )
+    name, kind = name_of(model), type(model)
     if name is None:
+        _refuse_module(kind)
         raise ModelError(
-            f"the model is a {type(model).__module__}.{type(model).__qualname__}; expected an instance of "
-            f"{', '.join(MODEL_CLASSES.values())}. Pass the model object itself"
+            f"the model is a {kind.__module__}.{kind.__qualname__}; expected an instance of "
+            f"{', '.join(registry.get(each).model_class for each in registry.names())}. Pass the model object itself"
             + (" (you passed a class: call it first)." if isinstance(model, type) else ".")
         )
-    if name == "mindspore" and under_mindnlp():
-        raise RefusedError(
-            f"{type(model).__name__} is a mindspore.nn.Cell, and mindnlp is imported, which changes MindSpore's "
-            "tensors. Train it in a process that does not import mindnlp, or write it as a torch.nn.Module."
-        )
+    stand_in = registry.active()
+    if stand_in is not None and name in stand_in.refused_replacements:
+        raise RefusedError(stand_in.refused_replacements[name].format(model=kind.__name__))
     return load(name)
+
+
+def _refuse_module(kind: type) -> None:
+    for spec in registry.specs():
+        for prefix, message in spec.refused_modules.items():
+            if any(base.__module__.startswith(f"{prefix}.") for base in kind.__mro__):
+                raise RefusedError(message.format(model=kind.__name__))
 
 
 def guess() -> str | None:
     """The backend that arguments should assume before a model is seen; None when nothing tells."""
-    if under_mindnlp():
-        return MINDTORCH
+    stand_in = registry.active()
+    if stand_in is not None:
+        return stand_in.name
     launcher = world().launcher
     if launcher:
         return launcher
-    imported = [name for name in NAMES if name in sys.modules]
-    if "paddle" in imported and mode.follows_only("paddlenlp"):  # whatever else its libraries have imported
-        return "paddle"
-    if imported:
-        return imported[0]
-    installed = [name for name in NAMES if find_spec(name) is not None]
-    return installed[0] if installed else None
+    listed = [spec for spec in registry.specs() if spec.listed]
+    imported = [spec for spec in listed if spec.is_imported]
+    # A script for a peer library means its framework, whatever else the library has imported.
+    meant = [spec for spec in imported if spec.peer_library and mode.follows_only(spec.peer_library)]
+    found = next(iter((*meant, *imported)), None) or next((spec for spec in listed if spec.is_installed), None)
+    return None if found is None else found.name
 
 
-def of_optimizer(optimizer: Any) -> ModuleType:
+def assumed() -> "Backend":
+    """The backend where no model tells: the one that guess() names, or else the first, whose import says what is
+    missing."""
+    return load(guess() or registry.names()[0])
+
+
+def of_optimizer(optimizer: Any) -> "Backend":
     """The backend of an optimizer, from the module that its class comes from."""
     for base in type(optimizer).__mro__:
-        name = base.__module__.split(".")[0]
-        if name in (*NAMES, MINDTORCH):
-            return load(name)
-    return load(guess() or "torch")
+        spec = registry.of_module(base.__module__)
+        if spec is not None:
+            return load(spec.name)
+    return assumed()

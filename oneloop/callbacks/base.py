@@ -1,11 +1,14 @@
 """The sixteen events of a run, and the handler that calls the callbacks."""
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
-from ..state import TrainerControl
+from ..state import TrainerControl, TrainerState
+
+if TYPE_CHECKING:
+    from ..arguments import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -39,52 +42,89 @@ class TrainerCallback:
     cost.
     """
 
-    def on_init_end(self, args, state, control, **kwargs):
+    def on_init_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """The Trainer has been constructed."""
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """Training starts, or resumes from a checkpoint."""
 
-    def on_train_end(self, args, state, control, **kwargs):
+    def on_train_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """Training has ended."""
 
-    def on_epoch_begin(self, args, state, control, **kwargs):
+    def on_epoch_begin(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """An epoch starts."""
 
-    def on_epoch_end(self, args, state, control, **kwargs):
+    def on_epoch_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """An epoch has ended."""
 
-    def on_step_begin(self, args, state, control, **kwargs):
+    def on_step_begin(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """An update starts, before its first micro-batch."""
 
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+    def on_pre_optimizer_step(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """Gradients are accumulated and clipped; the optimizer has not stepped yet."""
 
-    def on_optimizer_step(self, args, state, control, **kwargs):
+    def on_optimizer_step(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """The optimizer has stepped; gradients have not been cleared yet."""
 
-    def on_substep_end(self, args, state, control, **kwargs):
+    def on_substep_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """A micro-batch has ended that is not the last of its update."""
 
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """An update has ended."""
 
-    def on_evaluate(self, args, state, control, **kwargs):
+    def on_evaluate(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """An evaluation has ended; kwargs contains metrics."""
 
-    def on_predict(self, args, state, control, metrics, **kwargs):
+    def on_predict(
+        self,
+        args: "TrainingArguments",
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> TrainerControl | None:
         """A prediction has ended."""
 
-    def on_save(self, args, state, control, **kwargs):
+    def on_save(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """A checkpoint has been written completely."""
 
-    def on_log(self, args, state, control, **kwargs):
+    def on_log(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """Something was logged; kwargs contains logs."""
 
-    def on_prediction_step(self, args, state, control, **kwargs):
+    def on_prediction_step(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """A batch of an evaluation or prediction has ended."""
 
-    def on_push_begin(self, args, state, control, **kwargs):
+    def on_push_begin(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl | None:
         """The model is about to be uploaded."""
 
 
@@ -100,9 +140,37 @@ def _listens(callback: Any, event: str) -> bool:
 class CallbackHandler(TrainerCallback):
     """Calls the callbacks in order. For each event it keeps a list of the callbacks that define it."""
 
-    def __init__(self, callbacks: list, model: Any, processing_class: Any, optimizer: Any, lr_scheduler: Any) -> None:
+    if TYPE_CHECKING:  # every event, as _event() below makes it
+
+        def _called(
+            self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, *extra: Any, **kwargs: Any
+        ) -> TrainerControl: ...
+
+        on_init_end = _called
+        on_train_begin = _called
+        on_train_end = _called
+        on_epoch_begin = _called
+        on_epoch_end = _called
+        on_step_begin = _called
+        on_pre_optimizer_step = _called
+        on_optimizer_step = _called
+        on_substep_end = _called
+        on_step_end = _called
+        on_evaluate = _called
+        on_predict = _called
+        on_save = _called
+        on_log = _called
+        on_prediction_step = _called
+        on_push_begin = _called
+        on_load_data_end = _called
+        on_optimizer_begin = _called
+        on_optimizer_end = _called
+
+    def __init__(
+        self, callbacks: Sequence[Any], model: Any, processing_class: Any, optimizer: Any, lr_scheduler: Any
+    ) -> None:
         self.callbacks: list[Any] = []
-        self._listeners: dict[str, list[Callable]] = {}
+        self._listeners: dict[str, list[Callable[..., TrainerControl | None]]] = {}
         self.model = model
         self.processing_class = processing_class
         self.optimizer = optimizer
@@ -157,19 +225,23 @@ class CallbackHandler(TrainerCallback):
             for event in (*EVENTS, *OF_PADDLENLP)
         }
         # Events that a callback defines or that clear a flag; the loop skips the others.
-        self.active = {event for event, methods in self._listeners.items() if methods or event in _CLEARED}
-        self._may_ask: bool | None = None
+        self.active: set[str] = {event for event, methods in self._listeners.items() if methods or event in _CLEARED}
+        self._may_change_control: bool | None = None
 
     @property
-    def may_ask(self) -> bool:
+    def may_change_control(self) -> bool:
         """Whether any callback may set flags of `control` that callbacks of other processes do not set."""
-        if self._may_ask is None:
-            from .control_usage import may_ask
+        if self._may_change_control is None:
+            from ..compat.introspect import may_change_control
 
-            self._may_ask = any(may_ask(callback, (*EVENTS, *OF_PADDLENLP)) for callback in self.callbacks)
-        return self._may_ask
+            self._may_change_control = any(
+                may_change_control(callback, (*EVENTS, *OF_PADDLENLP)) for callback in self.callbacks
+            )
+        return self._may_change_control
 
-    def call_event(self, event: str, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> TrainerControl:
+    def call_event(
+        self, event: str, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
         """Call one event on all callbacks that define it, and return the resulting control."""
         for method in self._listeners[event]:
             result = method(
@@ -190,8 +262,15 @@ class CallbackHandler(TrainerCallback):
         return control
 
 
-def _event(name: str, flags: tuple[str, ...] = ()) -> Callable:
-    def call(self: CallbackHandler, args: Any, state: Any, control: TrainerControl, *extra: Any, **kwargs: Any) -> Any:
+def _event(name: str, flags: tuple[str, ...] = ()) -> Callable[..., TrainerControl]:
+    def call(
+        self: CallbackHandler,
+        args: "TrainingArguments",
+        state: TrainerState,
+        control: TrainerControl,
+        *extra: Any,
+        **kwargs: Any,
+    ) -> TrainerControl:
         for flag in flags:
             setattr(control, flag, False)
         if extra:  # on_evaluate(args, state, control, metrics) and on_log(args, state, control, logs)

@@ -3,10 +3,13 @@
 import logging
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..state import ExportableState
+from ..state import ExportableState, TrainerControl, TrainerState
 from .base import TrainerCallback
+
+if TYPE_CHECKING:
+    from ..arguments import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -17,10 +20,14 @@ class DefaultFlowCallback(TrainerCallback):
     def __init__(self) -> None:
         self._saved_at = time.monotonic()
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._saved_at = time.monotonic()
 
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
         step = state.global_step
         if args.save_interval_minutes and time.monotonic() - self._saved_at >= 60 * args.save_interval_minutes:
             control.should_save = True
@@ -43,7 +50,9 @@ class DefaultFlowCallback(TrainerCallback):
             self._saved_at = time.monotonic()
         return control
 
-    def on_epoch_end(self, args, state, control, **kwargs):
+    def on_epoch_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
         if args.logging_strategy == "epoch":
             control.should_log = True
         if args.eval_strategy == "epoch" and args.eval_delay <= (state.epoch or 0):
@@ -58,11 +67,13 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float | None = 0.0) -> None:
         self.early_stopping_patience = early_stopping_patience
-        self.early_stopping_threshold = early_stopping_threshold or 0.0
-        self.early_stopping_patience_counter = 0
+        self.early_stopping_threshold: float = early_stopping_threshold or 0.0
+        self.early_stopping_patience_counter: int = 0
         self.best: float | None = None
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if state.global_step == 0:  # a new run, not a resumed one
             self.best, self.early_stopping_patience_counter = None, 0
         if args.eval_strategy == "no":
@@ -71,7 +82,14 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
                 "Set eval_strategy to 'steps' or 'epoch'."
             )
 
-    def on_evaluate(self, args, state, control, metrics=None, **kwargs):
+    def on_evaluate(
+        self,
+        args: "TrainingArguments",
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
         name = args.metric_for_best_model or "loss"
         name = name if name.startswith("eval_") else f"eval_{name}"
         value = (metrics or {}).get(name)
@@ -90,10 +108,10 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True
 
-    def _improved(self, args: Any, value: float) -> bool:
+    def _improved(self, args: "TrainingArguments", value: float) -> bool:
         if math.isnan(value):
             return False
-        if self.best is None:
+        if self.best is None or math.isnan(self.best):  # another trainer may have left a NaN
             return True
         greater = args.greater_is_better
         if greater is None:

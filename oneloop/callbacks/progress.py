@@ -1,9 +1,13 @@
 """Progress as a bar in a terminal, as a table in a notebook, or as plain lines."""
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..state import TrainerControl, TrainerState
 from .base import TrainerCallback
+
+if TYPE_CHECKING:
+    from ..arguments import TrainingArguments
 
 
 def _short(value: Any) -> Any:
@@ -19,7 +23,9 @@ class ProgressCallback(TrainerCallback):
         self.max_str_len = max_str_len
         self._shown = 0
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if state.is_world_process_zero:
             from tqdm.auto import tqdm
 
@@ -27,12 +33,21 @@ class ProgressCallback(TrainerCallback):
             self.training_bar = tqdm(total=total, initial=state.global_step, dynamic_ncols=True, desc="train")
         self._shown = state.global_step
 
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self.training_bar is not None:
             self.training_bar.update(state.global_step - self._shown)
             self._shown = state.global_step
 
-    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
+    def on_prediction_step(
+        self,
+        args: "TrainingArguments",
+        state: TrainerState,
+        control: TrainerControl,
+        eval_dataloader: Any = None,
+        **kwargs: Any,
+    ) -> None:
         if not state.is_world_process_zero:
             return
         if self.prediction_bar is None:
@@ -50,13 +65,29 @@ class ProgressCallback(TrainerCallback):
             self.prediction_bar.close()
             self.prediction_bar = None
 
-    def on_evaluate(self, args, state, control, **kwargs):
+    def on_evaluate(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._close_prediction()
 
-    def on_predict(self, args, state, control, metrics=None, **kwargs):
+    def on_predict(
+        self,
+        args: "TrainingArguments",
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
         self._close_prediction()
 
-    def on_log(self, args, state, control, logs=None, **kwargs):
+    def on_log(
+        self,
+        args: "TrainingArguments",
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         if self.training_bar is None or not logs:
             return
         shown = {}
@@ -68,7 +99,9 @@ class ProgressCallback(TrainerCallback):
             shown[key] = _short(value)
         self.training_bar.write(str(shown))
 
-    def on_train_end(self, args, state, control, **kwargs):
+    def on_train_end(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self.training_bar is not None:
             self.training_bar.close()
             self.training_bar = None
@@ -77,7 +110,14 @@ class ProgressCallback(TrainerCallback):
 class PrinterCallback(TrainerCallback):
     """Prints each log as one line."""
 
-    def on_log(self, args, state, control, logs=None, **kwargs):
+    def on_log(
+        self,
+        args: "TrainingArguments",
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         if state.is_local_process_zero and logs:
             print({key: _short(value) for key, value in logs.items() if key != "total_flos"}, flush=True)
 
@@ -98,11 +138,20 @@ class NotebookProgressCallback(ProgressCallback):
         self.rows: list[dict[str, Any]] = []
         self._display: Any = None
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         super().on_train_begin(args, state, control, **kwargs)
         self.rows, self._display = [], None
 
-    def on_log(self, args, state, control, logs=None, **kwargs):
+    def on_log(
+        self,
+        args: "TrainingArguments",
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         if not logs or not state.is_world_process_zero:
             return
         hidden = ("runtime", "per_second", "total_flos", "grad_norm")

@@ -9,22 +9,15 @@ import platform
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any
 
 from ..arguments import capabilities
-from ..backends import NAMES
-
-PACKAGES = {
-    "torch": ("torch",),
-    "paddle": ("paddlepaddle", "paddlepaddle-gpu", "paddlepaddle-xpu"),
-    "mindspore": ("mindspore",),
-}
+from ..backends import registry
 
 
 def installed(name: str) -> str | None:
     """The installed version of a framework's package, or None."""
-    for package in PACKAGES[name]:
+    for package in registry.get(name).distributions:
         try:
             return version(package)
         except PackageNotFoundError:
@@ -50,20 +43,20 @@ def answer(name: str) -> None:
     from ..backends import load
 
     devices = load(name).devices
-    counts = {kind: devices.available(kind) for kind in capabilities.DEVICES[name]}
+    counts = {kind: devices.available(kind) for kind in registry.get(name).devices}
     print(json.dumps({"devices": {kind: count for kind, count in counts.items() if count}}))
 
 
 def run(as_json: bool = False) -> int:
     """Print the findings; returns 0 if at least one framework is usable."""
     found: dict[str, Any] = {}
-    for name in NAMES:
-        known = installed(name)
-        if known is None or find_spec(name) is None:
-            found[name] = {"version": None, "install": f"pip install 'oneloop[{name}]'"}
+    for name in registry.names():
+        spec, known = registry.get(name), installed(name)
+        if known is None or not spec.is_installed:
+            found[name] = {"version": None, "install": spec.install}
         else:
             found[name] = {"version": known, **ask(name)}
-    rows = capabilities.table()
+    rows = capabilities.table(registry.names())
     for name, facts in found.items():
         facts["cannot"] = {
             feature.title: {kind: why for kind, why in answers[name].items() if why and kind in facts["devices"]}
@@ -81,7 +74,7 @@ def run(as_json: bool = False) -> int:
 def _text(found: dict[str, Any], features: int) -> list[str]:
     lines = [f"Python {platform.python_version()}, oneloop {version('oneloop')}"]
     for name, facts in found.items():
-        title = capabilities.TITLES[name]
+        title = registry.get(name).title
         if facts["version"] is None:
             lines += ["", f"{title}: not installed ({facts['install']})"]
             continue

@@ -1,9 +1,10 @@
 """The part of `self.accelerator` that overrides written for other trainers use."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..trainer.gathering import map_leaves
+from ..trainer.internals import internals_of
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
@@ -42,17 +43,24 @@ class Accelerator:
 
     def backward(self, loss: Any, **kwargs: Any) -> None:
         """Accumulate the gradients of a loss; the loss is not divided."""
-        self._trainer.engine.backward(loss, **kwargs)
+        internals_of(self._trainer).engine.backward(loss, **kwargs)
+
+    def loss_and_gradients(self, compute: Callable[[], Any], divisor: Any = None) -> Any:
+        """Run compute and add the gradients of the loss that it returns, divided by divisor, to those held; the loss.
+
+        For frameworks that differentiate functions, where a loss cannot be handed to backward().
+        """
+        return internals_of(self._trainer).engine.loss_and_gradients(compute, divisor)
 
     def autocast(self, *args: Any, **kwargs: Any) -> Any:
-        return self._trainer.engine.autocast()
+        return internals_of(self._trainer).engine.autocast()
 
     def _each(self, value: Any, name: str, *how: Any) -> Any:
-        trainer = self._trainer
-        if trainer.processes.size == 1:
+        core = internals_of(self._trainer)
+        if core.processes.size == 1:
             return value
-        one = getattr(trainer.backend.parallel, name)
-        return map_leaves(value, lambda leaf: one(leaf, trainer.processes, *how))
+        one = getattr(core.backend.parallel, name)
+        return map_leaves(value, lambda leaf: one(leaf, core.processes, *how))
 
     def gather(self, value: Any) -> Any:
         """Gather the tensors of all processes, concatenated along the first axis."""
@@ -70,7 +78,7 @@ class Accelerator:
 
     def unwrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         """The unwrapped model."""
-        return self._trainer.backend.models.unwrap(model)
+        return internals_of(self._trainer).backend.models.unwrap(model)
 
     def prepare(self, *objects: Any) -> Any:
         """Returns its arguments: loaders and models of a Trainer are already prepared."""
@@ -78,14 +86,14 @@ class Accelerator:
 
     def wait_for_everyone(self) -> None:
         """Wait for all processes."""
-        self._trainer.processes.barrier()
+        internals_of(self._trainer).processes.barrier()
 
     def print(self, *values: Any, **kwargs: Any) -> None:
         if self.is_main_process:
             print(*values, **kwargs)
 
     def clip_grad_norm_(self, parameters: Iterable[Any], max_norm: float, norm_type: float = 2.0) -> Any:
-        return self._trainer.backend.engine.clip_norm(parameters, max_norm, norm_type)
+        return internals_of(self._trainer).backend.engine.clip_norm(parameters, max_norm, norm_type)
 
     def free_memory(self, *objects: Any) -> None:
-        self._trainer.backend.devices.empty_cache(self.device)
+        internals_of(self._trainer).backend.devices.empty_cache(self.device)

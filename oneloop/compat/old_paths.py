@@ -10,7 +10,7 @@ from typing import Any
 
 MOVED = {
     "accelerator": "compat.accelerator",
-    "callbacks.asking": "callbacks.control_usage",
+    "callbacks.asking": "compat.introspect",
     "callbacks.foreign": "compat.service_callbacks",
     "capabilities": "arguments.capabilities",
     "checkpoint.crossing": "checkpoint.convert.framework_layout",

@@ -1,19 +1,19 @@
 """Methods that only PaddleNLP's Trainer has."""
 
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import RefusedError
-from ..trainer.parts import TrainerParts
-from . import mode
 
 
-class TrainerPaddleNLP(TrainerParts):
+class PaddleNLPNames:
     """Thin wrappers around oneloop's methods."""
 
-    @property
-    def _as_paddlenlp(self) -> bool:
-        """Whether this is a PaddleNLP script with a Paddle model: where libraries differ, follow PaddleNLP."""
-        return self.backend.NAME == "paddle" and mode.follows("paddlenlp")
+    if TYPE_CHECKING:  # what Trainer has
+        args: Any
+        state: Any
+        export: Callable[..., list[str]]
+        _load_best_model: Callable[[], None]
 
     def export_model(self, input_spec: Any = None, load_best_model: bool = False, output_dir: Any = None) -> list[str]:
         """export() with PaddleNLP's arguments; load_best_model first loads the weights of the best checkpoint."""
@@ -22,15 +22,18 @@ class TrainerPaddleNLP(TrainerParts):
         return self.export(output_dir, input_spec)
 
     def print_config(self, args: Any = None, key: str = "") -> None:
+        """Print the arguments."""
         self.args.print_config(args, key)
 
     def set_optimizer_grouped_parameters(self, optimizer_grouped_parameters: Any = None) -> NoReturn:
+        """Refused, with what to use instead."""
         raise RefusedError(
             "set_optimizer_grouped_parameters is not supported: create the optimizer with your parameter groups and "
             "pass it as optimizers=(optimizer, None), or override create_optimizer. PaddleNLP has this method."
         )
 
     def compress(self, custom_evaluate: Any = None) -> NoReturn:
+        """Refused, with what to use instead."""
         raise RefusedError(
             "compress (pruning and quantization with PaddleSlim) is not part of oneloop: train here, then compress the "
             "saved model with PaddleNLP."

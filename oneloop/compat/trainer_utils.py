@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +31,7 @@ def total_processes_number(local_rank: int = -1) -> int:
     return world().size
 
 
-def number_of_arguments(function: Callable) -> int:
+def number_of_arguments(function: Callable[..., Any]) -> int:
     """The number of parameters of a function; those bound by a partial do not count."""
     if isinstance(function, functools.partial):
         fixed = len(function.args) + len(function.keywords)
@@ -38,7 +39,7 @@ def number_of_arguments(function: Callable) -> int:
     return len(inspect.signature(function).parameters)
 
 
-def takes_trial(model_init: Callable) -> bool:
+def takes_trial(model_init: Callable[..., Any]) -> bool:
     """Whether model_init accepts the trial of a search; raises an error if it requires more than that."""
     parameters = list(inspect.signature(model_init).parameters.values())
     needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -51,19 +52,22 @@ def takes_trial(model_init: Callable) -> bool:
 
 def seed_worker(worker_id: int, num_workers: int = 1, rank: int = 0) -> None:
     """Seed Python and NumPy in a DataLoader worker from the framework's seed."""
-    seed = (backends.load(backends.guess() or "torch").randomness.worker_seed() + rank * num_workers) % 2**32
+    seed = (backends.assumed().randomness.worker_seed() + rank * num_workers) % 2**32
     random.seed(seed)
     np.random.seed(seed)
 
 
-def sort_checkpoints(output_dir: Any, checkpoint_prefix: str = "checkpoint", **_: Any) -> list[str]:
+def sort_checkpoints(output_dir: str | os.PathLike[str], checkpoint_prefix: str = "checkpoint", **_: Any) -> list[str]:
     """Checkpoint directories by step, oldest first."""
     return [str(c.path) for c in store.find(Path(output_dir))]
 
 
 def rotate_checkpoints(
-    output_dir: Any, save_total_limit: int | None = None, best_model_checkpoint: Any = None, **_: Any
-):
+    output_dir: str | os.PathLike[str],
+    save_total_limit: int | None = None,
+    best_model_checkpoint: str | os.PathLike[str] | None = None,
+    **_: Any,
+) -> None:
     """Delete the oldest checkpoints above the limit, but not the newest or the best."""
     keep = {str(best_model_checkpoint)} if best_model_checkpoint else set()
     newest = store.latest(Path(output_dir))
@@ -72,8 +76,8 @@ def rotate_checkpoints(
 
 
 def find_executable_batch_size(
-    function: Callable | None = None, starting_batch_size: int = 128, auto_find_batch_size: bool = False
-) -> Callable:
+    function: Callable[..., Any] | None = None, starting_batch_size: int = 128, auto_find_batch_size: bool = False
+) -> Callable[..., Any]:
     """A decorator: calls function(batch_size, ...) with smaller and smaller sizes until it fits into memory."""
     if function is None:
         return functools.partial(
@@ -87,7 +91,7 @@ def find_executable_batch_size(
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         size = starting_batch_size
-        devices = backends.load(backends.guess() or "torch").devices
+        devices = backends.assumed().devices
         while True:
             try:
                 return function(size, *args, **kwargs)

@@ -1,16 +1,21 @@
 """Methods that scripts written for other trainers call, and that do little here."""
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from ..data.columns import ColumnFilter, forward_columns
 from ..errors import ArgumentError, RefusedError
 from ..integrations.writers.base import Writer
 from ..loop import plan_steps
+from ..trainer.dataloaders import select_columns
 from ..trainer.loss import logits_of
-from ..trainer.parts import TrainerParts
 from ..trainer.validation import has_length
 from .accelerator import Accelerator
+
+if TYPE_CHECKING:
+    from ..trainer.internals import Internals
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +40,17 @@ def warn_unused_overrides(trainer: Any) -> None:
         )
 
 
+class derived:
+    """A property that a subclass may replace by an attribute of its own."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else self.function(instance)
+
+
 class LabelSmoother:
     """self.label_smoother(outputs, labels), as called by a compute_loss written for 4.x."""
 
@@ -53,7 +69,7 @@ class LabelSmoother:
         return self.tensors.smoothed_loss(logits, labels, self.epsilon, shift_labels)
 
 
-class TrainerSurface(TrainerParts):
+class TransformersNames:
     """Sizes of parallel groups, old names, and cleanup at the end of a script."""
 
     # A training_step copied from 5.x reads these two before it divides the loss, which is already weighted here.
@@ -69,22 +85,34 @@ class TrainerSurface(TrainerParts):
     is_model_parallel = False
 
     # Columns that the model accepts; None before _set_signature_columns_if_needed, or if it accepts any.
-    _signature_columns = None
+    _signature_columns: list[str] | None = None
 
-    @property
+    if TYPE_CHECKING:  # what Trainer has
+        args: Any
+        model: Any
+        optimizer: Any
+        label_names: list[str]
+        callback_handler: Any
+        accelerator: Any
+        _oneloop: "Internals"
+        get_total_train_batch_size: Callable[..., int]
+        num_examples: Callable[..., int]
+
+    @derived
     def scaler(self) -> Any:
         """The loss scaler of fp16, or None."""
-        return getattr(self.engine, "scaler", None)
+        return getattr(self._oneloop.engine, "scaler", None)
 
-    @property
+    @derived
     def do_grad_scaling(self) -> bool:
+        """Whether there is a loss scaler."""
         return self.scaler is not None
 
     @property
     def label_smoother(self) -> Any:
         """A function of (outputs, labels, shift_labels=False), or None if label_smoothing_factor is 0."""
         epsilon = self.args.label_smoothing_factor
-        return LabelSmoother(self.backend.tensors, epsilon) if epsilon else None
+        return LabelSmoother(self._oneloop.backend.tensors, epsilon) if epsilon else None
 
     @label_smoother.setter
     def label_smoother(self, value: Any) -> None:
@@ -100,7 +128,7 @@ class TrainerSurface(TrainerParts):
         """Set _signature_columns from the model's forward, once."""
         if self._signature_columns is not None:
             return
-        parameters = self.backend.models.forward_parameters(self.model)
+        parameters = self._oneloop.backend.models.forward_parameters(self.model)
         keep = None if parameters is None else forward_columns(parameters, self.label_names)
         if parameters is not None and keep is not None:
             known = [name for name in parameters if name in keep]
@@ -108,7 +136,8 @@ class TrainerSurface(TrainerParts):
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
         """A datasets.Dataset without the columns that the model does not accept; other data unchanged."""
-        return self._columns(dataset, f"the {description} set" if description else "the data set")[0]
+        where = f"the {description} set" if description else "the data set"
+        return select_columns(self._oneloop, dataset, where)[0]
 
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
         """A collator that receives only the columns that the model accepts."""
@@ -117,27 +146,19 @@ class TrainerSurface(TrainerParts):
             return data_collator
         return ColumnFilter(data_collator, self._signature_columns)
 
-    def rename_parameter(self, name: str, framework: str) -> str:
-        """Override it to resume from a checkpoint of another framework whose model has other names: returns the name in
-        this model of a weight in that checkpoint, both in torch's terms: weight, bias, running_mean."""
-        return name
-
     @property
     def can_return_loss(self) -> bool:
         """Whether the model returns a loss by default."""
-        return self._can_return_loss
+        return self._oneloop.model_info.returns_loss
 
     @property
     def neftune_noise_alpha(self) -> Any:
+        """The argument of that name."""
         return self.args.neftune_noise_alpha
 
     def _get_output_dir(self, trial: Any = None) -> str:
         """The directory of checkpoints, for an overridden _save_checkpoint that builds their path."""
         return str(self.args.output_dir)
-
-    def _prepare_input(self, data: Any) -> Any:
-        """Move a tensor, or nested tensors, to the device."""
-        return self.backend.devices.move(data, self.args.device, self._non_blocking)
 
     def _nested_gather(self, tensors: Any, name: str | None = None) -> Any:
         """Gather the tensors of all processes; with one process, they are unchanged."""
@@ -147,12 +168,25 @@ class TrainerSurface(TrainerParts):
         """The learning rate of the next update."""
         if self.optimizer is None:
             return float(self.args.learning_rate)
-        return self.backend.optimizers.learning_rates(self.optimizer)[0]
+        return self._oneloop.backend.optimizers.learning_rates(self.optimizer)[0]
 
-    @property
+    @derived
     def current_gradient_accumulation_steps(self) -> int:
         """The number of micro-batches in the current update."""
-        return max(1, len(self._micro_items))
+        return max(1, len(self._oneloop.run.update.micro_items))
+
+    @property
+    def _train_batch_size(self) -> int:
+        """Samples of a micro-batch in one process."""
+        return self._oneloop.run.sizes.per_process
+
+    @_train_batch_size.setter
+    def _train_batch_size(self, value: int) -> None:
+        self._oneloop.run.set_batch_size(value)
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:
+        """The context of mixed precision."""
+        return self._oneloop.engine.autocast(cache_enabled)
 
     def get_tp_size(self) -> int:
         """Tensor parallelism: always 1."""
@@ -188,14 +222,16 @@ class TrainerSurface(TrainerParts):
 
     def torch_jit_model_eval(self, model: Any, dataloader: Any = None, training: bool = False) -> Any:
         """The older form of jit_mode_eval: the compiled model, or in training the model unchanged."""
-        return model if training else self._model_for_evaluation()
+        return model if training else self._oneloop.model_for_evaluation()
 
     def ipex_optimize_model(self, model: Any, training: bool = False, dtype: Any = None) -> Any:
+        """The model as it is; use_ipex is refused."""
         if self.args.use_ipex:
             raise RefusedError("use_ipex: Intel Extension for PyTorch is not supported by oneloop; remove the argument")
         return model
 
     def init_git_repo(self, at_init: bool = False) -> None:
+        """Refused: the hub has no git repositories any more."""
         raise RefusedError(
             "init_git_repo is not supported: the Hub no longer uses local git repositories; use push_to_hub"
         )

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from .. import backends
 from ..checkpoint.convert.transformers_checkpoint import WEIGHTS
@@ -211,7 +211,7 @@ def default_hp_space_wandb(trial: Any = None) -> dict[str, Any]:
 class TrainerMemoryTracker:
     """Measures memory between start() and stop_and_update_metrics(metrics), for the stage of the calling method."""
 
-    stages = {"__init__": "init", "train": "train", "evaluate": "eval", "predict": "test"}
+    stages: ClassVar[dict[str, str]] = {"__init__": "init", "train": "train", "evaluate": "eval", "predict": "test"}
 
     def __init__(self, skip_memory_metrics: bool = False) -> None:
         self.skip_memory_metrics = skip_memory_metrics
@@ -219,7 +219,7 @@ class TrainerMemoryTracker:
         self._kept: dict[str, Any] = {}  # of a stage without metrics
 
     def _place(self) -> tuple[Any, Any]:
-        backend = backends.load(backends.guess() or "torch")
+        backend = backends.assumed()
         return backend, backend.devices.resolve(None)
 
     def _stage(self) -> str:

@@ -39,7 +39,7 @@ class ColumnFilter:
         on_first: Callable[[list[str]], None] | None = None,
     ) -> None:
         self.collator = collator
-        self.keep = frozenset(keep)
+        self.keep: frozenset[str] = frozenset(keep)
         self.on_first = on_first
 
     def __call__(self, samples: Sequence[Any]) -> Any:

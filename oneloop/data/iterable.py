@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import NAMES
+from ..backends import registry
 from . import worker_seeding
 from .feistel import key_of
 
@@ -24,8 +24,11 @@ def minds_workers(source: Any, depth: int = 3) -> bool:
     def asks(code: Any) -> bool:
         return "get_worker_info" in code.co_names or any(asks(c) for c in code.co_consts if hasattr(c, "co_names"))
 
-    foreign = (*NAMES, "builtins")
-    own = [base for base in type(source).__mro__ if base.__module__.partition(".")[0] not in foreign]
+    own = [
+        base
+        for base in type(source).__mro__
+        if base.__module__ != "builtins" and not registry.is_framework_module(base.__module__)
+    ]
     codes = [getattr(value, "__code__", None) for base in own for value in vars(base).values()]
     if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):
         return True

@@ -96,10 +96,13 @@ class ProcessShard:
         if DEALT not in state:  # written by a single-process run
             self.source.load_state_dict(state)
             return
+        from ..backends import load
+
         self.source.load_state_dict(state["source"])
-        kinds = {"python": np.uint64, "numpy": np.uint32, "python.gauss": np.float64, "numpy.rest": np.float64}
-        walk = {name: np.array(values, dtype=kinds.get(name, np.uint8)) for name, values in state[DEALT].items()}
-        self._walk = walk or None
+        # Streams that are not known here are those of another framework or device.
+        known = randomness.get_state(load(self.backend_name))
+        stored = {name: values for name, values in state[DEALT].items() if name in known}
+        self._walk = {name: np.array(values, dtype=known[name].dtype) for name, values in stored.items()} or None
 
 
 def fits_any_number(state: Any) -> bool:
@@ -110,30 +113,6 @@ def fits_any_number(state: Any) -> bool:
 def of_one_process(state: Any) -> Any:
     """The state of the source, without that of the sharding."""
     return state["source"] if fits_any_number(state) else state
-
-
-_NAMES = {"get_rank", "get_world_size", "split_dataset_by_node", "process_index", "num_processes"}
-
-
-def minds_processes(source: Any, depth: int = 3) -> bool:
-    """Whether a dataset shards itself: its code, or that of a dataset it wraps, reads the rank or world size."""
-
-    def asks(code: Any) -> bool:
-        if _NAMES & set(code.co_names) or "RANK" in code.co_consts or "WORLD_SIZE" in code.co_consts:
-            return True
-        return any(asks(c) for c in code.co_consts if hasattr(c, "co_names"))
-
-    if getattr(source, "_distributed", None) is not None:  # set by datasets.distributed.split_dataset_by_node
-        return True
-    own = [base for base in type(source).__mro__ if base.__module__.partition(".")[0] not in _LIBRARIES]
-    codes = [getattr(value, "__code__", None) for base in own for value in vars(base).values()]
-    if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):
-        return True
-    held = list(getattr(source, "__dict__", {}).values()) if depth else []
-    return any(minds_processes(value, depth - 1) for value in held if hasattr(value, "__iter__"))
-
-
-_LIBRARIES = ("torch", "builtins", "datasets", "paddle", "mindspore", "numpy")
 
 
 def shards_by_sampler(loader: Any) -> bool:

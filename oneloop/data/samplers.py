@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..backends import registry
 from ..distributed.collectives import SINGLE_PROCESS, ProcessGroup
 from ..errors import DataError
 from .order import BLOCK, Order
@@ -53,11 +54,15 @@ class UserBatches:
         batches = self._batches()
         if not self.placed:
             return batches
-        epoch, size, first = self.epoch, self.batch_size * self.processes.size, self.batch_size * self.processes.rank
-        return (Indices(batch, (epoch, number, number * size + first)) for number, batch in enumerate(batches))
+        epoch = self.epoch
+        return (Indices(batch, (epoch, number, self._first(number))) for number, batch in enumerate(batches))
 
     def _batches(self) -> Iterator[list[int]]:
         raise NotImplementedError
+
+    def _first(self, number: int) -> int:
+        """The position of the first sample of this process's batch of that number."""
+        return (number * self.processes.size + self.processes.rank) * self.batch_size
 
 
 class SamplerBatches(UserBatches):
@@ -100,16 +105,24 @@ class SamplerBatches(UserBatches):
             np.fromiter(iter(self.sampler), np.int64) if self.processes.is_main else None
         )
         for number in range(len(self)):
-            chunk = order[number * self.batch_size * self.world :][: self.batch_size * self.world]
-            each, extra = divmod(len(chunk), self.world)
-            start = self.processes.rank * each + min(self.processes.rank, extra)
-            yield chunk[start : start + each + (self.processes.rank < extra)].tolist()
+            start, stop = self._part(number, len(order))
+            yield order[start:stop].tolist()
+
+    def _first(self, number: int) -> int:
+        return self._part(number, len(self.sampler))[0]
+
+    def _part(self, number: int, length: int) -> tuple[int, int]:
+        """The positions of this process in a global micro-batch; a short one is divided as evenly as possible."""
+        begin = number * self.batch_size * self.world
+        each, extra = divmod(max(0, min(self.batch_size * self.world, length - begin)), self.world)
+        start = begin + self.processes.rank * each + min(self.processes.rank, extra)
+        return start, start + each + (self.processes.rank < extra)
 
 
 def makes_batches(sampler: Any) -> bool:
-    """Whether this is a batch sampler of torch or Paddle (PaddleNLP's overrides return one); imports neither."""
+    """Whether this is a framework's batch sampler (PaddleNLP's overrides return one); imports no framework."""
     return any(
-        base.__name__ == "BatchSampler" and base.__module__.partition(".")[0] in ("paddle", "torch")
+        base.__name__ == "BatchSampler" and registry.is_framework_module(base.__module__)
         for base in type(sampler).__mro__
     )
 

@@ -62,7 +62,7 @@ class Workers:
         """The batches of these tasks. A worker that has no more batches gets no more tasks; ends when none has any."""
         for number in range(len(self.pipes)):  # an earlier run may have been abandoned
             while self._open[number]:
-                self._receive(number)
+                self._answer(number)
         left, order = True, list[int]()  # the workers in the order of their batches
         for turn in range(self.ahead * len(self.pipes)):
             left = left and self._give(turn % len(self.pipes), tasks, order)
@@ -97,6 +97,14 @@ class Workers:
         return number
 
     def _receive(self, number: int) -> Any:
+        good, value = self._answer(number)
+        if good:
+            return value
+        raised, where = value
+        raise raised from RuntimeError(f"in data loader worker {number}:\n{where}")
+
+    def _answer(self, number: int) -> tuple[bool, Any]:
+        """The next batch of a worker, or, with False, its error and where that was raised."""
         pipe = self.pipes[number]
         try:
             good, words, buffers = pickle.loads(pipe.recv_bytes())
@@ -109,11 +117,7 @@ class Workers:
                 "was killed, possibly because of low memory. Use fewer workers or smaller batches."
             ) from error
         self._open[number] -= 1
-        value = pickle.loads(words, buffers=parts)
-        if good:
-            return value
-        raised, where = value
-        raise raised from RuntimeError(f"in data loader worker {number}:\n{where}")
+        return good, pickle.loads(words, buffers=parts)
 
     def close(self) -> None:
         """Stop the worker processes."""

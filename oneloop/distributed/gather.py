@@ -1,6 +1,5 @@
 """Distributed evaluation: each process evaluates its batches, and each sample is counted once, in order."""
 
-import signal
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EvaluationInterrupted
@@ -8,7 +7,7 @@ from ..trainer.evaluation import Gathered
 from ..trainer.gathering import map_leaves
 
 if TYPE_CHECKING:
-    from ..trainer import Trainer
+    from ..trainer.internals import Internals
 
 BYTES = 1 << 25  # per process and message
 MOST_TURNS = 64
@@ -22,10 +21,10 @@ class GatheredFromAll(Gathered):
     them, or only in the main process, where evaluate() needs them.
     """
 
-    def __init__(self, trainer: "Trainer", expected: int | None, loss_only: bool, everywhere: bool) -> None:
-        super().__init__(trainer, expected, loss_only)
-        self.processes = trainer.processes
-        self.everywhere = everywhere and not trainer.args.batch_eval_metrics
+    def __init__(self, core: "Internals", expected: int | None, loss_only: bool, everywhere: bool) -> None:
+        super().__init__(core, expected, loss_only)
+        self.processes = core.processes
+        self.everywhere = everywhere and not core.trainer.args.batch_eval_metrics
         self.turns: list[tuple | None] = []
         self.turns_a_message = 1
         self._on_device: list[int] = []  # turns whose values are still on the device
@@ -59,12 +58,12 @@ class GatheredFromAll(Gathered):
         """Gather the turns; returns whether all processes have reached the end of their loaders."""
         self.to_host()
         turns, self.turns = self.turns, []
-        watch = getattr(self.trainer, "_watch", None) if self.trainer.is_in_train else None
+        watch = self.core.run.sync.signals if self.trainer.is_in_train else None
         heard = float(watch.received or 0) if watch is not None else 0.0
         size = max((_bytes(turn) for turn in turns), default=0)
         sizes, ends, signals = zip(*self.processes.all_gather([size, done, heard]))
         if watch is not None and any(signals):
-            watch.received = signal.Signals(int(max(signals)))
+            watch.agree_on(int(max(signals)))
             raise EvaluationInterrupted("interrupted by a preemption signal")
         every = self.processes.all_gather_object(turns) if self.everywhere else self.processes.gather_object(turns)
         self.turns_a_message = int(max(1, min(MOST_TURNS, BYTES // max(1, *sizes))))
@@ -84,7 +83,7 @@ class GatheredFromAll(Gathered):
             self._show_tensors(before, last=False)
 
     def _show_tensors(self, batch: tuple, last: bool) -> None:
-        from_numpy = self.trainer.backend.tensors.from_numpy
+        from_numpy = self.core.backend.tensors.from_numpy
         self._show((batch[0], *(map_leaves(value, from_numpy) for value in batch[1:])), last)
 
     def finish(self, prefix: str) -> dict[str, Any]:

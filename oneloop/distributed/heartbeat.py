@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..errors import ProcessLostError
+
 LOST = "lost"
 
 
@@ -90,24 +92,30 @@ class Heartbeat:
 
     def seen_lost(self) -> str | None:
         """A process known to have died or failed, from the notes and this machine's processes, or None."""
-        for rank, note in self._notes().items():
+        return self._gone(self._notes(), dead_only=True)
+
+    def _gone(self, notes: dict[int, dict[str, Any]], dead_only: bool = False) -> str | None:
+        """Who has failed, died or been stopped. An error comes first, because launchers end the others after it; one
+        that is about another process comes last."""
+        found: list[tuple[int, int, str]] = []
+        for rank, note in notes.items():
+            state = _state_here(note, self._place)
             if note.get("left"):
-                return f"Process {rank} ({_where(note)}) exited after an error: {note['left']}"
-            if "left" not in note and "died" in (state := _state_here(note, self._place)):
-                return f"Process {rank} ({_where(note)}) {state}"
-        return None
+                order = 2 if note["left"].startswith(ProcessLostError.__name__) else 0
+                found.append((order, rank, f"exited after an error: {note['left']}"))
+            elif state and not (dead_only and ("left" in note or "died" not in state)):
+                found.append((1, rank, state))
+        _, rank, what = min(found, default=(0, 0, ""))
+        return f"Process {rank} ({_where(notes[rank])}) {what}" if found else None
 
     def _find(self) -> str:
         first = self._notes()
         deadline = time.monotonic() + 2.5 * self.every + 0.5
         while True:
             notes = self._notes()
-            for rank, note in notes.items():
-                if note.get("left"):
-                    return f"Process {rank} ({_where(note)}) exited after an error: {note['left']}"
-                state = _state_here(note, self._place)
-                if state:
-                    return f"Process {rank} ({_where(note)}) {state}"
+            gone = self._gone(notes)
+            if gone is not None:
+                return gone
             if time.monotonic() >= deadline:
                 break
             time.sleep(0.1)

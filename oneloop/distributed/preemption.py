@@ -50,6 +50,10 @@ class Watch:
         self.with_others = False  # all processes of the run stop together
         self._before: dict[signal.Signals, Any] = {}
 
+    def agree_on(self, number: int) -> None:
+        """All processes exit on this signal, whichever of them received it."""
+        self.received = signal.Signals(number)
+
     def heard(self) -> list[bool]:
         """For each watched signal, whether it was received."""
         return [self.received == number for number in self.signals]
@@ -78,10 +82,11 @@ class Watch:
         self._before = {}
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        self.received = signal.Signals(number)
+        self.received = self.received or signal.Signals(number)  # all processes leave on the one they have agreed on
         self._restore()
         # Not through logging: the signal may have interrupted this thread while it was writing a log line.
-        text = f"oneloop: {self.received.name}: finishing this step, then saving and exiting. Repeat to exit now.\n"
+        name = signal.Signals(number).name
+        text = f"oneloop: {name}: finishing this step, then saving and exiting. Repeat to exit now.\n"
         os.write(2, text.encode())
 
     def leave(self, saved: str | None) -> NoReturn:

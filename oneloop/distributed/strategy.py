@@ -10,10 +10,12 @@ with several processes derives its own in `backends/*/parallel.py`. Two rules ho
 
 import contextlib
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .collectives import ProcessGroup
+
+if TYPE_CHECKING:
+    from ..backends.base import Backend
 
 AS_IT_IS = contextlib.nullcontext()
 
@@ -28,7 +30,7 @@ class Strategy:
     # Whether the model leaves parameters unused; None before the first update, or where it does not matter.
     unused: bool | None = None
 
-    def __init__(self, args: Any, processes: ProcessGroup, backend: ModuleType) -> None:
+    def __init__(self, args: Any, processes: ProcessGroup, backend: "Backend") -> None:
         self.args = args
         self.processes = processes
         self.backend = backend
@@ -111,8 +113,10 @@ class Strategy:
 
     # -- updates without a collective at the start: all processes are known to have all their micro-batches
 
-    # Whether the strategy supports that now.
-    goes_ahead = False
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether the strategy supports that now."""
+        return False
 
     def closing(self, so_far: Any, counts: bool) -> None:
         """The next backward pass ends the update, and the loss is sent along with it. `so_far`: the loss of the passes
@@ -120,8 +124,11 @@ class Strategy:
 
     # Whether every backward pass runs in the engine: training_step is not overridden.
     sees_losses = False
-    # Whether a few numbers per process can be sent along with the gradients.
-    carries = False
+
+    @property
+    def carries(self) -> bool:
+        """Whether a few numbers per process can be sent along with the gradients."""
+        return False
 
     def carry(self, numbers: list[float], expected: float | None) -> None:
         """Send these numbers along with the next update. The first is this process's item count; unless `expected` is

@@ -125,7 +125,8 @@ class Greedy(Plateau):
     """Raises the learning rates while the metric improves and lowers them otherwise (GreedyLR, arXiv 2512.14527).
 
     `warmup` is the waiting period after a raise, as `cooldown` is after a reduction. With `smooth` a rolling mean of
-    `window_size` metrics is used. After `reset_start` reductions with every group at its minimum, the rule restarts.
+    `window_size` finite metrics is used. After `reset_start` reductions with every group at its minimum, the rule
+    restarts.
     """
 
     _state = (*Plateau._state, "good", "resets_in", "window", "window_sum")
@@ -183,6 +184,8 @@ class Greedy(Plateau):
             self.bad = 0
 
     def _smoothed(self, metric: float) -> float:
+        if not math.isfinite(metric):  # a running sum would never forget it
+            return metric
         self.window.append(metric)
         self.window_sum += metric
         if len(self.window) > self.window_size:

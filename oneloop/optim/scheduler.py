@@ -11,8 +11,8 @@ class Scheduler:
         self.backend = backend
         self.optimizer = optimizer
         self.factor = factor
-        self.base_lrs = backend.optimizers.learning_rates(optimizer)
-        self.last_epoch = 0  # the step; named as in torch's schedulers
+        self.base_lrs: list[float] = backend.optimizers.learning_rates(optimizer)
+        self.last_epoch: int = 0  # the step; named as in torch's schedulers
         self._apply()
 
     def _apply(self) -> None:

@@ -11,9 +11,11 @@ from ..data.order import NoBatch
 from ..errors import ArgumentError, DataError, EvaluationInterrupted
 from ..outputs import EvalLoopOutput, EvalPrediction, plain_metrics
 from .gathering import Gatherer, map_leaves
+from .internals import internals_of
 
 if TYPE_CHECKING:
     from . import Trainer
+    from .internals import Internals
 
 logger = logging.getLogger(__name__)
 
@@ -53,34 +55,34 @@ def evaluation_loop(
     most: int | None = None,
 ) -> EvalLoopOutput:
     """Run the model over the loader, or its first `most` batches, without gradients and gather what it returns."""
-    args, backend = trainer.args, trainer.backend
+    core = internals_of(trainer)
+    args, backend = trainer.args, core.backend
     loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-    model = trainer._model_for_evaluation()
-    trainer.strategy.settle(trainer.model)
+    model = core.model_for_evaluation()
+    core.strategy.settle(trainer.model)
     training = backend.models.eval_mode(model)
     trainer.callback_handler.eval_dataloader = loader
     expected = loader_rows(loader) if most is None else None
     logger.info("%s: %s samples in batches of %s", description, expected or "unknown", args.eval_batch_size)
-    gather = _gatherer(trainer, expected, loss_only, description)
-    past, trainer._past = trainer._past, None  # past_index: training's past is not this data's
+    gather = _gatherer(core, expected, loss_only, description)
     step = -1
-    for step, inputs in enumerate(islice(_batches(trainer, model, loader, ignore_keys), most)):
-        if trainer.processes.size == 1 and trainer.interrupted:
-            raise EvaluationInterrupted("a signal asked the run to leave")
-        if not isinstance(inputs, NoBatch):
-            _predict(trainer, model, inputs, gather, ignore_keys)
-        gather.end_of_turn(step)
-        del inputs  # the next batch can have its memory
-    backend.loaders.close(loader)
-    if step < 0 and trainer.processes.size == 1:
+    with core.run.update.without_past():  # past_index: training's past is not this data's
+        for step, inputs in enumerate(islice(_batches(core, model, loader, ignore_keys), most)):
+            if core.processes.size == 1 and core.interrupted:
+                raise EvaluationInterrupted("a signal asked the run to leave")
+            if not isinstance(inputs, NoBatch):
+                _predict(core, model, inputs, gather, ignore_keys)
+            gather.end_of_turn(step)
+            del inputs  # the next batch can have its memory
+        backend.loaders.close(loader)
+    if step < 0 and core.processes.size == 1:
         raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
-    trainer._past = past
     if trainer.is_in_train:
         backend.models.restore_mode(training)
     metrics = gather.finish(prefix)
     if gather.seen == 0:
         raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
-    if not gather.has_loss and description == "Evaluation" and trainer.first_time("no loss", prefix):
+    if not gather.has_loss and description == "Evaluation" and core.run.events.first_time("no loss", prefix):
         logger.warning(
             "The evaluation has no %s_loss: no label was found among its inputs (label_names is %s). Add labels to the "
             "data set, or name them in label_names.",
@@ -90,29 +92,32 @@ def evaluation_loop(
     return EvalLoopOutput(gather.predictions, gather.label_ids, metrics, gather.seen)
 
 
-def _gatherer(trainer: "Trainer", expected: int | None, loss_only: bool, description: str) -> "Gathered":
-    if trainer.processes.size == 1:
-        return Gathered(trainer, expected, loss_only)
+def _gatherer(core: "Internals", expected: int | None, loss_only: bool, description: str) -> "Gathered":
+    if core.processes.size == 1:
+        return Gathered(core, expected, loss_only)
     from ..distributed.gather import GatheredFromAll
 
-    return GatheredFromAll(trainer, expected, loss_only, description != "Evaluation")
+    return GatheredFromAll(core, expected, loss_only, description != "Evaluation")
 
 
-def _batches(trainer: "Trainer", model: Any, loader: Any, ignore_keys: list[str] | None) -> Iterable[Any]:
+def _batches(core: "Internals", model: Any, loader: Any, ignore_keys: list[str] | None) -> Iterable[Any]:
     """What this process computes; where a forward pass needs all of them, one that has no more joins in."""
-    batches = trainer.own_batches(loader)
-    if not trainer.strategy.lockstep:
+    from .dataloaders import own_batches
+
+    batches = own_batches(core, loader)
+    if not core.strategy.lockstep:
         return batches
     from ..distributed.even_batches import even_batches
 
     def join_in(batch: Any) -> None:
-        trainer.prediction_step(model, batch, True, ignore_keys=ignore_keys)
+        core.trainer.prediction_step(model, batch, True, ignore_keys=ignore_keys)
 
-    return even_batches(trainer.processes, batches, join_in)
+    return even_batches(core.processes, batches, join_in)
 
 
-def _predict(trainer: "Trainer", model: Any, inputs: Any, gather: "Gathered", ignore_keys: list[str] | None) -> None:
+def _predict(core: "Internals", model: Any, inputs: Any, gather: "Gathered", ignore_keys: list[str] | None) -> None:
     """One batch, into what is gathered."""
+    trainer = core.trainer
     args = trainer.args
     rows = batch_rows(inputs) or args.eval_batch_size
     loss, logits, labels = trainer.prediction_step(model, inputs, gather.loss_only, ignore_keys=ignore_keys)
@@ -120,15 +125,15 @@ def _predict(trainer: "Trainer", model: Any, inputs: Any, gather: "Gathered", ig
         logits = trainer.preprocess_logits_for_metrics(logits, labels)
     kept = None
     if "inputs" in args.include_for_metrics and not gather.loss_only:
-        kept = trainer.backend.devices.move(_main_input(trainer, inputs), args.device)
+        kept = core.backend.devices.move(_main_input(core, inputs), args.device)
     if args.batch_eval_metrics:
         gather.batch_metrics(last=False)  # the batch before this one: only now is it known not to be the last
     gather.hold(rows, loss, logits, labels, kept)
     trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
 
 
-def _main_input(trainer: "Trainer", inputs: Any) -> Any:
-    name = getattr(trainer.backend.models.unwrap(trainer.model), "main_input_name", "input_ids")
+def _main_input(core: "Internals", inputs: Any) -> Any:
+    name = getattr(core.backend.models.unwrap(core.trainer.model), "main_input_name", "input_ids")
     if isinstance(inputs, Mapping):
         return inputs[name] if name in inputs else next(iter(inputs.values()))
     return inputs
@@ -137,12 +142,12 @@ def _main_input(trainer: "Trainer", inputs: Any) -> Any:
 class Gathered:
     """Losses, predictions, labels and inputs of one evaluation, first on the device, then on the host."""
 
-    def __init__(self, trainer: "Trainer", expected: int | None, loss_only: bool) -> None:
-        self.trainer = trainer
+    def __init__(self, core: "Internals", expected: int | None, loss_only: bool) -> None:
+        self.core, self.trainer = core, core.trainer
         self.loss_only = loss_only
-        as_list = not trainer.args.eval_do_concat_batches
+        as_list = not core.trainer.args.eval_do_concat_batches
         self.parts = {
-            name: Gatherer(expected, trainer.backend.tensors, as_list) for name in ("logits", "labels", "inputs")
+            name: Gatherer(expected, core.backend.tensors, as_list) for name in ("logits", "labels", "inputs")
         }
         self.held: list[tuple] = []
         self.seen = 0
@@ -164,7 +169,7 @@ class Gathered:
         return bool(self.losses)
 
     def _numpy(self, value: Any) -> Any:
-        tensors = self.trainer.backend.tensors
+        tensors = self.core.backend.tensors
         return map_leaves(value, lambda leaf: tensors.to_numpy(leaf) if tensors.is_tensor(leaf) else leaf)
 
     def to_host(self) -> None:

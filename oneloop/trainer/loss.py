@@ -13,72 +13,134 @@ A loss function that reads `num_items_in_batch` (N, the items of the whole updat
 that does not read it is taken to return the mean over its micro-batch. The shape of `forward` plays no part.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..compat.introspect import (
+    NUM_ITEMS,
+    accepts,
+    decided,
+    declared,
+    is_overridden,
+    mentions,
+    reads,
+    reads_world_size,
+)
 from ..errors import ModelError
 
-NUM_ITEMS = "num_items_in_batch"
+if TYPE_CHECKING:
+    from .internals import Internals
 
 
-def _called(function: Any) -> Any:
-    """What a call ends in: of a layer, whose own __call__ takes anything, it is forward, or construct on MindSpore."""
-    forward = getattr(function, "forward", None) or getattr(function, "construct", None)
-    return forward if callable(forward) else function
+@dataclass(frozen=True)
+class LossContract:
+    """Who divides the loss by what, for the overrides and loss functions that this run has."""
+
+    own_loss: bool  # compute_loss is oneloop's
+    own_step: bool  # training_step is oneloop's
+    loss_takes_items: bool  # compute_loss takes num_items_in_batch
+    step_takes_items: bool  # training_step takes num_items_in_batch
+    loss_is_share: bool  # what compute_loss returns needs no division any more
+    func_is_share: bool  # the same of compute_loss_func
+    sums: bool  # the criterion returns a sum
+    divides_itself: bool  # compute_loss divides by the items of all processes, and knows nothing of their mean
+    step_divides: bool  # so does training_step, on several processes
+    is_recorded: bool  # functional autodiff has to record a training_step that hands its losses to backward
+
+    @classmethod
+    def of(cls, core: "Internals") -> "LossContract":
+        trainer: Any = core.trainer
+        function, criterion = trainer.compute_loss_func, trainer.criterion
+        own_loss = not is_overridden(trainer, "compute_loss")
+        own_step = not is_overridden(trainer, "training_step")
+        func_is_share = function is not None and reads(function)
+        sums = setting(criterion if function is None else function, "reduction") == "sum" and not func_is_share
+        explicit = declared(trainer, "loss_is_divided")
+        reads_items = reads(trainer.compute_loss) if explicit is None or own_loss else explicit
+        loss_is_share = own_loss or decided("loss_is_divided", trainer, reads_items) or sums
+        divides_itself = not own_loss and loss_is_share and not reads_world_size(trainer.compute_loss)
+        return cls(
+            own_loss=own_loss,
+            own_step=own_step,
+            loss_takes_items=accepts(trainer.compute_loss, NUM_ITEMS),
+            step_takes_items=accepts(trainer.training_step, NUM_ITEMS),
+            loss_is_share=loss_is_share,
+            func_is_share=func_is_share,
+            sums=sums,
+            divides_itself=divides_itself,
+            step_divides=core.processes.size > 1 and not own_step and _step_divides(trainer, divides_itself),
+            is_recorded=not own_step and core.backend.engine.WATCHES_OVERRIDES,
+        )
 
 
-def _code_of(function: Any) -> Any:
-    function = _called(function)
-    function = inspect.unwrap(getattr(function, "__func__", function))
-    while hasattr(function, "func"):  # functools.partial
-        function = inspect.unwrap(function.func)
-    if not hasattr(function, "__code__"):
-        function = type(function).__call__
-    return getattr(function, "__code__", None)
+def _step_divides(trainer: Any, loss_divides: bool) -> bool:
+    """Whether a training_step of the user's divides by num_items_in_batch itself, as in one process."""
+    explicit = declared(trainer, "step_divides")
+    if explicit is not None:
+        return decided("step_divides", trainer, explicit)
+    step = trainer.training_step
+    if not reads(step) or reads_world_size(step):
+        return decided("step_divides", trainer, False)
+    weighing = {"training_step"} if loss_divides else {"training_step", "compute_loss"}
+    return decided("step_divides", trainer, not mentions(step, weighing))
 
 
-def accepts(function: Callable, name: str) -> bool:
-    """Whether a function takes an argument of that name, by itself or through **kwargs."""
-    try:
-        parameters = inspect.signature(_called(function)).parameters
-    except (TypeError, ValueError):
-        return False
-    return name in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+@dataclass(frozen=True)
+class ItemCounting:
+    """Which items of a batch count in its loss, and whether anybody needs to know."""
+
+    counts: bool  # the items of each micro-batch are counted
+    is_read: bool  # a function of the user's reads their number
+    is_given: bool  # a function of the user's is given their number
+    ignore_index: int | None  # None: every label counts
+    class_weights: Any  # an array, or None
+
+    @classmethod
+    def of(cls, core: "Internals", contract: LossContract, accumulation: int) -> "ItemCounting":
+        trainer: Any = core.trainer
+        args, backend, function = trainer.args, core.backend, trainer.compute_loss_func
+        criterion = trainer.criterion if function is None else function
+        ignored, weight = setting(criterion, "ignore_index"), setting(criterion, "weight")
+        ignore_index: int | None = ignored if isinstance(ignored, int) else -100
+        if backend.models.counts_ignored(criterion):
+            ignore_index = None  # its mean is over all labels
+        weighs = ignored is not None and backend.tensors.is_tensor(weight)  # others' weights leave the mean plain
+        weighs = weighs and not contract.sums and not contract.func_is_share
+        is_read = (not contract.own_loss and reads(trainer.compute_loss)) or contract.func_is_share
+        is_read = is_read or (not contract.own_step and reads(trainer.training_step))
+        is_given = not contract.own_loss and contract.loss_takes_items
+        is_given = is_given or (not contract.own_step and contract.step_takes_items)
+        is_given = is_given or (function is not None and accepts(function, NUM_ITEMS))
+        counts = accumulation > 1 or args.auto_find_batch_size or is_read
+        if core.processes.size > 1 and args.average_tokens_across_devices:
+            counts = True
+        return cls(
+            counts,
+            is_read,
+            is_given,
+            ignore_index,
+            backend.tensors.to_numpy(weight).astype("float64") if weighs else None,
+        )
 
 
-def reads(function: Callable, name: str = NUM_ITEMS) -> bool:
-    """Whether the body of a function uses that argument, or hands its **kwargs on."""
-    code = _code_of(function)
-    if code is None or not accepts(function, name):
-        return False
-    names = {name}
-    if code.co_flags & inspect.CO_VARKEYWORDS and name not in code.co_varnames:
-        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
-        names.add(code.co_varnames[count])
-    return _loads(code, names)
+class MicroBatchWeights(NamedTuple):
+    """How much a micro-batch weighs in its update. Made for each, and known to nobody once it is computed."""
+
+    items: Any  # in this micro-batch; None where it is not weighed
+    total: int | float | Callable[[], Any] | None  # in the update: a number, or a function that waits for it
+    sharing: int  # processes whose losses are averaged, and that count their items together
+
+    @property
+    def divisor(self) -> Any:
+        """What the mean loss of the micro-batch is divided by, so that it is its share in the update; None: nothing."""
+        if not self.items:
+            return None
+        total = self.total() if callable(self.total) else self.total
+        return total / (self.items * self.sharing)
 
 
-def mentions(function: Callable, names: set[str]) -> bool:
-    """Whether the body of a function uses any of these names, as a variable, an attribute or a method."""
-    code = _code_of(function)
-    return code is not None and _loads(code, names)
-
-
-def minds_processes(function: Callable) -> bool:
-    """Whether a function asks how many processes there are: what it returns is then meant for several."""
-    return mentions(function, {"num_processes", "world_size", "get_world_size", "dataset_world_size"})
-
-
-def _loads(code: Any, names: set[str]) -> bool:
-    import dis
-
-    for instruction in dis.get_instructions(code):
-        if instruction.opname.startswith("LOAD_"):
-            value = instruction.argval
-            if value in names or (isinstance(value, tuple) and names & set(value)):
-                return True
-    return any(_loads(inner, names) for inner in code.co_consts if inspect.iscode(inner))
+UNWEIGHTED = MicroBatchWeights(None, None, 1)
 
 
 def setting(function: Any, name: str) -> Any:

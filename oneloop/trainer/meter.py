@@ -1,7 +1,13 @@
 """Averages, speed and memory of a run."""
 
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..compat.introspect import is_overridden
+
+if TYPE_CHECKING:
+    from .internals import Internals
 
 
 class LossMeter:
@@ -57,6 +63,143 @@ class LossMeter:
         self.steps_since_log, self.steps = state["steps_since_log"], state["steps"]
 
 
+class WorkMeter:
+    """Tokens and floating-point operations of a run, counted on the host."""
+
+    def __init__(self, core: "Internals") -> None:
+        self.core = core
+        self.mode = token_counting(core.trainer.args)  # no, all or non_padding
+        self.by_override = is_overridden(core.trainer, "floating_point_ops")
+        self.tokens = 0
+        self.flops = 0.0
+        self.unpadded = 0
+        self._unread: list[Any] = []  # counts of unpadded tokens that are still on the device
+        self.totals: tuple[int, float, int] = (0, 0.0, 0)  # of all processes, when last asked
+
+    def add(self, inputs: Any) -> None:
+        """Count a micro-batch."""
+        if self.by_override:
+            self.flops += float(self.core.trainer.floating_point_ops(inputs))
+        else:
+            self.tokens += self.tokens_in(inputs)
+        if self.mode == "non_padding":
+            self._add_unpadded(inputs)
+
+    def tokens_in(self, inputs: Any) -> int:
+        """Tokens of a batch, with padding; 0 where it has no main input."""
+        main = self._main_input(inputs)
+        return 0 if main is None else main.shape[0] * (main.shape[1] if len(main.shape) > 1 else 1)
+
+    def _main_input(self, inputs: Any) -> Any:
+        return inputs.get(self.core.model_info.main_input_name) if isinstance(inputs, Mapping) else None
+
+    def _add_unpadded(self, inputs: Any) -> None:
+        """include_num_input_tokens_seen="non_padding": by the attention mask, or by the pad token."""
+        mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+        main = self._main_input(inputs)
+        pad = getattr(self.core.trainer.processing_class, "pad_token_id", None)
+        if mask is not None:
+            self._unread.append(mask.sum())
+        elif main is not None and pad is not None:
+            self._unread.append((main != pad).sum())
+        elif main is not None:
+            self._unread.append((main == main).sum())
+        if len(self._unread) >= 512:
+            self._read()
+
+    def _read(self) -> None:
+        """Host sync: the counts that lie on the device are read, at a log, a save or every 512 micro-batches."""
+        self.unpadded += int(self.core.backend.tensors.total(self._unread))
+        self._unread = []
+
+    def store(self, state: Any) -> None:
+        """Bring the counts of all processes into the state. A collective on several processes."""
+        if self.mode == "non_padding":
+            self._read()
+        tokens, flops, unpadded = self.totals = self._of_all()
+        state.total_flos = flops if self.by_override else 6.0 * tokens * self.core.model_info.matrix_parameters
+        if self.mode == "non_padding":
+            state.num_input_tokens_seen = unpadded
+        elif self.mode == "all":
+            state.num_input_tokens_seen = tokens
+
+    def _of_all(self) -> tuple[int, float, int]:
+        own = (self.tokens, self.flops, self.unpadded)
+        if self.core.processes.size == 1:
+            return own
+        tokens, flops, unpadded = map(sum, zip(*self.core.processes.all_gather(own)))
+        return int(tokens), flops, int(unpadded)
+
+    def state(self) -> dict[str, Any]:
+        return dict(zip(("tokens", "flops", "unpadded"), self.totals))
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        if self.core.processes.is_main:  # they are those of all processes
+            self.tokens, self.flops, self.unpadded = state["tokens"], state["flops"], state["unpadded"]
+
+    def start_from(self, flops: float, tokens: int) -> None:
+        """The counts of a run that another trainer began. Without tokens, these follow from the operations."""
+        self.flops, self.tokens, self.unpadded = flops, tokens, tokens
+        if not tokens and self.core.model_info.matrix_parameters:
+            self.tokens = round(flops / (6 * self.core.model_info.matrix_parameters))
+
+
+class Meter:
+    """What a run measures: losses, work and time."""
+
+    def __init__(self, core: "Internals") -> None:
+        args = core.trainer.args
+        self.core = core
+        self.losses = LossMeter(core.backend, args.logging_nan_inf_filter or args.nonfinite == "skip")
+        self.work = WorkMeter(core)
+        self.started = time.time()
+        self.figures: dict[str, float] = {}  # speed and memory, while a log is being written
+        self._logged = (time.perf_counter(), 0)  # the time and the step of the last log
+        self._tokens_logged = 0
+
+    def start(self, step: int) -> None:
+        """Training begins here."""
+        self.started = time.time()
+        self._logged = (time.perf_counter(), step)
+        self._tokens_logged = self.work.tokens
+
+    def leave_out(self, seconds: float) -> None:
+        """Time spent on evaluation is not the training's."""
+        self._logged = (self._logged[0] + seconds, self._logged[1])
+
+    def since_log(self, step: int) -> tuple[float, int]:
+        """Seconds and steps since the last log; the next one counts from here."""
+        now = time.perf_counter()
+        before, self._logged = self._logged, (now, step)
+        return now - before[0], step - before[1]
+
+    def measure(self, seconds: float) -> None:
+        """Take the figures of the log that is written now. They are counted on the host: nothing waits for them."""
+        tokens, self._tokens_logged = self.work.tokens - self._tokens_logged, self.work.tokens
+        figures: dict[str, float] = {"memory_bytes": resident_bytes()}
+        if tokens > 0 and seconds > 0:
+            figures["tokens_per_second"] = round(tokens / seconds, 1)
+        memory, device = self.core.backend.memory, self.core.trainer.args.device
+        for name, value in (("device_memory", memory.allocated(device)), ("device_peak", memory.peak(device))):
+            if value is not None:
+                figures[f"{name}_bytes"] = int(value)
+        self.figures = figures
+
+    def forget_figures(self) -> None:
+        """The log is written."""
+        self.figures = {}
+
+
+def token_counting(args: Any) -> str:
+    """no, all or non_padding."""
+    value = args.include_num_input_tokens_seen
+    if value in (True, "all"):
+        return "all"
+    if value == "non_padding":
+        return "non_padding"
+    return "all" if args.include_tokens_per_second else "no"
+
+
 def speed_metrics(
     split: str,
     start_time: float,
@@ -103,6 +246,7 @@ class MemoryTracker:
 
     def __init__(self, on: bool) -> None:
         self.on = on
+        self.of_init: dict[str, Any] = {}  # of the construction of the Trainer, reported with the training
         self._open: dict[str, tuple[int, int | None]] = {}
 
     def start(self, stage: str, backend: Any, device: Any) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arguments.packages import installed
 from ..callbacks import TrainerCallback
+from .internals import internals_of
 
 if TYPE_CHECKING:
     from . import Trainer
@@ -48,7 +49,7 @@ class Profiling(TrainerCallback):
     """Counts the steps of this train(): after a resume, too, the first ones are for warming up."""
 
     def __init__(self, trainer: "Trainer") -> None:
-        self.trainer = trainer
+        self.trainer, self.core = trainer, internals_of(trainer)
         self.first, self.last = map(int, trainer.args.profile.split("-"))
         self.steps = 0
         self.began: tuple[int, float] | None = None  # the step and the time
@@ -64,13 +65,13 @@ class Profiling(TrainerCallback):
         if self.steps == self.first:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.sampler = _start_sampler()
-            self.handle = self.trainer.backend.profiling.start(args.device, self.folder)
+            self.handle = self.core.backend.profiling.start(args.device, self.folder)
             self.began = (state.global_step + 1, time.perf_counter())
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.began is None:
             return
-        self.trainer.backend.profiling.step(self.handle)
+        self.core.backend.profiling.step(self.handle)
         if self.steps >= self.last:
             self.finish()
 
@@ -96,20 +97,20 @@ class Profiling(TrainerCallback):
             logger.warning("The profile of steps %d to %d was lost: %s: %s", first, last, type(error).__name__, error)
 
     def _write(self, name: str, first: int, last: int, seconds: float) -> None:
-        trainer, folder = self.trainer, self.folder
+        trainer, core, folder = self.trainer, self.core, self.folder
         host = _stop_sampler(self.sampler, folder / f"host-{name}.html")
         trace = folder / f"trace-{name}.json"
-        trainer.backend.profiling.stop(self.handle, trace)
+        core.backend.profiling.stop(self.handle, trace)
         self.handle = self.sampler = None
-        found = operators(read(trace), trainer.backend.profiling.operator)
-        where = f"{trainer.backend.NAME} on {trainer.args.device}"
+        found = operators(read(trace), core.backend.profiling.operator)
+        where = f"{core.backend.NAME} on {trainer.args.device}"
         table = folder / f"operators-{name}.txt"
         table.write_text(text(found, f"Steps {first} to {last}, {where}"), encoding="utf-8")
         note = {
             "first_step": first,
             "last_step": last,
             "seconds": round(seconds, 6),
-            "framework": trainer.backend.NAME,
+            "framework": core.backend.NAME,
             "device": str(trainer.args.device),
             "trace": trace.name,
             "operators": table.name,
@@ -118,7 +119,7 @@ class Profiling(TrainerCallback):
         }
         _note(folder / SUMMARY, note)
         logger.info("Steps %d to %d were profiled: open %s in ui.perfetto.dev or chrome://tracing.", first, last, trace)
-        trainer.record_event("profiled", path=f"{FOLDER}/{trace.name}", table=f"{FOLDER}/{table.name}")
+        core.run.events.add("profiled", path=f"{FOLDER}/{trace.name}", table=f"{FOLDER}/{table.name}")
 
 
 def read(trace: Path) -> list[dict[str, Any]]:

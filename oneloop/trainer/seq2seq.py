@@ -1,13 +1,14 @@
 """Trainer for models that generate: evaluation by generated text."""
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..data.length_grouping import SortishOrder
+from ..compat.introspect import accepts
+from ..data.samplers import IndexSampler
 from ..errors import ArgumentError, MissingPackageError, ModelError
-from .loss import accepts, split_labels
+from . import dataloaders
+from .loss import split_labels
 from .trainer import Trainer
 
 
@@ -93,7 +94,7 @@ class Seq2SeqTrainer(Trainer):
         # Plain TrainingArguments have no arguments about generation, and evaluate without it.
         if not getattr(self.args, "predict_with_generate", False) or prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
-        base = self.backend.models.unwrap(self.model)
+        base = self._oneloop.backend.models.unwrap(self.model)
         if not hasattr(base, "generate"):
             raise ModelError(
                 f"predict_with_generate=True needs a model with a generate method; {type(base).__name__} has none"
@@ -103,18 +104,18 @@ class Seq2SeqTrainer(Trainer):
         given, _ = split_labels(inputs, self.label_names)
         if isinstance(given, Mapping):  # made from the labels: generating from them would give the answer away
             given = {k: v for k, v in given.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
-        with self.backend.engine.no_gradients(), self.compute_loss_context_manager():
+        with self._oneloop.backend.engine.no_gradients(), self.compute_loss_context_manager():
             options = gen_kwargs or self._gen_kwargs or self._generation({})
             options = {k: v for k, v in options.items() if v is not None}  # overrides of evaluate pass None along
-            own = {k: v for k, v in self.strategy.generation_options().items() if accepts(base.generate, k)}
+            own = {k: v for k, v in self._oneloop.strategy.generation_options().items() if accepts(base.generate, k)}
             generated = base.generate(**given, **own | options)
         # PaddleNLP's models return their scores beside what they have generated.
         return loss, generated[0] if type(generated) is tuple else generated, labels
 
-    # -- sortish_sampler: training batches of like lengths; evaluation, and so predictions, keep the order of the data
-
-    def _orders(self, dataset: Any) -> Any:
-        if not getattr(self.args, "sortish_sampler", False):
-            return super()._orders(dataset)
-        per_update = self.get_total_train_batch_size(self.args)
-        return partial(SortishOrder, self._lengths(dataset), per_update, self._data_seed)
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """sortish_sampler: training batches of like lengths; evaluation, and so predictions, keep the order."""
+        sampler = super()._get_train_sampler(train_dataset)
+        if sampler is None or not getattr(self.args, "sortish_sampler", False):
+            return sampler
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        return IndexSampler(dataloaders.sortish_orders(self._oneloop, dataset))

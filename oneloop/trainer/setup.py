@@ -1,14 +1,12 @@
 """What Trainer.__init__ does with its arguments, one small function each."""
 
-import contextlib
-import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..arguments import TrainingArguments
-from ..arguments.support import PARALLEL
+from ..backends import registry
 from ..callbacks import DefaultFlowCallback, NotebookProgressCallback, PrinterCallback, ProgressCallback, in_notebook
 from ..distributed.collectives import ProcessGroup
 from ..distributed.strategy import Strategy
@@ -18,7 +16,7 @@ from ..integrations.writers.base import Writer
 from ..integrations.writers.json_log import JsonLinesCallback
 
 if TYPE_CHECKING:
-    from .parts import TrainerParts
+    from .internals import Internals
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +72,7 @@ def bind(args: Any, backend: Any) -> None:
 
 def strategy(args: Any, backend: Any, processes: ProcessGroup) -> Any:
     """How the processes share the work; a backend that runs on one alone needs no file `parallel`."""
-    if backend.NAME in PARALLEL:
+    if backend.NAME in registry.parallel():
         return backend.parallel.strategy(args, processes)
     return Strategy(args, processes, backend)
 
@@ -83,13 +81,13 @@ def collator(given: Any, processing_class: Any, framework: str) -> Callable:
     """The collator that was given, or one that pads when there is a tokenizer to pad with."""
     from ..data import collators
 
-    names = {"torch": "pt", "paddle": "pd", "mindspore": "ms", "mindtorch": "pt"}
+    tensors = registry.tensor_format(framework)
     if given is None:
         if processing_class is not None and (
             hasattr(processing_class, "pad") or hasattr(processing_class, "pad_token_id")
         ):
-            return collators.DataCollatorWithPadding(processing_class, return_tensors=names[framework])
-        return collators.DefaultDataCollator(return_tensors=names[framework])
+            return collators.DataCollatorWithPadding(processing_class, return_tensors=tensors)
+        return collators.DefaultDataCollator(return_tensors=tensors)
     if not callable(given):
         raise ArgumentError(f"data_collator is a {type(given).__name__}; expected a function of a list of samples")
     return given
@@ -112,20 +110,11 @@ def callbacks(args: Any, given: Any, run_id: Callable[[], str], figures: Callabl
     return found
 
 
-def link_writers(trainer: "TrainerParts") -> None:
+def link_writers(core: "Internals") -> None:
     """Lend the writers the id of the run and a way to save the model."""
-    for callback in trainer.callback_handler.callbacks:
+    for callback in core.trainer.callback_handler.callbacks:
         if isinstance(callback, Writer):
-            callback.link(lambda: trainer._run_id, trainer._save_quietly)
-
-
-def returns_loss_by_default(forward: Any) -> bool:
-    """Models such as CLIP have no labels and return a loss when `return_loss` is set."""
-    try:
-        parameter = inspect.signature(forward).parameters.get("return_loss")
-    except (TypeError, ValueError, AttributeError):
-        return False
-    return parameter is not None and parameter.default is True
+            callback.link(lambda: core.run.id, lambda folder: core.run.checkpointer.model_files.save_quietly(folder))
 
 
 def half(args: Any) -> str | None:
@@ -138,33 +127,3 @@ def half(args: Any) -> str | None:
 def pure_half(args: Any) -> bool:
     """O3: weights in half precision, and nothing kept in float32."""
     return args.fp16_opt_level == "O3" and half(args) is not None
-
-
-def token_counting(args: Any) -> str:
-    """no, all or non_padding."""
-    value = args.include_num_input_tokens_seen
-    if value in (True, "all"):
-        return "all"
-    if value == "non_padding":
-        return "non_padding"
-    return "all" if args.include_tokens_per_second else "no"
-
-
-@contextlib.contextmanager
-def full_half_evaluation(trainer: "TrainerParts") -> Iterator[None]:
-    """fp16_full_eval and bf16_full_eval: the weights in half precision while evaluating, and exactly back after."""
-    args, models = trainer.args, trainer.backend.models
-    kind = "fp16" if args.fp16_full_eval else "bf16" if args.bf16_full_eval else None
-    if kind is None:
-        yield
-        return
-    if not trainer.is_in_train:  # HF's rule too: after training nobody needs the full weights, but we keep them
-        logger.info("Evaluating with %s weights.", kind)
-    before, inputs = models.copy_values(trainer.model), trainer._half_inputs
-    models.to_half(trainer.model, kind)
-    trainer._half_inputs = kind
-    try:
-        yield
-    finally:
-        models.restore_values(trainer.model, before)
-        trainer._half_inputs = inputs

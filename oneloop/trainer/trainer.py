@@ -1,61 +1,90 @@
-"""Trainer: the class that users build, put together from its parts."""
+"""Trainer: the class that users build and derive from.
 
+It has the public methods, those that may be overridden, and the attributes that people know. What a run needs to
+remember is in the objects behind `_oneloop` (see internals.py); train() makes them anew.
+"""
+
+import inspect
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from ..checkpoint import store
-from ..compat import mindnlp
+from .. import backends
+from ..backends._common.helpers import parameter_groups
+from ..callbacks import CallbackHandler
+from ..checkpoint import resume
+from ..checkpoint.directory_lock import DirectoryLock
+from ..checkpoint.model_files import write_json, write_state, writing
+from ..compat import mindnlp, mode
 from ..compat.accelerator import Accelerator
-from ..compat.paddlenlp import TrainerPaddleNLP
-from ..compat.transformers import TrainerSurface, warn_unused_overrides
-from ..errors import ArgumentError
-from . import setup, validation
-from .course import TrainerCourse
-from .data import TrainerData
-from .evaluating import TrainerEvaluating
-from .event_log import Record
-from .exporting import TrainerExporting
-from .hub import TrainerHub
-from .model_files import TrainerModelFiles
-from .optimizing import TrainerOptimizing
-from .preparing import TrainerPreparing
-from .recording import TrainerRecording
-from .reporting import TrainerReporting
-from .resuming import TrainerResuming
-from .running import TrainerRunning
-from .saving import TrainerSaving
-from .saving_parts import TrainerSavingParts
-from .searching import TrainerSearching
-from .together import TrainerTogether
-from .training import TrainerSteps
+from ..compat.introspect import NUM_ITEMS, accepts, is_overridden
+from ..compat.paddlenlp import PaddleNLPNames
+from ..compat.trainer_utils import takes_trial
+from ..compat.transformers import TransformersNames, warn_unused_overrides
+from ..data.order import NoBatch, Order
+from ..data.samplers import IndexSampler
+from ..errors import ArgumentError, DataError, ModelError, RefusedError
+from ..integrations import search
+from ..optim.scheduler import MetricScheduler, Scheduler
+from ..optim.schedules import follows_metric, make_metric_schedule, make_schedule, needs_length
+from ..outputs import BestRun, EvalLoopOutput, PredictionOutput, TrainOutput
+from ..randomness import enable_full_determinism, set_seed
+from ..state import TrainerControl, TrainerState
+from . import dataloaders, setup, validation
+from .evaluation import check_batch_metrics, evaluation_loop
+from .internals import Internals, install
+from .loss import find_loss, logits_of, split_labels
+from .meter import speed_metrics
+from .validation import has_length
+
+logger = logging.getLogger(__name__)
+
+_END = object()  # what next() gives when there is no batch left
 
 
-class Trainer(
-    TrainerPreparing,
-    TrainerRunning,
-    TrainerSteps,
-    TrainerData,
-    TrainerEvaluating,
-    TrainerOptimizing,
-    TrainerModelFiles,
-    TrainerCourse,
-    TrainerSaving,
-    TrainerSavingParts,
-    TrainerResuming,
-    TrainerReporting,
-    TrainerRecording,
-    TrainerTogether,
-    TrainerSurface,
-    TrainerExporting,
-    TrainerPaddleNLP,
-    TrainerHub,
-    TrainerSearching,
-):
+class Trainer(TransformersNames, PaddleNLPNames):
     """Trains, evaluates and predicts with a torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell.
 
     Positional up to model_init, where the versions of other trainers agree; the rest by name. A criterion in second
     place, as PaddleNLP has it, is recognised by its type. `tokenizer` and `processing_class` are one argument.
-    `map_fn` is MindNLP's: a function over columns, for data sets of mindspore.dataset (see mindnlp.py).
+    `map_fn` is MindNLP's: a function over columns, for data sets of mindspore.dataset (see compat/mindnlp.py).
     """
+
+    args: Any
+    model: Any
+    model_wrapped: Any  # the model under torch.compile and the like: the one that is called
+    model_init: Any
+    data_collator: Any
+    train_dataset: Any
+    eval_dataset: Any
+    processing_class: Any
+    criterion: Any
+    compute_loss_func: Any
+    compute_metrics: Any
+    preprocess_logits_for_metrics: Any
+    optimizer: Any
+    lr_scheduler: Any
+    optimizer_cls_and_kwargs: Any
+    callback_handler: CallbackHandler
+    state: TrainerState
+    control: TrainerControl
+    accelerator: Accelerator
+    label_names: list[str]
+    is_in_train: bool
+
+    # Of a hyperparameter search.
+    hp_search_backend: Any = None
+    hp_space: Any = None
+    compute_objective: Any = None
+    hp_name: Any = None
+    objective: Any = None  # of the trial that runs, or ran last
+
+    _oneloop: Internals
 
     def __init__(
         self,
@@ -96,7 +125,7 @@ class Trainer(
             compute_metrics=compute_metrics,
             preprocess_logits_for_metrics=preprocess_logits_for_metrics,
         )
-        self._take_model(model, model_init)
+        core = self._take_model(model, model_init)
         self.processing_class = validation.tokenizer(tokenizer, processing_class)
         self.train_dataset = mindnlp.training_set(train_dataset, map_fn)
         self.eval_dataset = mindnlp.evaluation_sets(eval_dataset, map_fn)
@@ -104,47 +133,124 @@ class Trainer(
         self.compute_loss_func = compute_loss_func
         self.compute_metrics = compute_metrics
         self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
-        self._take_optimizers(optimizers, optimizer_cls_and_kwargs)
+        self.optimizer, self.lr_scheduler = validation.optimizers(
+            optimizers, optimizer_cls_and_kwargs, model_init, core.backend
+        )
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        core.take_optimizers(self.optimizer, self.lr_scheduler)
         warn_unused_overrides(self)
         self._check_data()
-        self._prepare_model()
-        self.data_collator = setup.collator(data_collator, self.processing_class, self.backend.NAME)
-        self._run_id = store.new_run_id()
-        self._recorder, self._passed_over = Record(), []
-        self._reset_counters()
+        core.prepare_model()
+        self.data_collator = setup.collator(data_collator, self.processing_class, core.backend.NAME)
+        core.attach()
         self._set_up_callbacks(callbacks)
-        self.engine = self._make_engine()
+        core.make_engine()
         self.accelerator = Accelerator(self)
         self.is_in_train = False
         if self.args.push_to_hub:
             self.init_hf_repo()
-        self.memory.stop("init", self.backend, self.args.device, self._init_memory)
+        core.memory.stop("init", core.backend, self.args.device, core.memory.of_init)
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
+
+    def _take_model(self, model: Any, model_init: Any) -> Internals:
+        """The model, and with it the backend that its type tells and how the processes of this run share it."""
+        args = self.args
+        seed = enable_full_determinism if args.full_determinism else set_seed
+        setup.log_levels(args)
+        seed(args.seed)
+        self.model_init = model_init
+        if model_init is None:
+            self.model = validation.model(model)
+        elif model is not None:
+            raise ModelError("pass model or model_init, not both: model_init makes the model anew for each train()")
+        else:
+            self.model = self.call_model_init()
+        backend = backends.of_model(self.model)
+        setup.bind(args, backend)
+        core = install(self, backend.NAME)
+        core.memory.start("init", core.backend, args.device)
+        seed(args.seed)  # again: a model_init that draws leaves the streams as a ready model does
+        return core
+
+    def _check_data(self) -> None:
+        args, core = self.args, self._oneloop
+        if args.eval_strategy != "no" and self.eval_dataset is None:
+            raise DataError(
+                f"eval_strategy={str(getattr(args.eval_strategy, 'value', args.eval_strategy))!r} needs data to "
+                "evaluate on: pass eval_dataset=, or eval_strategy='no'"
+            )
+        given = {}  # an overridden get_..._dataloader may take whatever it likes
+        if not is_overridden(self, "get_train_dataloader"):
+            given["train_dataset"] = self.train_dataset
+        if not is_overridden(self, "get_eval_dataloader"):
+            several = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
+            given |= {f"eval_dataset[{name!r}]" if name else "eval_dataset": each for name, each in several.items()}
+        for name, dataset in given.items():
+            if dataset is not None:
+                validation.dataset(name, dataset, core.backend)
+        if args.label_smoothing_factor and (self.criterion is not None or self.compute_loss_func is not None):
+            logger.warning(
+                "label_smoothing_factor=%s does nothing here: the loss comes from %s, which does its own smoothing or "
+                "none.",
+                args.label_smoothing_factor,
+                "criterion" if self.criterion is not None else "compute_loss_func",
+            )
+        if args.batch_eval_metrics and self.compute_metrics is not None:
+            check_batch_metrics(self.compute_metrics)
+
+    def _set_up_callbacks(self, callbacks: Any) -> None:
+        core = self._oneloop
+        self.state = TrainerState(
+            is_local_process_zero=self.is_local_process_zero(), is_world_process_zero=self.is_world_process_zero()
+        )
+        self.control = TrainerControl()
+        self.callback_handler = CallbackHandler(
+            setup.callbacks(self.args, callbacks, lambda: core.run.id, lambda: core.run.meter.figures),
+            self.model,
+            self.processing_class,
+            self.optimizer,
+            self.lr_scheduler,
+        )
+        setup.link_writers(core)
+
+    def call_model_init(self, trial: Any = None) -> Any:
+        """A new model from model_init, which takes nothing or a trial."""
+        model = self.model_init(trial) if takes_trial(self.model_init) else self.model_init()
+        if model is None:
+            raise ModelError("model_init returned None; it should return the model")
+        return model
 
     # -- callbacks and questions
 
     def add_callback(self, callback: Any) -> None:
         """Add a callback, given as an instance or a class."""
         self.callback_handler.add_callback(callback)
-        setup.link_writers(self)
+        setup.link_writers(self._oneloop)
 
     def pop_callback(self, callback: Any) -> Any:
         """Remove a callback and return it."""
         return self.callback_handler.pop_callback(callback)
 
     def remove_callback(self, callback: Any) -> None:
+        """Remove a callback."""
         self.callback_handler.remove_callback(callback)
 
     def is_local_process_zero(self) -> bool:
+        """Whether this is the main process of its machine."""
         return self.args.local_process_index == 0
 
     def is_world_process_zero(self) -> bool:
+        """Whether this is the main process of all."""
         return self.args.process_index == 0
 
     def get_total_train_batch_size(self, args: Any = None) -> int:
         """Samples of one update: all devices, all accumulation steps."""
-        args = args or self.args
-        return self._train_batch_size * self._accumulation * args.world_size
+        sizes = self._oneloop.run.sizes
+        return sizes.per_process * sizes.accumulation * (args or self.args).world_size
+
+    def record_event(self, event: str, **facts: Any) -> None:
+        """Add a line to the run's own record, run.jsonl in output_dir; its page shows it among the events."""
+        self._oneloop.run.events.add(event, **facts)
 
     @property
     def tokenizer(self) -> Any:
@@ -153,4 +259,690 @@ class Trainer(
 
     @tokenizer.setter
     def tokenizer(self, value: Any) -> None:
-        self.processing_class = self.callback_handler.processing_class = value
+        self.processing_class = value
+        if "callback_handler" in self.__dict__:  # a subclass may set it before super().__init__()
+            self.callback_handler.processing_class = value
+
+    # -- training
+
+    def train(
+        self,
+        resume_from_checkpoint: Any = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+        **kwargs: Any,
+    ) -> TrainOutput:
+        """Train to the end; with resume_from_checkpoint (a path, or True for the newest), go on from there."""
+        if "model_path" in kwargs:  # the spelling of transformers 3
+            resume_from_checkpoint = kwargs.pop("model_path")
+        if kwargs:
+            raise ArgumentError(f"train() takes no {', '.join(kwargs)}")
+        if resume_from_checkpoint is None:
+            resume_from_checkpoint = self.args.resume_from_checkpoint
+        core = self._oneloop
+        self.args.validate()
+        setup.bind(self.args, core.backend)
+        run = core.begin_run()
+        with DirectoryLock() as lock:
+            checkpoint = core.processes.run_on_main(
+                lambda: run.find_checkpoint(resume_from_checkpoint, lock), "looking for checkpoints"
+            )
+            if self.model_init is not None:
+                core.renew_model(trial)
+            core.memory.start("train", core.backend, self.args.device)
+            core.given_optimizers.start(self)
+            return run.train(checkpoint, trial, ignore_keys_for_eval)
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: int | None = None) -> Any:
+        """Add the gradients of one micro-batch to those held; its loss, as it enters the update."""
+        core = self._oneloop
+        core.backend.models.train_mode(model)
+        return core.run.update.loss_of(model, self._prepare_inputs(inputs), num_items_in_batch)
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: int | None = None
+    ) -> Any:
+        """The loss of a micro-batch: its mean, or, given num_items_in_batch, its share in the mean of the update."""
+        core = self._oneloop
+        if self.criterion is not None or self.compute_loss_func is not None or self.args.label_smoothing_factor:
+            loss, outputs = self._external_loss(model, inputs, num_items_in_batch)
+        else:
+            outputs = core.backend.models.invoke(model, inputs)
+            loss = core.run.update.weigh(find_loss(outputs, inputs), num_items_in_batch)
+        if self.args.past_index >= 0:
+            core.run.update.keep_past(core.backend.tensors.detach(_output_at(outputs, self.args.past_index)))
+        return (loss, outputs) if return_outputs else loss
+
+    def _external_loss(self, model: Any, inputs: Any, num_items: int | None) -> tuple[Any, Any]:
+        """A loss that is not the model's own: from criterion, compute_loss_func or label smoothing."""
+        core = self._oneloop
+        update, info = core.run.update, core.model_info
+        rest, labels = split_labels(inputs, self.label_names)
+        if labels is None:
+            names = list(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
+            raise DataError(
+                f"criterion, compute_loss_func and label_smoothing_factor need labels; the batch has {names} and "
+                f"label_names is {self.label_names}. Add the labels to the data set, or name them in label_names."
+            )
+        own = self.criterion is not None or self.compute_loss_func is not None
+        needs_labels = not own and info.makes_decoder_inputs
+        outputs = core.backend.models.invoke(model, inputs if needs_labels else rest)
+        divided = update.contract.sums
+        if self.compute_loss_func is not None:
+            extra = {NUM_ITEMS: num_items} if accepts(self.compute_loss_func, NUM_ITEMS) else {}
+            loss = self.compute_loss_func(outputs, labels, **extra)
+            divided = divided or update.contract.func_is_share
+        elif self.criterion is not None:
+            loss = self.criterion(logits_of(outputs), labels)
+            loss = loss[0] if isinstance(loss, (tuple, list)) else loss
+        else:
+            loss = core.backend.tensors.smoothed_loss(
+                # Given labels, a model that returns a tuple puts its own loss first.
+                outputs[bool(needs_labels)] if isinstance(outputs, (tuple, list)) else logits_of(outputs),
+                labels,
+                self.args.label_smoothing_factor,
+                info.shifts_labels,
+            )
+        loss = update.of_all_processes(loss, num_items) if divided else update.weigh(loss, num_items)
+        return loss, outputs if needs_labels else _with_loss(outputs, loss)
+
+    def compute_loss_context_manager(self) -> AbstractContextManager:
+        """The context of the forward pass: mixed precision when it is on."""
+        return self._oneloop.engine.autocast()
+
+    def floating_point_ops(self, inputs: Any) -> float:
+        """Operations of forward and backward: six for each matrix weight and token. Override it at will."""
+        core = self._oneloop
+        return 6.0 * core.run.meter.work.tokens_in(inputs) * core.model_info.matrix_parameters
+
+    def store_flos(self) -> None:
+        """Bring the counts of tokens and operations into the state."""
+        self._oneloop.run.meter.work.store(self.state)
+
+    # -- data
+
+    def get_train_dataloader(self) -> Any:
+        """The loader of the training data: in oneloop's order, which is a pure function of (seed, epoch, position)."""
+        if self.train_dataset is None:
+            raise DataError("training needs data: pass train_dataset= to the Trainer")
+        core = self._oneloop
+        size = core.run.sizes.per_process
+        return dataloaders.make_loader(core, self.train_dataset, "train_dataset", size, train=True)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """The loader of an evaluation set: one given here, or one of the Trainer's by name, or the Trainer's."""
+        if isinstance(eval_dataset, str):
+            if not isinstance(self.eval_dataset, dict) or eval_dataset not in self.eval_dataset:
+                known = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else "no named sets"
+                raise DataError(f"there is no evaluation set {eval_dataset!r}; the Trainer has {known}")
+            eval_dataset = self.eval_dataset[eval_dataset]
+        if eval_dataset is None:
+            eval_dataset = self.eval_dataset
+        if eval_dataset is None:
+            raise DataError("evaluation needs data: pass eval_dataset= to the Trainer or to evaluate()")
+        size = self.args.eval_batch_size
+        return dataloaders.make_loader(self._oneloop, eval_dataset, "eval_dataset", size, train=False)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """The loader of a set to predict on."""
+        if test_dataset is None:
+            raise DataError("prediction needs data: pass test_dataset to predict().")
+        size = self.args.eval_batch_size
+        return dataloaders.make_loader(self._oneloop, test_dataset, "test_dataset", size, train=False)
+
+    def num_examples(self, dataloader: Any) -> int:
+        """Samples in a loader; estimated from its batches where the data set does not say."""
+        try:
+            return len(dataloader.dataset)
+        except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):
+            return len(dataloader) * self.args.per_device_train_batch_size
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """Sample indices in training order, with set_epoch; None for data that can only be iterated."""
+        core = self._oneloop
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if dataset is None or core.backend.loaders.is_iterable(dataset) or not has_length(dataset):
+            return None
+        return IndexSampler(dataloaders.train_orders(core, dataset))
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        """Sample indices of an evaluation, in the order of the data."""
+        return IndexSampler(partial(Order, len(eval_dataset), 0, shuffle=False))
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: Any = None
+    ) -> tuple[list, Any]:
+        """The micro-batches of the next update, and how many items they hold together (None when nothing needs it)."""
+        batches = []
+        for _ in range(num_batches):
+            batch = next(epoch_iterator, _END)
+            if batch is _END:
+                break
+            if isinstance(batch, NoBatch):  # fewer samples than processes were left at the end of the epoch
+                continue
+            if batch is None:
+                raise DataError("the data_collator returned None; expected a batch. Does it end with a return?")
+            batches.append(batch)
+        return batches, self._oneloop.run.update.take(batches)
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        """The batch on the device, with the past of the step before when past_index asks for it."""
+        core = self._oneloop
+        inputs = core.to_device(inputs)
+        if inputs is None or (hasattr(inputs, "__len__") and len(inputs) == 0):
+            raise DataError(
+                "a batch is empty: the data_collator returned nothing that the model's forward takes. "
+                "Look at the columns of the data set, or set remove_unused_columns=False."
+            )
+        if core.model_info.input_half is not None:
+            inputs = self._in_half(inputs, core.model_info.input_half)
+        past = core.run.update.past
+        if self.args.past_index >= 0 and past is not None:
+            if not isinstance(inputs, MutableMapping):
+                raise DataError(
+                    f"past_index={self.args.past_index} hands `mems` to the model by name, but a batch is a "
+                    f"{type(inputs).__name__}. Use a data set or collator that makes dicts, or leave past_index out."
+                )
+            inputs["mems"] = past
+        return inputs
+
+    def _prepare_input(self, data: Any) -> Any:
+        """Move a tensor, or nested tensors, to the device."""
+        return self._oneloop.to_device(data)
+
+    def _in_half(self, inputs: Any, kind: str) -> Any:
+        """Inputs for weights in pure half; labels keep their precision."""
+        in_half = self._oneloop.backend.tensors.in_half
+        if not isinstance(inputs, MutableMapping):
+            return in_half(inputs, kind)
+        for name in inputs:
+            if name not in self.label_names:
+                inputs[name] = in_half(inputs[name], kind)
+        return inputs
+
+    # -- optimizer and schedule
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        """Both, unless they were given. Override it, or one of the two below."""
+        if "lr_scheduler" in inspect.signature(self.create_optimizer).parameters:
+            # An override for PaddleNLP, where an optimizer is built with its schedule.
+            self.create_scheduler(num_training_steps=num_training_steps)
+            self.create_optimizer(self.lr_scheduler)
+            return
+        self.create_optimizer()
+        known = {"optimizer": self.optimizer} if accepts(self.create_scheduler, "optimizer") else {}
+        self.create_scheduler(num_training_steps=num_training_steps, **known)
+
+    def create_optimizer(self, model: Any = None) -> Any:
+        """The optimizer over all trainable parameters; no decay on biases and norms.
+
+        In place of a model, overrides written for PaddleNLP hand on the schedule, which is there already.
+        """
+        core = self._oneloop
+        model = self.model if model is None or model is self.lr_scheduler else model
+        if self.optimizer is not None:
+            return self.optimizer
+        named = core.backend.models.named_parameters(model)
+        if not named:
+            raise ModelError("the model has no trainable parameters; check requires_grad and frozen layers")
+        groups = parameter_groups(named, set(self.get_decay_parameter_names(model)), self.args.weight_decay)
+        cls, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, model)
+        self.optimizer = core.strategy.build_optimizer(cls, groups, dict(options))
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The learning-rate schedule: a pure function of the step. Without an optimizer, one to build it with."""
+        if self.lr_scheduler is not None:
+            return self.lr_scheduler
+        args, backend = self.args, self._oneloop.backend
+        optimizer = self.optimizer if optimizer is None else optimizer
+        self.lr_scheduler = backend.optimizers.own_schedule(optimizer)
+        if self.lr_scheduler is not None:  # an optimizer of the user's that was built with its schedule
+            return self.lr_scheduler
+        name = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+        options = dict(args.lr_scheduler_kwargs or {})
+        if optimizer is None:
+            factor = _schedule_factor(args, name, num_training_steps, args.learning_rate, options)
+            self.lr_scheduler = backend.optimizers.schedule_alone(args.learning_rate, factor)
+            return self.lr_scheduler
+        if follows_metric(name):
+            options.setdefault("mode", "max" if args.greater_is_better else "min")
+            rule = make_metric_schedule(name, backend.optimizers.learning_rates(optimizer), **options)
+            self.lr_scheduler = MetricScheduler(backend, optimizer, rule)
+            return self.lr_scheduler
+        rate = backend.optimizers.learning_rates(optimizer)[0]
+        factor = _schedule_factor(args, name, num_training_steps, rate, options)
+        self.lr_scheduler = Scheduler(backend, optimizer, factor)
+        return self.lr_scheduler
+
+    def get_decay_parameter_names(self, model: Any) -> list[str]:
+        """Names of the parameters that weight decay applies to."""
+        return self._oneloop.backend.models.decay_names(model)
+
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
+        """The optimizer class for args.optim, and what to build it with.
+
+        Overrides of PaddleNLP's Trainer build the optimizer with a schedule in place of the rate, so for its scripts
+        the rate is left out, as there.
+        """
+        backend = backends.of_model(model) if model is not None else backends.load(backends.guess() or "torch")
+        cls, options = backend.optimizers.class_and_options(args, model)
+        if model is None and backend.NAME == "paddle" and mode.follows("paddlenlp"):
+            options.pop("learning_rate", None)
+        return cls, options
+
+    def get_learning_rates(self) -> list[float]:
+        """The rate of each parameter group."""
+        if self.optimizer is None:
+            raise ArgumentError("there is no optimizer yet: call train() or create_optimizer() first")
+        return self._oneloop.backend.optimizers.learning_rates(self.optimizer)
+
+    def get_num_trainable_parameters(self) -> int:
+        """How many numbers training changes."""
+        return self._oneloop.backend.models.num_parameters(self.model, trainable=True)
+
+    def get_optimizer_group(self, param: Any = None) -> Any:
+        """The group of a parameter, given as itself or by name; all groups without one."""
+        if self.optimizer is None:
+            raise ArgumentError("there is no optimizer yet: call train() or create_optimizer() first")
+        backend = self._oneloop.backend
+        if isinstance(param, str):
+            param = dict(backend.models.named_parameters(self.model))[param]
+        return backend.optimizers.group_of(self.optimizer, param)
+
+    # -- evaluation and prediction
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Metrics on the evaluation set, or on each of several: a dict gives every metric its set's name as prefix."""
+        core = self._oneloop
+        override = eval_dataset is not None
+        eval_dataset = eval_dataset if override else self.eval_dataset
+        if isinstance(eval_dataset, dict):
+            metrics: dict[str, float] = {}
+            for name, part in eval_dataset.items():
+                metrics.update(self.evaluate(part if override else name, ignore_keys, f"{metric_key_prefix}_{name}"))
+            return metrics
+        core.memory.start("eval", core.backend, self.args.device)
+        # PaddleNLP hands on what evaluate() was given: overrides of its loader treat the Trainer's own set otherwise.
+        loader = self.get_eval_dataloader(None if core.as_paddlenlp and not override else eval_dataset)
+        started = time.time()
+        output = self._run_evaluation(
+            loader, "Evaluation", self.compute_metrics is None or None, ignore_keys, metric_key_prefix
+        )
+        metrics = core.processes.broadcast_object(self._with_speed(output, metric_key_prefix, started))
+        core.memory.stop("eval", core.backend, self.args.device, metrics)
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics=metrics)
+        return metrics
+
+    def _evaluate(
+        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+    ) -> dict[str, float]:
+        """The evaluation after a step of training: evaluate(), then the schedule and the search hear of it."""
+        return self._oneloop.run.step_end.evaluate_and_report(ignore_keys_for_eval, skip_scheduler)
+
+    def predict(
+        self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
+    ) -> PredictionOutput:
+        """Predictions on a data set, with metrics when it has labels."""
+        core = self._oneloop
+        core.memory.start("test", core.backend, self.args.device)
+        loader = self.get_test_dataloader(test_dataset)
+        started = time.time()
+        output = self._run_evaluation(loader, "Prediction", None, ignore_keys, metric_key_prefix)
+        metrics = core.processes.broadcast_object(self._with_speed(output, metric_key_prefix, started))
+        core.memory.stop("test", core.backend, self.args.device, metrics)
+        self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics=metrics)
+        return PredictionOutput(output.predictions, output.label_ids, metrics)
+
+    def _run_evaluation(self, loader: Any, description: str, loss_only: Any, ignore_keys: Any, prefix: str) -> Any:
+        core = self._oneloop
+        run = self.prediction_loop if self.args.use_legacy_prediction_loop else self.evaluation_loop
+        with core.half_precision_evaluation(), core.processes.explaining_lost_peers():
+            try:
+                return run(
+                    loader,
+                    description=description,
+                    prediction_loss_only=loss_only,
+                    ignore_keys=ignore_keys,
+                    metric_key_prefix=prefix,
+                )
+            finally:
+                core.strategy.unsettle(self.model)
+
+    def _with_speed(self, output: EvalLoopOutput, prefix: str, started: float) -> dict[str, float]:
+        metrics = dict(output.metrics or {})
+        samples = output.num_samples
+        batches = None if samples is None else -(-samples // max(1, self.args.eval_batch_size))
+        return metrics | speed_metrics(prefix, started, samples, batches)
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        max_eval_iters: int | None = -1,
+    ) -> EvalLoopOutput:
+        """One pass over a loader: predictions, labels and metrics. evaluate() and predict() both run it.
+
+        max_eval_iters, of PaddleNLP, ends it after so many batches.
+        """
+        most = max_eval_iters if max_eval_iters is not None and max_eval_iters > 0 else None
+        return evaluation_loop(
+            self, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix, most
+        )
+
+    def prediction_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """The old name of evaluation_loop."""
+        return self.evaluation_loop(*args, **kwargs)
+
+    def prediction_step(
+        self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[Any, Any, Any]:
+        """(loss, logits, labels) of one batch, detached and on the device."""
+        core = self._oneloop
+        tensors, update, info = core.backend.tensors, core.run.update, core.model_info
+        items = {}
+        if update.counting.is_read and update.contract.loss_takes_items:
+            items = {NUM_ITEMS: update.count_items(inputs)}
+        inputs = self._prepare_inputs(inputs)
+        _, labels = split_labels(inputs, self.label_names)
+        names = isinstance(inputs, Mapping)
+        has_labels = labels is not None and (not names or all(name in inputs for name in self.label_names))
+        if names and not self.label_names:
+            has_labels = inputs.get("return_loss", info.returns_loss)
+        if ignore_keys is None:
+            config = core.backend.models.config_of(self.model)
+            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", None) or ["past_key_values"])
+        loss = None
+        with core.backend.engine.no_gradients(), self.compute_loss_context_manager():
+            if has_labels or (labels is None and info.returns_loss):
+                loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **items)
+                loss = tensors.detach(loss).mean() if tensors.is_tensor(loss) else loss
+                logits = _without(outputs, [*ignore_keys, "loss"], drop_first=True)
+            else:
+                outputs = core.backend.models.invoke(model, inputs)
+                logits = _without(outputs, [*ignore_keys, "loss"], drop_first=False)
+                if self.args.past_index >= 0:
+                    update.keep_past(tensors.detach(_output_at(outputs, self.args.past_index)))
+        if prediction_loss_only:
+            return loss, None, None
+        logits = tensors.detach(logits)
+        if isinstance(logits, (tuple, list)) and len(logits) == 1:
+            logits = logits[0]
+        return loss, logits, tensors.detach(labels) if has_labels else None
+
+    # -- logs and metrics
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Hand values to the history and to every callback that listens."""
+        core = self._oneloop
+        if self.state.epoch is not None:
+            logs["epoch"] = self.state.epoch
+            if core.as_paddlenlp:
+                logs["progress_or_epoch"] = round(self.state.epoch, 4)
+        if core.run.meter.work.mode != "no":
+            self.store_flos()
+            logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
+            if start_time is not None:
+                seconds = time.time() - start_time
+                logs["train_tokens_per_second"] = round(self.state.num_input_tokens_seen / max(seconds, 1e-9), 3)
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=logs)
+
+    def metrics_format(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Values as a person reads them: memory in MB, durations as time, operations in GF."""
+        shown: dict[str, Any] = {}
+        for key, value in metrics.items():
+            if "_mem_" in key:
+                shown[key] = f"{value / 2**20:.0f}MB"
+            elif key.endswith("_runtime") or key == "runtime":
+                minutes, seconds = divmod(float(value), 60)
+                hours, minutes = divmod(int(minutes), 60)
+                shown[key] = f"{hours}:{minutes:02d}:{seconds:05.2f}"
+            elif key == "total_flos":
+                shown[key] = f"{value / 1e9:.0f}GF"
+            else:
+                shown[key] = round(value, 4) if isinstance(value, float) else value
+        return shown
+
+    def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
+        """Print the metrics of a split as a table."""
+        if not self.is_world_process_zero():
+            return
+        shown = self.metrics_format(metrics)
+        width = max(map(len, shown), default=0)
+        value_width = max((len(str(value)) for value in shown.values()), default=0)
+        print(f"***** {split} metrics *****")
+        for key in sorted(shown):
+            print(f"  {key:<{width}} = {shown[key]!s:>{value_width}}")
+
+    def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
+        """Write SPLIT_results.json, and add the metrics to all_results.json."""
+        if not self.is_world_process_zero():
+            return
+        folder = Path(self.args.output_dir)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / f"{split}_results.json", metrics)
+            if combined:
+                path = folder / "all_results.json"
+                before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+                write_json(path, before | metrics)
+
+    # -- the model and the run as files
+
+    def save_model(
+        self, output_dir: Any = None, _internal_call: bool = False, merge_tensor_parallel: bool = False
+    ) -> None:
+        """Write the model, its configuration and its tokenizer so that the model's own library can open them.
+
+        All processes call it: they may hold a part of the model each. One of them writes. What it writes is whole,
+        whether PaddleNLP's merge_tensor_parallel asks for it or not.
+        """
+        with self._oneloop.run.checkpointer.model_files.whole_model():
+            if self.args.should_save:
+                self._save(str(output_dir or self.args.output_dir))
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub("Model save", blocking=False)
+
+    def _save(
+        self,
+        output_dir: str | None = None,
+        state_dict: dict[str, Any] | None = None,
+        merge_tensor_parallel: bool = False,
+    ) -> None:
+        """The files of save_model, in the process that writes."""
+        files = self._oneloop.run.checkpointer.model_files
+        files.write(output_dir or self.args.output_dir, state_dict)
+
+    def save_state(self) -> None:
+        """trainer_state.json in the output directory."""
+        self.store_flos()
+        if self.args.should_save:
+            write_state(self.state, self.args.output_dir)
+
+    def _save_checkpoint(self, model: Any = None, trial: Any = None, metrics: Any = None) -> None:
+        """Everything that a resumed run needs, in output_dir/checkpoint-STEP.
+
+        Training waits only while it is copied; files are written in the background, and on_save follows their commit.
+        """
+        self._oneloop.run.checkpointer.save()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: Any = None, model: Any = None) -> None:
+        """The weights of a checkpoint into the model; for trainers of others, which call it themselves.
+
+        True is the last checkpoint in output_dir; without a checkpoint nothing is done.
+        """
+        if not resume_from_checkpoint:
+            return
+        if model is not None and model is not self.model:
+            raise RefusedError("_load_from_checkpoint fills the Trainer's own model; set trainer.model first.")
+        path, _ = resume.find(resume_from_checkpoint, self.args.output_dir)
+        if path is not None:
+            resume.load_weights(self._oneloop, path)
+
+    def _load_best_model(self) -> None:
+        """The weights of the best checkpoint into the model."""
+        resume.load_best_model(self._oneloop, self._oneloop.run.checkpointer.last_saved)
+
+    def rename_parameter(self, name: str, framework: str) -> str:
+        """Override it to resume from a checkpoint of another framework whose model has other names: returns the name in
+        this model of a weight in that checkpoint, both in torch's terms: weight, bias, running_mean."""
+        return name
+
+    def export(self, output_dir: Any = None, input_spec: Any = None, dataset: Any = None) -> list[str]:
+        """Write the model for inference into output_dir (args.output_dir/export); the names of the files.
+
+        Inputs are read off the first batch of a data set: the one given, the evaluation set or the training set. What
+        was written is loaded again and compared with the model on that batch. input_spec, in the framework's own
+        words, says otherwise what the exported model takes.
+        """
+        backend = self._oneloop.backend
+        exporter = getattr(backend, "export", None)
+        if exporter is None:
+            raise RefusedError(
+                f"export on {backend.NAME} is not part of this release of oneloop yet. Use save_model() and the "
+                "framework's own export."
+            )
+        folder = Path(output_dir or Path(self.args.output_dir) / "export")
+        return exporter.export(self.model, folder, self._example_batch(dataset), input_spec)
+
+    def _example_batch(self, dataset: Any) -> Any:
+        """One batch without its labels, on the device."""
+        given = next((each for each in (dataset, self.eval_dataset, self.train_dataset) if each is not None), None)
+        if given is None:
+            raise DataError("export needs a batch to look at: pass dataset=, or a Trainer that has data.")
+        if isinstance(given, dict) and 0 not in given:  # several evaluation sets by name
+            given = next(iter(given.values()))
+        loader = self.get_test_dataloader(given)
+        inputs = next(iter(loader))
+        self._oneloop.backend.loaders.close(loader)
+        inputs, _ = split_labels(self._prepare_inputs(inputs), self.label_names)
+        return inputs
+
+    # -- the hub
+
+    @property
+    def hub_model_id(self) -> str | None:
+        """The repository with its owner, once it is known."""
+        return self._oneloop.hub.repo_id
+
+    def init_hf_repo(self, token: str | None = None) -> None:
+        """Make the repository of args.hub_model_id, unless it is there."""
+        self._oneloop.hub.open(token)
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Save the model with its card and push output_dir, without checkpoints. kwargs go to create_model_card.
+
+        What the Hub answers, or with blocking=False a future of it; None where another process does it.
+        """
+        return self._oneloop.hub.push(commit_message, blocking, token, revision, kwargs)
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        tasks: str | list[str] | None = None,
+        dataset_tags: str | list[str] | None = None,
+        dataset: str | list[str] | None = None,
+        dataset_args: str | list[str] | None = None,
+    ) -> None:
+        """README.md in output_dir: the arguments, the metrics and where they come from. A card that somebody wrote or
+        changed by hand stays as it is."""
+        given = {key: value for key, value in locals().items() if key != "self" and value is not None}
+        self._oneloop.hub.write_card(given)
+
+    # -- hyperparameter search
+
+    def hyperparameter_search(
+        self,
+        hp_space: Callable[[Any], dict[str, Any]] | None = None,
+        compute_objective: Callable[[dict[str, float]], Any] | None = None,
+        n_trials: int | None = 20,
+        direction: str | list[str] = "minimize",
+        backend: Any = None,
+        hp_name: Callable[[Any], str] | None = None,
+        **kwargs: Any,
+    ) -> BestRun | list[BestRun]:
+        """Train with many settings; the best of them. model_init makes the model of each trial.
+
+        hp_space(trial) returns arguments by name; compute_objective(metrics) the figure to minimize or maximize, or a
+        list of figures for a list of directions, and then the trials that no other beats in all of them are returned.
+        kwargs go to optuna.create_study and Study.optimize, or to ray.tune.run. See docs/search.md.
+        """
+        return search.run(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, kwargs)
+
+    def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
+        """After an evaluation within a trial: the search hears of it and may stop the trial."""
+        running = self._oneloop.search.trial
+        if running is not None:
+            running.report(self, step, metrics)
+
+
+def _schedule_factor(args: Any, name: str, num_training_steps: int, rate: float, options: dict[str, Any]) -> Any:
+    """What the rate is multiplied by, a function of the step."""
+    if follows_metric(name):
+        raise ArgumentError(
+            f"lr_scheduler_type={name!r} follows the evaluations and cannot be made before the optimizer: build "
+            "the optimizer first, in a create_optimizer that takes no lr_scheduler."
+        )
+    if num_training_steps <= 0 and needs_length(name):
+        raise ArgumentError(
+            f"lr_scheduler_type={name!r} needs to know how long the run is, and the data set has no length: set "
+            "max_steps, or use a schedule without an end such as constant, constant_with_warmup or inverse_sqrt"
+        )
+    return make_schedule(
+        name,
+        args.get_warmup_steps(max(num_training_steps, 0)),
+        num_training_steps if num_training_steps > 0 else None,
+        lr_init=rate,
+        **options,
+    )
+
+
+def _output_at(outputs: Any, index: int) -> Any:
+    outputs = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
+    if not isinstance(outputs, (tuple, list)) or index >= len(outputs):
+        has = f"{len(outputs)} outputs" if isinstance(outputs, (tuple, list)) else f"a {type(outputs).__name__}"
+        raise ArgumentError(
+            f"past_index={index} is the place, from 0, of the output that is fed back as `mems`, but the model "
+            f"returned {has}. Correct past_index, or leave it out."
+        )
+    return outputs[index]
+
+
+def _with_loss(outputs: Any, loss: Any) -> Any:
+    """Outputs of a model whose loss came from outside, in the shape of one that has its own."""
+    if type(outputs) is dict:
+        return {"loss": loss, **outputs}
+    if isinstance(outputs, (tuple, list)):
+        return (loss, *outputs)
+    return (loss, outputs) if hasattr(outputs, "shape") else outputs
+
+
+def _without(outputs: Any, ignored: list[str], drop_first: bool) -> Any:
+    """What a model returned besides its loss, as a tuple or a single array."""
+    if isinstance(outputs, Mapping):
+        return tuple(value for key, value in outputs.items() if key not in ignored and value is not None)
+    if isinstance(outputs, (tuple, list)):
+        return tuple(outputs[1:]) if drop_first else tuple(outputs)
+    if hasattr(outputs, "shape"):
+        return outputs
+    values = vars(outputs) if hasattr(outputs, "__dict__") else {}
+    return tuple(v for k, v in values.items() if k not in ignored and v is not None and hasattr(v, "shape"))

@@ -4,7 +4,7 @@ import os
 from types import ModuleType
 from typing import Any
 
-from ..errors import ArgumentError, DataError
+from ..errors import ArgumentError, DataError, ModelError
 
 
 def has_length(dataset: Any) -> bool:
@@ -13,6 +13,15 @@ def has_length(dataset: Any) -> bool:
         return len(dataset) is not None
     except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):  # the last two are Paddle's
         return False
+
+
+def model(given: Any) -> Any:
+    """An instance of a model."""
+    if given is None:
+        raise ModelError("Trainer needs a model: pass model= or model_init=")
+    if isinstance(given, type):
+        raise ModelError(f"model is the class {given.__name__}; pass an instance: {given.__name__}(...)")
+    return given
 
 
 def functions(**given: Any) -> None:

@@ -99,7 +99,7 @@ def loaders(scene):
 def pinned(scene):
     """Whether the loader pins memory when there is an accelerator: one is made up, and no batch is read."""
     trainer = scene.trainer()
-    scene.monkeypatch.setattr(trainer.backend.devices, "kind", lambda device: "cuda")
+    scene.monkeypatch.setattr(trainer._oneloop.backend.devices, "kind", lambda device: "cuda")
     scene.monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     return trainer.get_train_dataloader().pin_memory
 
@@ -354,15 +354,15 @@ def for_metrics(look, **parts):
 def moves_to_host(scene):
     """After how many batches outputs are moved to the host."""
     trainer = scene.trainer()
-    plain, moved = trainer.backend.tensors.to_numpy, []
+    plain, moved = trainer._oneloop.backend.tensors.to_numpy, []
 
     def to_numpy(tensor):
         moved.append(len(trainer.model.calls))
         return plain(tensor)
 
-    scene.monkeypatch.setattr(trainer.backend.tensors, "to_numpy", to_numpy)
+    scene.monkeypatch.setattr(trainer._oneloop.backend.tensors, "to_numpy", to_numpy)
     trainer.evaluate()
-    scene.monkeypatch.setattr(trainer.backend.tensors, "to_numpy", plain)
+    scene.monkeypatch.setattr(trainer._oneloop.backend.tensors, "to_numpy", plain)
     return sorted(set(moved))
 
 
@@ -551,7 +551,7 @@ def shows_a_bar(scene):
 
 def cache_emptied(scene):
     trainer, emptied = scene.trainer(), []
-    devices = trainer.backend.devices
+    devices = trainer._oneloop.backend.devices
     scene.monkeypatch.setattr(devices, "empty_cache", lambda device: emptied.append(trainer.state.global_step + 1))
     trainer.train()
     return emptied

@@ -3,6 +3,7 @@
 import pytest
 
 from oneloop.arguments import TrainingArguments, packages, support
+from oneloop.arguments.refusal import Section
 from oneloop.errors import ArgumentError, MissingPackageError, RefusedError
 
 # given, the words that the error has to have
@@ -100,7 +101,6 @@ def only_these(monkeypatch):
         return module in ("tensorboard", "visualdl")
 
     monkeypatch.setattr(packages, "installed", installed)
-    monkeypatch.setattr(support, "installed", installed)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_bfloat16_is_for_the_accelerators_of_mindspore():
 
 def test_every_refusal_is_tried_here():
     tried = {name for given, _ in [*REFUSED, *ON_PADDLE, *ON_MINDSPORE] for name in given}
-    assert {refusal.argument for refusal in support.REFUSALS} <= tried | {"ddp_static_graph"}  # which is next
+    assert {refusal.argument for refusal in support.refusals()} <= tried | {"ddp_static_graph"}  # which is next
 
 
 @pytest.mark.parametrize(("backend", "title"), [("paddle", "Paddle"), ("mindspore", "MindSpore")])
@@ -227,18 +227,18 @@ def test_a_missing_package_is_an_import_error_too(monkeypatch):
         args.check_backend("torch", "cpu")
     with pytest.raises(ImportError):
         args.check_backend("torch", "cpu")
-    monkeypatch.setattr(support, "installed", lambda module: True)
+    monkeypatch.setattr(packages, "installed", lambda module: True)
     args.check_backend("torch", "cpu")
 
 
 def test_a_package_that_nothing_here_uses_stays_refused(monkeypatch):
-    monkeypatch.setattr(support, "installed", lambda module: True)
+    monkeypatch.setattr(packages, "installed", lambda module: True)
     with pytest.raises(RefusedError, match="is installed, but this release does not use it yet"):
         TrainingArguments("out", use_ipex=True).check_backend("torch", "cpu")
 
 
 def test_a_writer_that_is_not_installed(monkeypatch):
-    monkeypatch.setattr(support, "installed", lambda module: False)
+    monkeypatch.setattr(packages, "installed", lambda module: False)
     with pytest.raises(MissingPackageError, match="visualdl"):
         TrainingArguments("out", report_to="visualdl").check_backend("torch", "cpu")
 
@@ -278,7 +278,7 @@ DIVIDED = [
 def two_processes(monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(support, "installed", lambda module: True)
+    monkeypatch.setattr(packages, "installed", lambda module: True)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_what_divided_state_cannot_be_together_with(given, words, two_processes)
 def test_every_refusal_about_dividing_is_tried(two_processes):
     """But for keys of fsdp_config, which are all alike."""
     tried = [TrainingArguments("out", **given) for given, _ in DIVIDED]
-    for refusal in support.ON_SHARDING:
+    for refusal in support.in_sections(Section.SHARDING, Section.SHARDING_OPTIONS):
         if refusal.shown == "with one process":
             continue  # tried below
         if refusal.argument != "fsdp_config" or refusal.shown == "without fsdp":
@@ -305,7 +305,7 @@ def test_deepspeed_divides_among_several_processes(monkeypatch):
     args = TrainingArguments("out", deepspeed=CONFIG, save_strategy="no")
     with pytest.raises(MissingPackageError, match="pip install deepspeed"):
         args.check_backend("torch", "cpu")
-    monkeypatch.setattr(support, "installed", lambda module: True)
+    monkeypatch.setattr(packages, "installed", lambda module: True)
     with pytest.raises(RefusedError, match="torchrun"):
         args.check_backend("torch", "cpu")
 

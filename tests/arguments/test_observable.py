@@ -10,7 +10,8 @@ import pytest
 from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments, packages, page, support
 from oneloop.arguments.fields import declared
 from oneloop.arguments.fixed import SETTLED
-from oneloop.arguments.support import LASTING, NOT_YET, answer
+from oneloop.arguments.refusal import Section
+from oneloop.arguments.support import NOT_YET, answer
 from oneloop.errors import RefusedError
 from tests.arguments.observations import OBSERVATIONS
 from tests.arguments.scenes import Scene, weights_of
@@ -204,8 +205,7 @@ def test_what_maps_sets_the_other_and_reads_back(name, value, target, stored):
 @pytest.fixture
 def bare(monkeypatch):
     """Whatever this machine has: the two local writers are installed, and nothing else that an argument asks for."""
-    for module in (packages, support):
-        monkeypatch.setattr(module, "installed", lambda name: name in ("tensorboard", "visualdl"))
+    monkeypatch.setattr(packages, "installed", lambda name: name in ("tensorboard", "visualdl"))
 
 
 @pytest.mark.parametrize(
@@ -236,12 +236,13 @@ def test_the_arguments_of_the_hub_are_refused_with_it(scene, bare):
 
 
 def test_the_lasting_refusals_are_a_closed_list():
-    found = {(refusal.argument, refusal.shown) for refusal in LASTING if refusal.argument not in FOREIGN}
-    of_packages = {(refusal.argument, refusal.shown) for refusal in LASTING if refusal.module}
+    lasting = support.in_sections(*(section for section in Section if section < Section.FRAMEWORK))
+    found = {(refusal.argument, refusal.shown) for refusal in lasting if refusal.argument not in FOREIGN}
+    of_packages = {(refusal.argument, refusal.shown) for refusal in lasting if refusal.module}
     assert found - of_packages == {pair for pair in CLOSED if pair not in of_packages}
     assert found - CLOSED <= of_packages
     assert found >= CLOSED
-    assert {refusal.argument for refusal in LASTING if refusal.argument not in {name for name, _ in found}} == FOREIGN
+    assert {refusal.argument for refusal in lasting if refusal.argument not in {name for name, _ in found}} == FOREIGN
     assert not FOREIGN & (set(LISTS["seeds"]) | set(LISTS["specification"]))
 
 

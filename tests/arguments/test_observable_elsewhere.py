@@ -8,9 +8,10 @@ import os
 
 import pytest
 
-from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments, support
+from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments
 from oneloop.arguments.fields import declared
 from oneloop.arguments.support import answer
+from oneloop.backends import registry
 from oneloop.errors import OneloopError
 from tests.arguments import sights
 from tests.arguments.observations import OBSERVATIONS, OPTIMIZATION, refuses, shows, workers
@@ -35,7 +36,7 @@ def on_a_graph(scene):
     """Batch by batch, whether an evaluation ran on a compiled graph."""
     trainer, seen = scene.trainer(model=Plain), []
     method = "forward" if scene.framework == "paddle" else "__call__"
-    plain = getattr(trainer.backend.models.Compiled, method)
+    plain = getattr(trainer._oneloop.backend.models.Compiled, method)
 
     def noted(model, *args, **kwargs):
         outputs = plain(model, *args, **kwargs)
@@ -43,7 +44,7 @@ def on_a_graph(scene):
         return outputs
 
     with scene.monkeypatch.context() as patch:
-        patch.setattr(trainer.backend.models.Compiled, method, noted)
+        patch.setattr(trainer._oneloop.backend.models.Compiled, method, noted)
         trainer.evaluate()
     return seen
 
@@ -52,7 +53,7 @@ def pinned(scene):
     """Whether batches are pinned when there is an accelerator, which is made up; none is read."""
     trainer = scene.trainer()
     with scene.monkeypatch.context() as patch:
-        patch.setattr(trainer.backend.devices, "kind", lambda device: "cuda")
+        patch.setattr(trainer._oneloop.backend.devices, "kind", lambda device: "cuda")
         return trainer.get_train_dataloader().pin
 
 
@@ -64,7 +65,7 @@ def first_scale(scene):
     with scene.monkeypatch.context() as patch:
         patch.setattr(paddle.amp, "GradScaler", lambda init_loss_scaling: asked.append(init_loss_scaling))
         patch.setattr(TrainingArguments, "check_backend", lambda *_: None)
-        scene.trainer()._make_engine()
+        scene.trainer()._oneloop.make_engine()
     return asked[-1]
 
 
@@ -166,11 +167,12 @@ def test_what_looks_different_works(framework):
 
 def test_what_a_framework_sees_to_by_itself(tmp_path_factory, monkeypatch, capsys):
     """MindSpore: its loader has nothing to pin, whatever the argument is."""
-    assert {
+    found = {(name, spec.name) for spec in registry.specs() for name in spec.by_itself}
+    assert found == {
         ("dataloader_pin_memory", "mindspore"),
-        *(("eval_use_gather_object", framework) for framework in support.RELEASED),
-    } == support.BY_ITSELF
-    assert {answer(name, framework) for name, framework in support.BY_ITSELF} == {"by itself"}
+        *(("eval_use_gather_object", framework) for framework in registry.released()),
+    }
+    assert {answer(name, framework) for name, framework in found} == {"by itself"}
     if "mindspore" in FRAMEWORKS:
         found = [
             sights.weights(Scene(tmp_path_factory.mktemp("scene"), monkeypatch, capsys, "mindspore", **given))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from oneloop.arguments import Seq2SeqTrainingArguments, page
-from oneloop.arguments.support import REFUSALS, answer
+from oneloop.arguments.support import answer, refusals
 
 LISTS = json.loads((Path(__file__).parent / "fields.json").read_text())
 
@@ -61,5 +61,5 @@ def test_answers(name, torch, paddle):
 
 def test_every_refusal_stands_on_the_page():
     refused = page.render().split("## Refused")[1]
-    for refusal in REFUSALS:
+    for refusal in refusals():
         assert any(f"`{refusal.argument}`" in line and refusal.shown in line for line in refused.splitlines())

@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments
+from oneloop.arguments import CompressionArguments, Seq2SeqTrainingArguments, TrainingArguments
 
 
 @pytest.fixture
@@ -107,3 +107,10 @@ def test_an_object_in_an_argument_is_written_as_its_dict():
     args = Seq2SeqTrainingArguments("out", generation_config=config)
     assert args.generation_config is config
     assert json.loads(args.to_json_string())["generation_config"] == {"max_length": 5}
+
+
+@pytest.mark.parametrize("cls", [TrainingArguments, Seq2SeqTrainingArguments, CompressionArguments])
+def test_repr_shows_every_argument_of_the_class(cls):
+    args = cls("out")
+    assert repr(args) == str(args) and repr(args).startswith(f"{cls.__name__}(\n")
+    assert all(f"    {name}=" in repr(args) for name in args.to_dict())

@@ -9,6 +9,7 @@ import pytest
 
 from oneloop import TrainingArguments, backends
 from oneloop.arguments import support
+from oneloop.backends import registry
 from oneloop.errors import RefusedError
 
 FOLDER = Path(backends.__file__).parent
@@ -54,7 +55,7 @@ def test_its_engine_has_the_methods_of_the_torch_engine():
         return own.union(*(methods(FOLDER / "_common/engines.py", base.id) for base in engine.bases))
 
     missing = methods(FOLDER / "torch" / "engine.py", "Engine") - methods(FOLDER / "mindtorch" / "engine.py", "Engine")
-    assert missing == {"stand_by"}  # which several processes need
+    assert missing == set()
 
 
 def test_a_module_of_mindtorch_is_recognised_without_importing_it():
@@ -64,13 +65,11 @@ def test_a_module_of_mindtorch_is_recognised_without_importing_it():
 
 
 def test_under_mindnlp_torch_and_mindspore_mean_mindtorch(monkeypatch):
-    loaded = []
+    assert registry.active() is None
     monkeypatch.setitem(sys.modules, "mindtorch", ModuleType("mindtorch"))
-    monkeypatch.setattr(backends.importlib, "import_module", loaded.append)
     assert backends.guess() == "mindtorch"
-    for name in ("torch", "mindspore", "paddle"):
-        backends.load(name)
-    assert [name.rpartition(".")[2] for name in loaded] == ["mindtorch", "mindtorch", "paddle"]
+    found = [registry.replacing(name).name for name in ("torch", "mindspore", "paddle")]
+    assert found == ["mindtorch", "mindtorch", "paddle"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from oneloop.callbacks import (
     PrinterCallback,
     TrainerCallback,
 )
-from oneloop.callbacks.control_usage import may_ask
+from oneloop.compat.introspect import may_change_control
 
 
 class Quiet(TrainerCallback):
@@ -83,30 +83,30 @@ class New(TrainerCallback):
 
 @pytest.mark.parametrize("cls", [Quiet, Silent, DefaultFlowCallback, EarlyStoppingCallback, PrinterCallback])
 def test_those_that_only_look_on(cls):
-    assert not may_ask(cls(), EVENTS)
+    assert not may_change_control(cls(), EVENTS)
 
 
 @pytest.mark.parametrize("cls", [Stops, OtherName, HandsOn, Collects, ByTheTrainer, Inner, Inherits, Wrapped, New])
-def test_those_that_may_ask(cls):
-    assert may_ask(cls(), EVENTS)
+def test_those_that_may_change_control(cls):
+    assert may_change_control(cls(), EVENTS)
 
 
 def test_one_that_holds_a_trainer():
     callback = Quiet()
     callback.owner = type("Owner", (), {"callback_handler": None})()
-    assert may_ask(callback, EVENTS)
+    assert may_change_control(callback, EVENTS)
 
 
 def test_one_whose_event_is_set_on_the_instance():
     callback = Silent()
     callback.on_step_end = lambda args, state, control, **kwargs: None
-    assert may_ask(callback, EVENTS)
+    assert may_change_control(callback, EVENTS)
 
 
 def test_the_handler_looks_again_when_callbacks_change():
     handler = CallbackHandler([Quiet()], None, None, None, None)
-    assert not handler.may_ask
+    assert not handler.may_change_control
     handler.add_callback(Stops)
-    assert handler.may_ask
+    assert handler.may_change_control
     handler.remove_callback(Stops)
-    assert not handler.may_ask
+    assert not handler.may_change_control

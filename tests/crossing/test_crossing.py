@@ -99,7 +99,7 @@ def test_a_square_weight_and_its_moments_are_turned(first, second, tmp_path):
     run(first, tmp_path / "first", tmp_path, steps=5, save_steps=5)
     trainer = run(second, tmp_path / "second", tmp_path, resume=str(tmp_path / "first" / "checkpoint-5"), steps=5)
     trainer._save_checkpoint()
-    trainer._end_saves()
+    trainer._oneloop.run.checkpointer.wait()
     there, here = common_state(tmp_path / "first" / "checkpoint-5"), common_state(tmp_path / "second" / "checkpoint-5")
     assert there.keys() == here.keys()
     for name in there:

@@ -149,7 +149,14 @@ def test_the_token_is_used_and_seen_nowhere(make, hub, tmp_path, caplog, capsys)
     assert written and not any(TOKEN.encode() in path.read_bytes() for path in written)
     assert not any(TOKEN.encode() in data for data in hub.tree().values())
     shown = capsys.readouterr()
-    for text in (caplog.text, shown.out, shown.err, repr(trainer.args), str(trainer.args), repr(trainer._hub)):
+    for text in (
+        caplog.text,
+        shown.out,
+        shown.err,
+        repr(trainer.args),
+        str(trainer.args),
+        repr(trainer._oneloop.hub.repository),
+    ):
         assert TOKEN not in text
 
 
@@ -178,7 +185,7 @@ def test_a_branch(make, hub):
 def test_save_model_pushes(make, hub, tmp_path):
     trainer = make(save_strategy="no", hub_strategy="end")
     trainer.save_model()
-    trainer._hub.wait()
+    trainer._oneloop.hub.repository.wait()
     (commit,) = hub.commits
     assert commit.message == "Model save"
     assert commit.files["model.safetensors"] == (tmp_path / "out" / "model.safetensors").read_bytes()
@@ -225,9 +232,9 @@ def test_the_best_model_is_what_the_end_pushes(make, hub, backend):
 
 
 def test_without_the_package(make, monkeypatch):
-    from oneloop.arguments import support
+    from oneloop.arguments import packages
 
-    monkeypatch.setattr(support, "installed", lambda name: False)
+    monkeypatch.setattr(packages, "installed", lambda name: False)
     with pytest.raises(MissingPackageError, match="huggingface_hub"):
         make()
 

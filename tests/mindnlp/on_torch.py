@@ -22,7 +22,7 @@ def main(path):
     trainer = Trainer(model=model, args=TrainingArguments(**job["arguments"]), train_dataset=rows)
     trainer.train(resume_from_checkpoint=job["resume"])
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    print(json.dumps({"framework": trainer.backend.NAME, "losses": losses}))
+    print(json.dumps({"framework": trainer._oneloop.backend.NAME, "losses": losses}))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer
-from oneloop.backends import mindtorch
+from oneloop.backends.mindtorch import backend as mindtorch
 from oneloop.errors import CheckpointError, RefusedError
 
 
@@ -25,13 +25,13 @@ def test_fp16_is_o2_and_says_so(trained, caplog, tmp_path):
     for p, state in trainer.optimizer.state.items():
         assert np.array_equal(p.asnumpy(), state["master"].astype(np.float16))
     run = json.loads((tmp_path / "out" / "checkpoint-2" / "run.json").read_text())
-    assert run["engine"]["scaler"]["scale"] == trainer.engine.loss_scale() == 32768.0
+    assert run["engine"]["scaler"]["scale"] == trainer._oneloop.engine.loss_scale() == 32768.0
 
 
 def test_an_overflow_of_fp16_halves_the_scale_and_is_counted(trained):
     trainer = trained(fp16=True, scale_loss=2.0**40)
-    assert trainer.engine.loss_scale() < 2.0**40
-    assert trainer.result.metrics["skipped_steps"] == trainer.engine.skipped > 0
+    assert trainer._oneloop.engine.loss_scale() < 2.0**40
+    assert trainer.result.metrics["skipped_steps"] == trainer._oneloop.engine.skipped > 0
 
 
 def test_recomputed_layers_have_the_same_losses_and_weights(trained, bert, bits):
@@ -81,7 +81,7 @@ def test_a_cell_is_refused_where_mindnlp_is_imported(arguments):
 
 
 def test_checkpoints_of_other_trainers_are_refused(bert, tmp_path):
-    foreign = mindtorch.foreign
+    foreign = mindtorch.transformers_checkpoint
     for ask in (
         lambda: foreign.load_weights(bert(), tmp_path),
         lambda: foreign.load_optimizer(None, None, tmp_path),

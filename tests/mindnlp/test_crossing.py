@@ -56,7 +56,7 @@ def on_torch(bert, rows, tmp_path):
 def under_mindnlp(trained, bert):
     def run(folder, resume=None, seed=1):
         trainer = trained(bert(dropout=0.0, seed=seed), resume=resume, **OPTIONS, output_dir=str(folder))
-        assert trainer.backend.NAME == "mindtorch"
+        assert trainer._oneloop.backend.NAME == "mindtorch"
         return np.array([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
 
     return run

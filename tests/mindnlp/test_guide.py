@@ -16,7 +16,7 @@ def logged(trainer, name):
 def test_step_by_step(run_script, tmp_path):
     names = run_script("mindnlp_steps")
     trainer = names["trainer"]
-    assert trainer.backend.NAME == "mindtorch"
+    assert trainer._oneloop.backend.NAME == "mindtorch"
     assert (
         names["start"]["eval_loss"] == pytest.approx(math.log(2), abs=1e-5) and names["start"]["eval_accuracy"] == 0.5
     )

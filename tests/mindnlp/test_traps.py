@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from oneloop import Trainer, backends
-from oneloop.backends import mindtorch
+from oneloop.backends.mindtorch import backend as mindtorch
 from oneloop.errors import ModelError
 
 
 def test_torch_is_mindtorch_here():
-    assert backends.under_mindnlp() and backends.guess() == "mindtorch"
+    assert backends.registry.active().name == "mindtorch" and backends.guess() == "mindtorch"
     assert backends.name_of(torch.nn.Linear(2, 2)) == "mindtorch"
     assert backends.load("torch") is backends.load("mindspore") is mindtorch
-    assert "oneloop.backends.mindspore" not in sys.modules
+    assert "oneloop.backends.mindspore.backend" not in sys.modules
 
 
 def test_a_training_step_that_calls_backward_is_an_error(trained):
@@ -42,7 +42,7 @@ def test_a_training_step_of_ones_own(trained, bits):
         def training_step(self, model, inputs, num_items_in_batch=None):
             model.train()
             inputs = self._prepare_inputs(inputs)
-            return self.engine.loss_and_gradients(lambda: self.compute_loss(model, inputs))
+            return self.accelerator.loss_and_gradients(lambda: self.compute_loss(model, inputs))
 
     assert bits(trained(trainer_class=Own).model) == bits(trained().model)
 
@@ -59,7 +59,7 @@ def test_a_loss_that_depends_on_nothing_is_noticed(trained, caplog):
 def test_an_error_in_the_forward_pass_does_not_spoil_the_next_one(bert, rows, arguments):
     trainer = Trainer(model=bert(dropout=0.0), args=arguments(), train_dataset=rows)
     batch = trainer._prepare_inputs(trainer.data_collator(rows[:8]))
-    before = trainer.engine.loss_and_gradients(lambda: trainer.compute_loss(trainer.model, batch)).item()
+    before = trainer._oneloop.engine.loss_and_gradients(lambda: trainer.compute_loss(trainer.model, batch)).item()
     norm = mindtorch.engine._norm([p.grad for p in trainer.model.parameters()])
 
     def broken():
@@ -67,9 +67,11 @@ def test_an_error_in_the_forward_pass_does_not_spoil_the_next_one(bert, rows, ar
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        trainer.engine.loss_and_gradients(broken)
-    trainer.engine.clear()
-    assert trainer.engine.loss_and_gradients(lambda: trainer.compute_loss(trainer.model, batch)).item() == before
+        trainer._oneloop.engine.loss_and_gradients(broken)
+    trainer._oneloop.engine.clear()
+    assert (
+        trainer._oneloop.engine.loss_and_gradients(lambda: trainer.compute_loss(trainer.model, batch)).item() == before
+    )
     assert mindtorch.engine._norm([p.grad for p in trainer.model.parameters()]) == norm
 
 

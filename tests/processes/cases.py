@@ -7,6 +7,7 @@ global batch. What torch alone has is in job.py.
 
 import json
 import os
+import random
 import signal
 import sys
 from pathlib import Path
@@ -336,7 +337,7 @@ def one_bad_sample(folder):
     trainer = train(folder, "bad", KIT.classifier(), data, nonfinite="skip", num_train_epochs=1)
     return {
         "weights": course(trainer)["weights"],
-        "skipped": trainer.engine.skipped,
+        "skipped": trainer._oneloop.engine.skipped,
         "steps": trainer.state.global_step,
     }
 
@@ -432,6 +433,59 @@ def own_means(folder):
 @case
 def resumed(folder):
     return in_two(folder, "whole", lambda: KIT.classifier(dropout=0.3, norm=True), rows(32))
+
+
+class SeesDropout(Trainer):
+    """Keeps the logits of every micro-batch of this process, as training sees them."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+        loss, outputs = super().compute_loss(model, inputs, True, **kwargs)
+        self.logits = [*getattr(self, "logits", []), KIT.numpy(outputs["logits"]).tolist()]
+        return (loss, outputs) if return_outputs else loss
+
+
+class Alike:
+    """The same sample again and again, of data that is walked through and draws a number for each."""
+
+    def __init__(self):
+        self.given, self.drawn = 0, []
+
+    def __iter__(self):
+        while self.given < 32:
+            self.given += 1
+            self.drawn.append(random.random() + np.random.rand())
+            yield rows(1)[0]
+        self.given = 0
+
+
+class Positioned(Alike):
+    """The same, of data that keeps its place."""
+
+    def state_dict(self):
+        return {"given": self.given}
+
+    def load_state_dict(self, state):
+        self.given = state["given"]
+
+
+@case
+def dropout_of_each(folder):
+    """Samples and weights are always the same, so that logits differ by what dropout has drawn alone."""
+    given = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "learning_rate": 0.0}
+
+    def training(name, data, resume=None):
+        model = KIT.classifier(dropout=0.5)
+        checkpoint = resume and str(Path(folder) / resume / "checkpoint-2")
+        trainer = train(folder, name, model, data, SeesDropout, resume=checkpoint, **given)
+        return {"logits": trainer.logits, "drawn": getattr(data, "drawn", None)}
+
+    return {
+        "indexed": training("dropout_indexed", rows(1) * 32),
+        "walked": training("dropout_walked", Alike()),
+        "walked_on": training("dropout_walked_on", Alike(), "dropout_walked"),
+        "positioned": training("dropout_positioned", Positioned()),
+        "positioned_on": training("dropout_positioned_on", Positioned(), "dropout_positioned"),
+    }
 
 
 def main(folder, *names, cases=CASES):

@@ -15,9 +15,9 @@ import torch
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.backends.torch import parallel
+from oneloop.distributed import step_sync
 from oneloop.distributed.world import world
 from oneloop.errors import ProcessLostError
-from oneloop.trainer import together
 from tests.backends_support import FEATURES, rows, tagged
 from tests.processes.cases import (
     CASES,
@@ -530,9 +530,9 @@ def messages(folder):
     waited, (compare, later), long = (
         [],
         (parallel.FrameworkProcesses.all_gather, parallel.FrameworkProcesses.all_gather_async),
-        together.LONG_STEP,
+        step_sync.LONG_STEP,
     )
-    together.LONG_STEP = 600.0
+    step_sync.LONG_STEP = 600.0
 
     def counted(processes, numbers):
         waited.append(1)
@@ -552,7 +552,7 @@ def messages(folder):
             found |= {name: len(waited), "steps": trainer.state.global_step}
     finally:
         parallel.FrameworkProcesses.all_gather, parallel.FrameworkProcesses.all_gather_async = compare, later
-        together.LONG_STEP = long
+        step_sync.LONG_STEP = long
     return found
 
 

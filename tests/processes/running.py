@@ -72,7 +72,9 @@ def main(argv):
         callbacks=[Telling(given.pause, given.hang, given.fail)],
     )
     trainer.train(resume_from_checkpoint=given.resume)
-    weights = {name: tensor.numpy() for name, tensor in trainer.strategy.model_tensors(trainer.model)[0].items()}
+    weights = {
+        name: tensor.numpy() for name, tensor in trainer._oneloop.strategy.model_tensors(trainer.model)[0].items()
+    }
     if world().is_main:
         partial = Path(given.output) / "result.partial"
         partial.write_text(

@@ -90,7 +90,7 @@ UNLABELLED = (3, 4, 5, 11, 20)
 
 def course(trainer):
     """What equal runs have in common; all processes have to ask."""
-    tensors, _ = trainer.strategy.model_tensors(trainer.model)
+    tensors, _ = trainer._oneloop.strategy.model_tensors(trainer.model)
     return {
         "weights": {name: value.tolist() for name, value in tensors.items()},
         "losses": trainer.seen.losses,
@@ -302,7 +302,7 @@ def best(folder):
 
             tensors = load_file(Path(folder) / f"model-{strategy}" / "model.safetensors")
             tied = {"tied.weight": "embed.weight"}
-            trainer.backend.weights.load_model(loaded, tensors, tied, "test")
+            trainer._oneloop.backend.weights.load_model(loaded, tensors, tied, "test")
         found[strategy] = {
             "best": trainer.state.best_metric,
             "lowest": min(evaluations),
@@ -338,7 +338,7 @@ def options(folder):
             trainer, found[f"{name}-{strategy}"] = losses(
                 folder, f"{name}-{strategy}", Odd(), words, **{"sharding": sharding, "num_train_epochs": 1} | given
             )
-            found[f"{name}-{strategy}-skipped"] = trainer.engine.skipped
+            found[f"{name}-{strategy}-skipped"] = trainer._oneloop.engine.skipped
             found[f"{name}-{strategy}-graphs"] = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     return found
 
@@ -393,7 +393,7 @@ def units(folder):
     }.items():
         trainer, _ = losses(folder, f"units-{name}", Odd(), tagged(LENGTHS[:8]), fsdp="full_shard", fsdp_config=config)
         found[name] = [name for name, m in trainer.model.named_modules() if isinstance(m, FSDPModule)]
-        found[f"{name}-class"] = trainer.strategy.class_of(trainer.model).__name__
+        found[f"{name}-class"] = trainer._oneloop.strategy.class_of(trainer.model).__name__
     return found
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 BATCH, SAMPLES = 8, 29
+DROPOUT = ("indexed", "walked", "positioned")
 
 
 @pytest.fixture(params=[2, pytest.param(4, marks=pytest.mark.slow)], ids=["two", "four"])
@@ -75,3 +76,20 @@ def test_a_loader_of_the_users_is_dealt_out_by_batches(many):
         assert each["own_loader"]["steps"] == 2 * -(-half // size)
         assert each["own_loader"]["losses"] == many[0]["own_loader"]["losses"]
         assert each["own_loader"]["count"] == 31
+
+
+@pytest.mark.parametrize("data", DROPOUT)
+def test_dropout_differs_between_processes(data, many):
+    check_dropout(data, [each["dropout_of_each"] for each in many])
+
+
+def check_dropout(data, runs):
+    """`runs`: the case of all ranks. No two micro-batches of any two ranks have dropped the same, while all ranks walk
+    alike through what they walk through; a resumed run goes on."""
+    dropped = [str(logits) for of_rank in runs for logits in of_rank[data]["logits"]]
+    assert len(dropped) == 4 * len(runs) and len(set(dropped)) == len(dropped)
+    assert all(of_rank[data]["drawn"] == runs[0][data]["drawn"] for of_rank in runs)
+    for of_rank in runs if data != "indexed" else ():
+        whole, resumed = of_rank[data], of_rank[f"{data}_on"]
+        assert resumed["logits"] == whole["logits"][2:]
+        assert len(whole["drawn"]) == 32 and resumed["drawn"] == whole["drawn"][16 if data == "positioned" else 0 :]

@@ -10,6 +10,7 @@ from safetensors import safe_open
 
 from tests import backends_support
 from tests.processes.launch import results, run_cases
+from tests.processes.test_data import DROPOUT, check_dropout
 from tests.processes.test_equality import difference
 
 FRAMEWORKS = [name for name in backends_support.names() if name != "torch"]  # to which the rest of this folder belongs
@@ -26,6 +27,7 @@ CASES = (
     "metrics_of_main",
     "first_and_later",
     "searched",
+    "dropout_of_each",
 )
 
 
@@ -88,6 +90,11 @@ def test_a_sample_that_is_left_over_is_seen_once(runs):
     first, second = (of_rank["few_left"]["asked"] for of_rank in runs.two)
     assert (len(first), len(second)) == (18, 16)
     assert sorted(first[:9] + second[:8]) == sorted(first[9:] + second[8:]) == list(range(17))
+
+
+@pytest.mark.parametrize("data", DROPOUT)
+def test_dropout_differs_between_processes(data, runs):
+    check_dropout(data, [each["dropout_of_each"] for each in runs.two])
 
 
 def test_an_evaluation_counts_every_sample_once_and_in_order(runs):

@@ -42,7 +42,7 @@ def test_a_run_notes_where_it_ran_and_how_it_ended(backend, trained, tmp_path):
     trainer = trained(backend.classifier(), rows(12), hub_token="hf_do_not_show", **RUN)
     start, end = noted(tmp_path / "out")
     assert (start["event"], end["event"], end["step"]) == ("started", "ended", 6)
-    assert start["run"] == end["run"] == logged(tmp_path / "out")[0]["run"] == trainer._run_id
+    assert start["run"] == end["run"] == logged(tmp_path / "out")[0]["run"] == trainer._oneloop.run.id
     assert start["framework"] == backend.name and start["device"] and start["processes"] == 1
     assert {"oneloop", "numpy"} <= start["packages"].keys() and "cores" in start["hardware"]
     assert start["arguments"]["learning_rate"] == 0.1 and start["max_steps"] == 6 and start["samples_per_step"] == 4

@@ -114,7 +114,7 @@ def test_a_pruned_trial_ends_as_a_run_does(searcher, tmp_path):
     out = tmp_path / "out" / "run-1"
     assert sorted(path.name for path in out.iterdir()) == ["checkpoint-1", "log.jsonl", "run.jsonl"]
     logged = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    assert "train_runtime" in logged[-1] and not trainer._saver.busy and not trainer.is_in_train
+    assert "train_runtime" in logged[-1] and not trainer._oneloop.run.checkpointer.is_busy and not trainer.is_in_train
 
 
 def test_a_trial_without_evaluations_is_evaluated_at_its_end(searcher):
@@ -242,7 +242,7 @@ def test_a_trial_that_fails_is_named(searcher):
     with pytest.raises(SearchError, match=r"trial run-1 \(learning_rate=.*\) failed: KeyError: 'accuracy'") as caught:
         trainer.hyperparameter_search(rates, broken_at(2), 3, backend="optuna")
     assert isinstance(caught.value.__cause__, KeyError)
-    assert trainer.args is own and trainer._trial is None
+    assert trainer.args is own and trainer._oneloop.search.trial is None
     best = trainer.hyperparameter_search(rates, broken_at(2), 2, backend="optuna", catch=(KeyError,))
     assert [trial.state.name for trial in best.run_summary.trials] == ["COMPLETE", "FAIL"]
 

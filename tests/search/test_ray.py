@@ -63,7 +63,6 @@ def worker(searcher):
 
     def make(config, **given):
         trainer = searcher(**given)
-        trainer._directions, trainer._several, trainer._trial_names = ("minimize",), False, set()
         trainer.compute_objective = lambda metrics: metrics["eval_loss"]
         trial = TrainerTrial.__new__(TrainerTrial)
         trial._trial_info = None

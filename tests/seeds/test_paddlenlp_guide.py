@@ -144,7 +144,7 @@ def test_the_criterion_makes_the_loss(guide):
     labels = batch.pop("labels")
     model.eval()
     logits = model(**batch)
-    assert trainer.backend.tensors.is_tensor(logits)  # the model itself makes no loss
+    assert trainer._oneloop.backend.tensors.is_tensor(logits)  # the model itself makes no loss
     scores, wanted = np.array(logits.detach(), dtype=np.float64), np.array(labels)
     chances = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     expected = -np.log(chances[np.arange(len(wanted)), wanted]).mean()
@@ -284,7 +284,7 @@ def test_all_options_at_once(framework, tmp_path):
     assert [entry["step"] for entry in log if "eval_loss" in entry] == [1, 2, 4, 6, 8, 10, 12]
     assert {entry["learning_rate"] < 0.5 for entry in log if "learning_rate" in entry} == {True}
     assert type(trainer.optimizer).__name__ == "SGD"
-    groups = trainer.backend.optimizers.groups(trainer.optimizer)
+    groups = trainer._oneloop.backend.optimizers.groups(trainer.optimizer)
     assert {group["weight_decay"] for group in groups} == {0.1, 0.0}
     assert model.enable_recompute
     assert {shape for shape in model.fed if shape} == {(4, 16), (16, 16)}  # drop_last: no batch of another size

@@ -195,13 +195,13 @@ def result(trainer, output, weights=None):
     from oneloop import get_last_checkpoint
 
     last = get_last_checkpoint(output)
-    weights = weights or kit_module(trainer.backend.NAME).Job().weights(trainer.model)
+    weights = weights or kit_module(trainer._oneloop.backend.NAME).Job().weights(trainer.model)
     return {
         "last": None if last is None else Path(last).name,
         "contents": None if last is None else contents(last),
         "history": without_times(trainer.state.log_history),
         "weights": digest(b"".join(weights[name].tobytes() for name in sorted(weights))),
-        "run_id": trainer._run_id,
+        "run_id": trainer._oneloop.run.id,
     }
 
 

@@ -9,10 +9,10 @@ import shutil
 import signal
 from pathlib import Path
 
-from oneloop import Trainer
 from oneloop.checkpoint import contents, safetensors_io, store
 from oneloop.integrations.writers.json_log import NAME, JsonLinesCallback
 from oneloop.state import TrainerState
+from oneloop.trainer.update import Update
 
 WHEN = ("before", "inside", "after")
 
@@ -45,7 +45,7 @@ def points(framework):
     from importlib import import_module
 
     import oneloop.randomness as randomness
-    from oneloop.trainer import saving
+    from oneloop.checkpoint import checkpointer
 
     weights = import_module(f"oneloop.backends.{framework}.weights")
     return {
@@ -54,7 +54,7 @@ def points(framework):
         "rename": ([os], "rename", None),
         "replace": ([os], "replace", None),
         "commit": ([store], "commit", None),
-        "room": ([saving], "room_for", None),
+        "room": ([checkpointer], "room_for", None),
         "delete": ([store], "delete", None),
         "rmtree": ([shutil], "rmtree", half_of_tree),
         "leftovers": ([store], "remove_leftovers", None),
@@ -65,8 +65,8 @@ def points(framework):
         "load_random": ([randomness], "set_state", None),
         "log": ([JsonLinesCallback], "on_log", half_of_line),
         "log_begin": ([JsonLinesCallback], "on_train_begin", None),
-        "update": ([Trainer], "update", None),
-        "copy": ([Trainer], "_contents", None),
+        "update": ([Update], "apply", None),
+        "copy": ([checkpointer.Checkpointer], "_contents", None),
     }
 
 

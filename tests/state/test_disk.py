@@ -8,9 +8,8 @@ import subprocess
 import pytest
 
 from oneloop import TrainerCallback
-from oneloop.checkpoint import contents, safetensors_io, store
+from oneloop.checkpoint import checkpointer, contents, safetensors_io, store
 from oneloop.errors import CheckpointError
-from oneloop.trainer import saving
 from tests.state.children import differences
 from tests.state.job import contents as contents_of
 
@@ -61,7 +60,7 @@ def always(error):
 
 PLACES = {
     "stage": [(store, "open_stage")],
-    "room": [(saving, "room_for")],
+    "room": [(checkpointer, "room_for")],
     "files": [(safetensors_io, "write_bytes"), (contents, "write_bytes"), (store, "write_bytes")],
     "manifest": [(store, "write_bytes")],
     "sync": [(os, "fsync")],
@@ -74,12 +73,12 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 def test_an_error_anywhere_in_a_save(place, error, mode, trainer, finished, tmp_path, caplog, monkeypatch):
     def begin():
-        trained._end_saves()  # what was asked for before the trouble
+        trained._oneloop.run.checkpointer.wait()  # what was asked for before the trouble
         for owner, name in PLACES[place]:
             monkeypatch.setattr(owner, name, always(error))
 
     def end():
-        trained._end_saves()
+        trained._oneloop.run.checkpointer.wait()
         monkeypatch.undo()
 
     trained = trainer(*SAVES, "--set", f"save_async={mode}", callbacks=[During(begin, end)])
@@ -137,7 +136,7 @@ def test_a_vanished_directory(trainer, finished, tmp_path, caplog):
     output = tmp_path / "run"
 
     def begin():
-        trained._end_saves()
+        trained._oneloop.run.checkpointer.wait()
         shutil.rmtree(output)
 
     trained = trainer(*SAVES, callbacks=[During(begin, lambda: None)])
@@ -153,12 +152,12 @@ def test_a_file_in_the_place_of_the_directory(trainer, finished, tmp_path, caplo
     output = tmp_path / "run"
 
     def begin():
-        trained._end_saves()
+        trained._oneloop.run.checkpointer.wait()
         output.rename(tmp_path / "away")
         output.write_text("in the way")
 
     def end():
-        trained._end_saves()
+        trained._oneloop.run.checkpointer.wait()
         output.unlink()
         (tmp_path / "away").rename(output)
 
@@ -222,14 +221,14 @@ def fill(filler, spare=0):
 def test_a_disk_that_is_full_for_a_while(seen, small_disk, trainer, finished, caplog, monkeypatch):
     output, filler = small_disk / "run", small_disk / "filler"
     if not seen:  # as if another program took the room in between; the first files find some
-        monkeypatch.setattr(saving, "room_for", lambda folder, size: None)
+        monkeypatch.setattr(checkpointer, "room_for", lambda folder, size: None)
 
     def begin():
-        trained._end_saves()
+        trained._oneloop.run.checkpointer.wait()
         fill(filler, 0 if seen else 12288)
 
     def end():
-        trained._end_saves()
+        trained._oneloop.run.checkpointer.wait()
         filler.unlink()
 
     trained = trainer(*SAVES, callbacks=[During(begin, end)], output=output)
@@ -245,7 +244,7 @@ def test_a_run_goes_on_from_a_checkpoint_on_a_full_disk(small_disk, trainer, fin
     fill(filler)
 
     def end():
-        trained._end_saves()  # what is under way should still meet the full disk
+        trained._oneloop.run.checkpointer.wait()  # what is under way should still meet the full disk
         filler.unlink()
 
     trained = trainer(*SAVES, callbacks=[During(lambda: None, end)], output=output)
@@ -262,11 +261,11 @@ def test_a_disk_that_is_read_only_for_a_while(small_disk, trainer, finished, cap
     output = small_disk / "run"
 
     def begin():
-        trained._end_saves()
+        trained._oneloop.run.checkpointer.wait()
         assert mount("-o", "remount,ro", small_disk).returncode == 0
 
     def end():
-        trained._end_saves()
+        trained._oneloop.run.checkpointer.wait()
         assert mount("-o", "remount,rw", small_disk).returncode == 0
 
     trained = trainer(*SAVES, callbacks=[During(begin, end)], output=output)

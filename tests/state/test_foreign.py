@@ -207,7 +207,7 @@ def test_own_checkpoints_follow_and_the_old_ones_stay(written, tmp_path):
     # From now on the newest is oneloop's, and True goes on from it.
     again = resume(folder, max_steps=STEPS + 2, which=True)
     assert again.state.global_step == STEPS + 2
-    assert again._run_id == own[0].run_id
+    assert again._oneloop.run.id == own[0].run_id
 
 
 def test_true_takes_the_newest_of_the_old_ones(written, tmp_path, caplog):

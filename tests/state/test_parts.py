@@ -21,7 +21,7 @@ class Pair(ProcessGroup):
     def __init__(self, rank, others):
         self.rank, self.others = rank, list(others)
 
-    def everyone(self, value):
+    def all_gather_object(self, value):
         other = self.others.pop(0)
         return [value, other] if self.rank == 0 else [other, value]
 

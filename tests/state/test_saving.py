@@ -127,9 +127,11 @@ def test_at_most_one_is_written_at_a_time_and_a_wait_is_said(trainer, monkeypatc
     trained = trainer(*KEEP_ALL, "--set", "save_steps=1")
     trained.train()
     assert len(most) >= 22
-    assert trained._saver.waits > 0
+    assert trained._oneloop.run.checkpointer.waits > 0
     told = [r for r in caplog.records if "for the save before it" in r.getMessage()]
-    assert [r.levelno for r in told] == [logging.WARNING] + [logging.INFO] * (trained._saver.waits - 1)
+    assert [r.levelno for r in told] == [logging.WARNING] + [logging.INFO] * (
+        trained._oneloop.run.checkpointer.waits - 1
+    )
 
 
 def break_at(monkeypatch, step):
@@ -231,7 +233,7 @@ def test_two_runs_leave_each_other_alone(trainer, tmp_path):
     resumed = trainer(*few, "--steps", "8", "--set", "seed=4")
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.global_step == 8, "it went on from the run that wrote last, not from the higher number"
-    assert resumed._run_id != theirs.run_id
+    assert resumed._oneloop.run.id != theirs.run_id
     assert {c.step for c in store.find(output)} == {20, 8}
 
 
@@ -242,7 +244,7 @@ def test_a_run_that_is_taken_back_is_another_one(trainer, tmp_path, caplog):
     again = trainer(*KEEP_ALL, "--steps", "8", "--set", "learning_rate=0.01", "--set", "save_steps=7")
     again.train(resume_from_checkpoint=output / "checkpoint-6")
     assert "From here on it is a run of its own" in caplog.text
-    assert again._run_id not in before.values()
+    assert again._oneloop.run.id not in before.values()
     assert Path(get_last_checkpoint(output)).name == "checkpoint-8", "not the higher step of the course left behind"
     assert {step: store.read_manifest(output / f"checkpoint-{step}")["run_id"] for step in (6, 9, 12)} == {
         step: before[step] for step in (6, 9, 12)

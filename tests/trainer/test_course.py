@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from oneloop import EarlyStoppingCallback, Trainer, TrainerCallback
-from oneloop.checkpoint import get_last_checkpoint, store
+from oneloop.checkpoint import get_last_checkpoint, resume, store
 from oneloop.distributed.preemption import Preempted
 from oneloop.errors import CheckpointError
 from tests.backends_support import rows, same_bytes
@@ -113,9 +113,9 @@ def test_a_checkpoint_of_another_framework_is_named_as_such(backend, arguments, 
     del data["layout"]  # as releases wrote it from which nothing could cross
     run.write_text(json.dumps(data))
     other = "torch" if backend.name == "paddle" else "paddle"
-    monkeypatch.setattr(trainer.backend, "NAME", other)
+    monkeypatch.setattr(trainer._oneloop.backend, "NAME", other)
     with pytest.raises(CheckpointError, match=f"a run on {backend.name} before .* one of {other}"):
-        trainer._load_course(tmp_path / "checkpoint-2")
+        resume.load_run(trainer._oneloop.run, tmp_path / "checkpoint-2")
 
 
 def test_a_checkpoint_of_more_processes_keeps_its_samples_per_update(backend, trained, tmp_path, caplog):

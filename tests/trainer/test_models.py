@@ -87,10 +87,10 @@ def test_model_init_may_take_a_trial(backend, arguments):
 
 def test_training_again_goes_on_with_the_weights_in_a_new_run(backend, arguments):
     trainer = Trainer(backend.classifier(), arguments(**STEPS), train_dataset=rows(12))
-    first, run = trainer.train().training_loss, trainer._run_id
+    first, run = trainer.train().training_loss, trainer._oneloop.run.id
     second = trainer.train()
     assert second.global_step == 6 and second.training_loss < first
-    assert trainer._run_id != run
+    assert trainer._oneloop.run.id != run
 
 
 def test_nothing_to_train(backend, arguments):
@@ -108,7 +108,7 @@ def test_buffers_are_saved_and_loaded(backend, trained, tmp_path):
     options = STEPS | {"save_strategy": "steps", "save_steps": 3}
     trainer = trained(model, rows(12), **options)
     after = backend.weights(model)
-    buffers = after.keys() - {name for name, _ in trainer.backend.models.named_parameters(model)}
+    buffers = after.keys() - {name for name, _ in trainer._oneloop.backend.models.named_parameters(model)}
     assert any(not np.array_equal(after[name], fresh[name]) for name in buffers)
     other = backend.classifier(norm=True)
     last = str(tmp_path / "out" / "checkpoint-6")

@@ -17,10 +17,9 @@ RUN = {"learning_rate": 0.05, "per_device_train_batch_size": BATCH, "num_train_e
 class Late(Trainer):
     """A CPU that behaves as an accelerator does: flags are read a step later."""
 
-    def _make_engine(self):
-        engine = super()._make_engine()
-        engine.late = True
-        return engine
+    def create_optimizer_and_scheduler(self, num_training_steps):
+        self._oneloop.engine.late = True
+        super().create_optimizer_and_scheduler(num_training_steps)
 
 
 def poisoned(step, samples=SAMPLES, accumulation=1):

@@ -80,7 +80,7 @@ def test_create_optimizer_and_scheduler_at_once(backend, trained):
     class Both(Trainer):
         def create_optimizer_and_scheduler(self, num_training_steps):
             super().create_optimizer_and_scheduler(num_training_steps)
-            self.backend.optimizers.set_learning_rates(self.optimizer, [0.0] * len(self.get_learning_rates()))
+            self._oneloop.backend.optimizers.set_learning_rates(self.optimizer, [0.0] * len(self.get_learning_rates()))
             self.lr_scheduler.step = lambda: None
 
     model = backend.classifier()
@@ -111,11 +111,11 @@ def test_get_decay_parameter_names(backend, trained):
         weights[cls] = backend.weights(model)
         with_decay = {
             id(p)
-            for g in trainer.backend.optimizers.groups(trainer.optimizer)
+            for g in trainer._oneloop.backend.optimizers.groups(trainer.optimizer)
             if g["weight_decay"]
             for p in g["params"]
         }
-        names = {name for name, p in trainer.backend.models.named_parameters(model) if id(p) in with_decay}
+        names = {name for name, p in trainer._oneloop.backend.models.named_parameters(model) if id(p) in with_decay}
         assert names == ({"hidden.weight", "head.weight"} if cls is Trainer else {"head.weight"})
     assert largest_difference(weights[Trainer], weights[HeadAlone]) > 1e-3
 

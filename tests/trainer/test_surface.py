@@ -26,7 +26,7 @@ def test_ways_to_train_that_are_not_taken(backend, arguments):
 
 def test_a_loss_scaler_is_seen(backend, arguments):
     trainer = Trainer(backend.classifier(), arguments())
-    trainer.engine.scaler = scaler = object()
+    trainer._oneloop.engine.scaler = scaler = object()
     assert trainer.scaler is scaler and trainer.do_grad_scaling is True
 
 
@@ -83,7 +83,7 @@ def test_columns(backend, arguments):
 def test_one_value_goes_to_the_device(backend, arguments):
     trainer = Trainer(backend.classifier(), arguments())
     moved = trainer._prepare_input({"x": np.ones(2, np.float32), "name": "a"})
-    assert trainer.backend.tensors.is_tensor(moved["x"]) and moved["name"] == "a"
+    assert trainer._oneloop.backend.tensors.is_tensor(moved["x"]) and moved["name"] == "a"
 
 
 def test_the_learning_rate(backend, trained, arguments):

@@ -118,8 +118,8 @@ def test_wandb_artifacts(tmp_path):
 
 @pytest.mark.parametrize("service", ["azure_ml", *SERVICES, "codecarbon"])
 def test_a_missing_package_is_named(service, monkeypatch):
-    from oneloop.arguments import support
+    from oneloop.arguments import packages
 
-    monkeypatch.setattr(support, "installed", lambda name: False)
+    monkeypatch.setattr(packages, "installed", lambda name: False)
     with pytest.raises(MissingPackageError, match=f"pip install {WRITERS[service].package}"):
         TrainingArguments("out", report_to=service).check_backend("torch", "cpu")

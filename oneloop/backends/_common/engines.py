@@ -11,6 +11,7 @@ from .loss_scaling import SMALLEST_LOSS_SCALE
 class TapeEngine:
     """PyTorch and Paddle: a loss is differentiated after it was computed, and a scaler of the framework steps."""
 
+    strategy: Any  # the Trainer puts that of the run here
     dtype: Any
     scaler: Any
     parameters: list[Any]
@@ -67,6 +68,8 @@ class TapeEngine:
 class FunctionEngine:
     """MindSpore and mindtorch: a function is differentiated, oneloop scales, and everything is known on the host."""
 
+    strategy: Any  # the Trainer puts that of the run here
+    parameters: list[Any]
     scaler: Any
     nonfinite: str
     norm: float | None
@@ -75,6 +78,9 @@ class FunctionEngine:
 
     step: Callable[[Any], None]  # of an optimizer, with the gradients held
     loss_is_lost: Callable[[], bool]  # that of the update is not finite
+
+    def stand_by(self) -> None:
+        """This process had nothing to compute in an update whose gradients come from the others."""
 
     def apply_update(self, optimizer: Any, step: int) -> int | None:
         """Step the optimizer unless something is not finite; the number of a step that was not, once it is known."""

@@ -43,9 +43,11 @@ class Compiled:
                 raise Again from error
             return self.cell(*args, **kwargs)
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, reason: str) -> Any:
+        """None: the cell itself is called from now on."""
         what = "training" if self.cell.training else "evaluation"
         logger.warning("mindspore.jit is not used for %s: %s. The model runs as it is.", what, reason)
+        return None
 
     def __getattr__(self, name: str) -> Any:
         if name == "cell":

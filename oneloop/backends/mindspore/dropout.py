@@ -75,6 +75,7 @@ class _Channels:
 
 
 _CHANNELS = {nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
+_DROPPING: tuple[Any, ...] = (nn.Dropout, *_CHANNELS)
 
 
 def install(model: nn.Cell) -> None:
@@ -96,11 +97,7 @@ def _share(cell: nn.Cell) -> float:
 
 def is_active(model: nn.Cell) -> bool:
     """Whether a layer drops anything in training."""
-    return any(
-        cell.training and _share(cell) > 0
-        for _, cell in model.cells_and_names()
-        if isinstance(cell, (nn.Dropout, *_CHANNELS))
-    )
+    return any(cell.training and _share(cell) > 0 for _, cell in model.cells_and_names() if isinstance(cell, _DROPPING))
 
 
 # -- layers that are computed twice

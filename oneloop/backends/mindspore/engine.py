@@ -52,7 +52,6 @@ class Engine(FunctionEngine):
         self._on_host = device.type == "cpu"  # where NumPy is quicker than an operation, and reads cost nothing
         self.norm: float | None = None
         self.skipped = 0  # updates that a loss-scale overflow or nonfinite="skip" left out
-        self._factor = 1.0  # what the gradients held are to be multiplied by: the clipping and the loss scale
         self._bad = False
         self._loss: ms.Tensor | None = None
         self._recorded: list[ms.Tensor] | None = None  # losses of a training_step that is being differentiated
@@ -172,41 +171,42 @@ class Engine(FunctionEngine):
     # -- update
 
     def prepare_update(self, optimizer: Any, loss: ms.Tensor | None) -> None:
-        """Find out how far the gradients are to be scaled, and whether they and the loss are finite."""
+        """Unscale and clip the gradients, and find out whether they and the loss are finite."""
         self._loss = loss
         self.norm, self._bad = None, False
-        self._factor = 1.0 if self.scaler is None else 1.0 / self.scaler.scale
-        gradients = [p.grad for p in self.parameters if _held(p) is not None]
-        if not gradients:
+        held = [p for p in self.parameters if _held(p) is not None]
+        if not held:
             raise ModelError(_NO_GRADIENTS)
         if self.max_grad_norm <= 0 and self.nonfinite == "ignore" and self.scaler is None:
             return
-        norm = _norm(gradients) * self._factor
-        self.norm = norm
+        factor = 1.0 if self.scaler is None else 1.0 / self.scaler.scale
+        norm = self.norm = _norm([p.grad for p in held]) * factor
         if not math.isfinite(norm) or (loss is not None and not math.isfinite(float(loss.asnumpy()))):
             self._bad = True
-        elif self.max_grad_norm > 0:
-            self._factor *= min(1.0, self.max_grad_norm / (norm + 1e-6))
+            return
+        if self.max_grad_norm > 0:
+            factor *= min(1.0, self.max_grad_norm / (norm + 1e-6))
+        if factor != 1.0:
+            for p in held:
+                p.grad = self._scaled(p.grad, factor)
 
     def loss_is_lost(self) -> bool:
         return self._loss is not None and not math.isfinite(float(self._loss.asnumpy()))
 
     def step(self, optimizer: Any) -> None:
-        """Hand the gradients held to the optimizer, scaled and clipped."""
+        """Hand the gradients held to the optimizer."""
         members = parameters_of(optimizer)
         found = [_held(p) for p in members]
         if not getattr(optimizer, "leaves_out_frozen", False):
             found = [ops.zeros_like(p) if g is None else g for p, g in zip(members, found, strict=True)]
-        if self._factor != 1.0:
-            found = [None if g is None else self._scaled(g) for g in found]
         optimizer(tuple(found))
 
-    def _scaled(self, gradient: ms.Tensor) -> ms.Tensor:
+    def _scaled(self, gradient: ms.Tensor, factor: float) -> ms.Tensor:
         """Not in place: two parameters may have one gradient between them."""
         if not self._on_host:
-            return gradient * self._factor
+            return gradient * factor
         array = gradient.asnumpy()
-        return _tensor(array * array.dtype.type(self._factor))
+        return _tensor(array * array.dtype.type(factor))
 
 
 _NO_GRADIENTS = (

@@ -51,7 +51,7 @@ class Loader:
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.num_workers = workers
-        self.persistent = persistent
+        self.persistent = persistent and batches is not None  # workers that walk start anew in every epoch
         self.settings = settings or {}  # of Workers
         self.seed = 0  # of workers that walk; begin_epoch sets it
         self.workers: Workers | None = None
@@ -76,16 +76,18 @@ class Loader:
         return map(self.collate_fn, _chunks(iter(self.dataset), self.batch_size, self.drop_last))
 
     def _from_workers(self, tasks: Iterator[list[int]] | None) -> Iterator[Any]:
-        if self.workers is None:
+        if self.workers is None or not self.persistent:
             self.workers = Workers(partial(_serve, self), self.num_workers, reduce=_reduce, **self.settings)
-        return self._until_done(self.workers.run(repeat(None) if tasks is None else tasks))
+        return self._until_done(self.workers, repeat(None) if tasks is None else tasks)
 
-    def _until_done(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _until_done(self, workers: Workers, tasks: Iterator[Any]) -> Iterator[Any]:
         try:
-            yield from batches
+            yield from workers.run(tasks)
         finally:
-            if not self.persistent or self.batch_sampler is None:
-                close(self)
+            # An iteration that was left early ends here only when it is collected: the next one has its workers then.
+            if not self.persistent:
+                workers.close()
+                self.workers = None if self.workers is workers else self.workers
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"workers": None}  # what goes to a worker that is not forked
@@ -186,7 +188,7 @@ def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
     """Call it before iter(): the workers of a loader of ours draw numbers that depend on (seed, epoch) alone."""
     if isinstance(loader, Loader):
         loader.seed = key_of(seed, epoch, _WORKERS) >> 1
-        if loader.batch_sampler is None:
+        if not loader.persistent:
             close(loader)
 
 

@@ -20,7 +20,7 @@ class _Plain(optim.Optimizer):
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         super().__init__(params, defaults)
-        self.lrs = []
+        self.lrs: list[float] = []
         self.steps = [0] * len(self.parameters)  # updates of each parameter
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ gradients and weights.
 
 import atexit
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -136,7 +135,9 @@ class Alone(Strategy):
     """One process, which shares nothing."""
 
     def __init__(self, args: Any, processes: ProcessGroup) -> None:
-        super().__init__(args, processes, sys.modules[__package__])
+        from . import backend  # it imports this module
+
+        super().__init__(args, processes, backend)
 
 
 class DataParallel(Alone):

@@ -24,13 +24,13 @@ def start(device: Any, folder: Path) -> Any:
     return profiler, raw, device.type
 
 
-def step(handle: Any) -> None:
-    handle[0].step()
+def step(profiler: Any) -> None:
+    profiler[0].step()
 
 
-def stop(handle: Any, trace: Path) -> None:
+def stop(profiler: Any, trace: Path) -> None:
     """End it and write a trace in Chrome's format. On an accelerator the files of MindStudio Insight stay beside it."""
-    profiler, raw, kind = handle
+    profiler, raw, kind = profiler
     profiler.stop()
     events: list[dict[str, Any]] = []
     for part in sorted(raw.rglob("trace_view.json")):

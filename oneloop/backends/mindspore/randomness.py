@@ -19,7 +19,7 @@ from . import bootstrap, dropout
 
 logger = logging.getLogger(__name__)
 
-_seeds = sys.modules["mindspore.common.seed"]  # the attribute of that name may be something else
+_seeds: Any = sys.modules["mindspore.common.seed"]  # the attribute of that name may be something else
 
 UNSET = -1
 in_worker = False  # in a loader's worker, where no operation of MindSpore may run: see loaders.py

@@ -70,7 +70,7 @@ def total(values: Sequence[ms.Tensor], skip_nonfinite: bool = False) -> float:
     return float(found.sum())
 
 
-def count_labels(labels: Any, shifted: bool, ignore_index: int = -100) -> int:
+def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:
     """How many label entries take part in the loss. Labels are still on the host, so nothing waits for a device."""
     if isinstance(labels, ms.Tensor):
         labels = labels.asnumpy()

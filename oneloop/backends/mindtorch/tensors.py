@@ -45,7 +45,7 @@ def memory_of(tensor: Tensor) -> np.ndarray:
     size = int(np.prod(tensor.shape)) * dtype.itemsize
     if size == 0:
         return np.empty(tuple(tensor.shape), dtype)
-    held = (ctypes.c_char * size).from_address(tensor.data_ptr())
+    held: Any = (ctypes.c_char * size).from_address(tensor.data_ptr())
     return np.frombuffer(held, dtype=dtype).reshape(tuple(tensor.shape))
 
 

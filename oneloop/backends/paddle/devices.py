@@ -18,7 +18,7 @@ class Device(str):
         return self.partition(":")[0]
 
     @property
-    def index(self) -> int | None:
+    def index(self) -> int | None:  # type: ignore[override]  # a device has one; nobody searches its name
         number = self.partition(":")[2]
         return int(number) if number else None
 

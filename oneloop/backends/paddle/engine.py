@@ -111,7 +111,7 @@ class Engine(TapeEngine):
             # The arithmetic of paddle.nn.utils.clip_grad_norm_; below the limit it would multiply by exactly one.
             factor = self.max_grad_norm / (value + 1e-6)
             for gradient in gradients:
-                _C_ops.scale_(gradient, factor, 0.0, True)
+                _C_ops.scale_(gradient, factor, 0.0, True)  # type: ignore[attr-defined]  # made when Paddle is built
 
     def apply_update(self, optimizer: Any, step: int) -> int | None:
         """Step the optimizer unless something is not finite; the number of a step that was not."""

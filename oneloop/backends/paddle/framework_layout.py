@@ -22,7 +22,8 @@ NAMES = {"_mean": "running_mean", "_variance": "running_var"}  # the common name
 def layout(model: nn.Layer) -> dict[str, Place]:
     """Every name of the model's state with its common name and its axes."""
     base = unwrap(model)
-    axes, names = {}, {}
+    axes: dict[str, str] = {}
+    names: dict[str, str] = {}
     for prefix, layer in base.named_sublayers(include_self=True):
         at = f"{prefix}." if prefix else ""
         axes |= {f"{at}weight": kind for known, kind in AXES.items() if isinstance(layer, known)}

@@ -54,22 +54,24 @@ class Loader(DataLoader):
             raise TypeError(str(error)) from error
         return whole if self.drop_last or not rest else whole + 1
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Any]:
         batches = self._from_workers() if self.num_workers else _plain(self)
         return map(_pinned, batches) if self.pin else batches
 
     def _from_workers(self) -> Iterator[Any]:
-        if self.workers is None:
+        if self.workers is None or not self.persistent:
             self.workers = Workers(partial(_serve, _Task.of(self)), self.num_workers, reduce=_reduce, **self.settings)
         iterable = isinstance(self.dataset, IterableDataset)
-        return self._until_done(self.workers.run(repeat(None) if iterable else iter(self.batch_sampler)))
+        return self._until_done(self.workers, repeat(None) if iterable else iter(self.batch_sampler))
 
-    def _until_done(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _until_done(self, workers: Workers, tasks: Iterator[Any]) -> Iterator[Any]:
         try:
-            yield from batches
+            yield from workers.run(tasks)
         finally:
+            # An iteration that was left early ends here only when it is collected: the next one has its workers then.
             if not self.persistent:
-                close(self)
+                workers.close()
+                self.workers = None if self.workers is workers else self.workers
 
 
 def _plain(loader: Any) -> Iterator[Any]:
@@ -165,7 +167,7 @@ def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
     """
     if isinstance(loader, Loader):
         loader.seed = key_of(seed, epoch, _WORKERS) >> 1
-        if isinstance(loader.dataset, IterableDataset):
+        if isinstance(loader.dataset, IterableDataset) or not loader.persistent:
             close(loader)
 
 

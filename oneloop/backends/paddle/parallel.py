@@ -8,7 +8,6 @@ gradients and weights.
 import atexit
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -164,7 +163,9 @@ class Alone(Strategy):
     """One process, which shares nothing."""
 
     def __init__(self, args: Any, processes: ProcessGroup) -> None:
-        super().__init__(args, processes, sys.modules[__package__])
+        from . import backend  # it imports this module
+
+        super().__init__(args, processes, backend)
 
 
 class DataParallel(Alone):

@@ -285,7 +285,7 @@ def _load_options(optimizer: Any, model: nn.Layer, stored: list[dict[str, Any]])
 
 def _set_decay(group: dict[str, Any], rate: float) -> None:
     """In a group whose decay is an object that its parameters hold too."""
-    decay = group.get("weight_decay")
+    decay: Any = group.get("weight_decay")
     if hasattr(decay, "_coeff"):
         decay._coeff = rate
     elif isinstance(decay, (int, float)):

@@ -51,11 +51,12 @@ class SteadyDDP(DistributedDataParallel):
 
     def nothing(self) -> torch.Tensor:
         """A loss of zero that every parameter is in, without a pass through the model. DDP takes it for one."""
-        run, self._run_ddp_forward = self._run_ddp_forward, self._nothing
+        own: Any = self  # torch's method is replaced for one call
+        run, own._run_ddp_forward = own._run_ddp_forward, own._nothing
         try:
             return self()
         finally:
-            self._run_ddp_forward = run
+            own._run_ddp_forward = run
 
     def _nothing(self) -> torch.Tensor:
         return torch.stack([p.flatten()[0] * 0.0 for p in self.module.parameters() if p.requires_grad]).sum()

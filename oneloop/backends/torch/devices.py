@@ -32,7 +32,7 @@ def kind(device: torch.device) -> str:
 
 def title(device: torch.device) -> str | None:
     """The product's name of an accelerator; None for a CPU."""
-    module = getattr(torch, device.type, None)
+    module: Any = getattr(torch, device.type, None)
     return module.get_device_name(device) if hasattr(module, "get_device_name") else None
 
 

@@ -27,7 +27,7 @@ class Loader(DataLoader):
     def __len__(self) -> int:
         return super().__len__() if self.known is None else self.known[0]
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Any]:
         if self.num_workers or self.pin_memory or self.timeout:
             return self._from_workers(super().__iter__())
         return self._plain()

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -218,6 +218,10 @@ def check_compiler(backend: str | None) -> None:
 def to_half(model: nn.Module, kind: str) -> nn.Module:
     """Weights in float16 ("fp16") or bfloat16 ("bf16")."""
     return model.to(torch.float16 if kind == "fp16" else torch.bfloat16)
+
+
+def with_master_weights(model: nn.Module, kind: str) -> NoReturn:
+    raise RefusedError(f"torch has no {NEAREST_HALF} is what fp16_opt_level='O2' means here.")
 
 
 def copy_values(model: nn.Module) -> list[torch.Tensor]:

@@ -8,7 +8,6 @@ the model's state too are in sharding.py.
 
 import atexit
 import contextlib
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -207,7 +206,9 @@ class Alone(Strategy):
     """One process; and what the engine asks of every strategy on torch besides."""
 
     def __init__(self, args: Any, processes: ProcessGroup) -> None:
-        super().__init__(args, processes, sys.modules[__package__])
+        from . import backend  # it imports this module
+
+        super().__init__(args, processes, backend)
 
     def sent(self, loss: torch.Tensor) -> torch.Tensor:
         """A backward pass is about to start from this loss: what it starts from."""

@@ -20,7 +20,8 @@ def seed(value: int) -> None:
     for kind in _accelerators():
         module = getattr(torch, kind)
         if not getattr(module, "_is_in_bad_fork", bool)():
-            getattr(module, "manual_seed_all", getattr(module, "manual_seed", None))(value)
+            seed_all: Any = getattr(module, "manual_seed_all", None) or module.manual_seed
+            seed_all(value)
 
 
 @functools.cache

@@ -182,7 +182,8 @@ def load_optimizer(optimizer: Any, model: nn.Module, path: Path) -> Loaded:
 def _check_file(file: Path, kind: str, known: set[str]) -> tuple[dict[int, dict], list[dict]]:
     """The state and the groups in the file, once they have the form that torch gives them."""
     data = _read_mapping(file)
-    states, groups = data.get("state"), data.get("param_groups")
+    states: Any = data.get("state")
+    groups: Any = data.get("param_groups")
     form = isinstance(states, dict) and isinstance(groups, list) and all(isinstance(g, dict) for g in groups)
     form = form and all(isinstance(state, dict) and all(map(_is_value, state.items())) for state in states.values())
     form = form and all(_is_option(group[key]) for group in groups for key in _OPTIONS if key in group)

@@ -124,7 +124,7 @@ class DeepSpeed(DataParallel):
         self.config = filled(read(args.deepspeed), args)
         self.stage3 = self.config.get("zero_optimization", {}).get("stage", 0) == 3
         self.engine: Any = None
-        self._closing = True
+        self._boundary = True
 
     def engine_class(self, default: Any) -> Any:
         return ZeroEngine
@@ -150,7 +150,7 @@ class DeepSpeed(DataParallel):
         return self.engine
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
-        self._closing = last
+        self._boundary = last
         return AS_IT_IS
 
     def muted(self, wrapped: nn.Module) -> contextlib.AbstractContextManager:
@@ -158,7 +158,7 @@ class DeepSpeed(DataParallel):
 
     def backward(self, loss: torch.Tensor) -> None:
         """The loss is weighed already: DeepSpeed's own division by the micro-batches stays out."""
-        self.engine.set_gradient_accumulation_boundary(self._closing)
+        self.engine.set_gradient_accumulation_boundary(self._boundary)
         self.engine.backward(loss, scale_wrt_gas=False)
 
     def finish(self, parameters: list[nn.Parameter]) -> bool:
@@ -201,7 +201,7 @@ class ZeroEngine(Engine):
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
             raise ModelError(f"the loss cannot be differentiated: it is a {type(loss).__name__} without a gradient.")
-        self.strategy.backward(loss)  # type: ignore[attr-defined]
+        self.strategy.backward(loss)
 
     def include(self, optimizer: Any) -> None:
         pass
@@ -215,6 +215,6 @@ class ZeroEngine(Engine):
     def apply_update(self, optimizer: Any, step: int) -> int | None:
         if self._bad:
             return step
-        self.strategy.engine.step()  # type: ignore[attr-defined]
-        self.norm = self.strategy.engine.get_global_grad_norm()  # type: ignore[attr-defined]
+        self.strategy.engine.step()
+        self.norm = self.strategy.engine.get_global_grad_norm()
         return None

@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ... import loop
 from ...errors import RefusedError
@@ -11,34 +11,37 @@ from .. import store
 from . import transformers_checkpoint
 from .transformers_checkpoint import WRITER
 
+if TYPE_CHECKING:
+    from ...trainer.run import Run
+
 logger = logging.getLogger(__name__)
 
 
-def load_course(trainer: Any, path: Path) -> loop.Position:
+def load_run(run: "Run", path: Path) -> loop.Position:
     """Optimizer, schedule, loss scale and counters of the old run; weights and logs are in place already.
 
-    The run gets an id of its own, so the old checkpoints are not its to delete.
+    The run keeps the id that it has, a new one, so the old checkpoints are not its to delete.
     """
-    if trainer.strategy.in_parts:
+    core, trainer = run.core, run.core.trainer
+    if core.strategy.in_parts:
         raise RefusedError(
             f"{path} was written by {WRITER}, and its optimizer state cannot be divided while it is read. Go "
             "on from it for one step without sharding; from the checkpoint of that step any strategy can go on."
         )
-    reader, state = trainer.backend.transformers_checkpoint, transformers_checkpoint.read_state(path)
-    trainer._run_id = store.new_run_id()
+    reader, state = core.backend.transformers_checkpoint, transformers_checkpoint.read_state(path)
+    run.take_id(store.new_run_id())
     loaded = reader.load_optimizer(trainer.optimizer, trainer.model, path)
-    notes = _load_schedule(trainer, reader.scheduler_state(path), loaded.sources)
-    trainer.engine.load_state({"skipped": 0, "scaler": reader.scaler_state(path)})
-    _load_counters(trainer, state)
-    start = _position(trainer, state)
-    notes += _changes(trainer, state, loaded.decay)
-    logger.warning("%s", _message(trainer, path, loaded.rule, start, notes))
+    notes = _load_schedule(trainer.lr_scheduler, reader.scheduler_state(path), loaded.sources)
+    core.engine.load_state({"skipped": 0, "scaler": reader.scaler_state(path)})
+    _load_counters(run, state)
+    start = _position(run, state)
+    notes += _changes(run, state, loaded.decay)
+    logger.warning("%s", _message(run, path, loaded.rule, start, notes))
     return start
 
 
-def _load_schedule(trainer: Any, state: dict[str, Any], sources: list[set[int]]) -> list[str]:
+def _load_schedule(scheduler: Any, state: dict[str, Any], sources: list[set[int]]) -> list[str]:
     """The schedule at the place where the old one stood; what could not be taken over."""
-    scheduler = trainer.lr_scheduler
     if isinstance(scheduler, MetricScheduler):
         return ["the schedule follows evaluations, and its memory of them starts anew"]
     if not isinstance(scheduler, Scheduler):  # one of the user's own: of the same class, as far as anyone can tell
@@ -61,38 +64,35 @@ def _load_schedule(trainer: Any, state: dict[str, Any], sources: list[set[int]])
     return list(dict.fromkeys(notes))
 
 
-def _load_counters(trainer: Any, state: dict[str, Any]) -> None:
+def _load_counters(run: "Run", state: dict[str, Any]) -> None:
     """Work done so far, and what callbacks of the old run kept elsewhere."""
-    trainer._flops = float(state.get("total_flos") or 0.0)
-    trainer._tokens = trainer._unpadded_total = int(state.get("num_input_tokens_seen") or 0)
-    if not trainer._tokens and trainer._matrix_parameters:
-        trainer._tokens = round(trainer._flops / (6 * trainer._matrix_parameters))
-    for callback in trainer.callback_handler.callbacks:
+    run.meter.work.start_from(float(state.get("total_flos") or 0.0), int(state.get("num_input_tokens_seen") or 0))
+    for callback in run.core.trainer.callback_handler.callbacks:
         # transformers' EarlyStoppingCallback compares with the state's best metric instead of its own.
         if hasattr(callback, "early_stopping_patience_counter") and getattr(callback, "best", 0) is None:
             callback.best = state.get("best_metric")
 
 
-def _position(trainer: Any, state: dict[str, Any]) -> loop.Position:
+def _position(run: "Run", state: dict[str, Any]) -> loop.Position:
     """Counted from the step; data without a length from the epoch, which is a fraction of max_steps then."""
-    plan, step = trainer._plan, state["global_step"]
+    plan, step = run.plan, state["global_step"]
     if plan.steps_per_epoch:
         epoch, done = divmod(step, plan.steps_per_epoch)
     else:
         fraction = float(state.get("epoch") or 0.0)
         epoch = int(fraction)
         done = step if epoch == 0 else round((fraction - epoch) * max(state.get("max_steps", 0), 0))
-    return loop.Position(epoch, 0 if trainer.args.ignore_data_skip else done)
+    return loop.Position(epoch, 0 if run.core.trainer.args.ignore_data_skip else done)
 
 
-def _changes(trainer: Any, state: dict[str, Any], decay: dict[str, tuple[float, float]]) -> list[str]:
+def _changes(run: "Run", state: dict[str, Any], decay: dict[str, tuple[float, float]]) -> list[str]:
     """How this run differs from the old one, as far as its files tell."""
-    plan, notes = trainer._plan, []
+    plan, notes, size = run.plan, [], run.sizes.per_process
     before, batch = transformers_checkpoint.steps_per_epoch(state), state.get("train_batch_size")
     if plan.steps_per_epoch and before and before != plan.steps_per_epoch:
         notes.append(f"an epoch had {before} steps, and has {plan.steps_per_epoch}")
-    if batch and batch != trainer._train_batch_size:
-        notes.append(f"the batch of a process had {batch} samples, and has {trainer._train_batch_size}")
+    if batch and batch != size:
+        notes.append(f"the batch of a process had {batch} samples, and has {size}")
     if state.get("max_steps", 0) > 0 and state["max_steps"] != plan.max_steps:
         notes.append(f"max_steps was {state['max_steps']}, and is {plan.max_steps}")
     by_change: dict[tuple[float, float], list[str]] = {}
@@ -104,9 +104,10 @@ def _changes(trainer: Any, state: dict[str, Any], decay: dict[str, tuple[float, 
     return notes
 
 
-def _message(trainer: Any, path: Path, rule: str, start: loop.Position, notes: list[str]) -> str:
+def _message(run: "Run", path: Path, rule: str, start: loop.Position, notes: list[str]) -> str:
     """What comes along, where the run goes on, and what is not as it was."""
-    plan, step, args = trainer._plan, trainer.state.global_step, trainer.args
+    trainer, plan = run.core.trainer, run.plan
+    step, args = trainer.state.global_step, trainer.args
     release = transformers_checkpoint.version(path)
     writer = WRITER + (f" {release}" if release else "")
     length = f" of {plan.steps_per_epoch}" if plan.steps_per_epoch else ""

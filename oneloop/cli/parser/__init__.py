@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from ...errors import ArgumentError, OneloopError, UnknownArgumentError
 from . import files
@@ -21,21 +21,64 @@ _SOURCE = "--oneloop-args-source"
 _NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?$|-inf$")
 
 
-class ArgumentParser(argparse.ArgumentParser):
+Made = TypeVar("Made", bound=tuple[Any, ...])
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+
+
+class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
     """An argparse parser with an option for every field and alias of the given dataclasses.
 
     Accepts dataclasses one by one or as one list or tuple; other keywords are passed to `argparse.ArgumentParser`. Only
     values that were given are passed to a dataclass's constructor: defaults stay with the dataclass.
     """
 
-    def __init__(self, *classes: Any, dataclass_types: Any = None, **kwargs: Any) -> None:
+    # Up to four dataclasses are known to a type checker by their number and types.
+    @overload
+    def __init__(self: ArgumentParser[tuple[A]], first: type[A], /, **kwargs: Any) -> None: ...
+    @overload
+    def __init__(self: ArgumentParser[tuple[A]], classes: tuple[type[A]], /, **kwargs: Any) -> None: ...
+    @overload
+    def __init__(self: ArgumentParser[tuple[A, B]], first: type[A], second: type[B], /, **kwargs: Any) -> None: ...
+    @overload
+    def __init__(self: ArgumentParser[tuple[A, B]], classes: tuple[type[A], type[B]], /, **kwargs: Any) -> None: ...
+    @overload
+    def __init__(
+        self: ArgumentParser[tuple[A, B, C]], first: type[A], second: type[B], third: type[C], /, **kwargs: Any
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ArgumentParser[tuple[A, B, C]], classes: tuple[type[A], type[B], type[C]], /, **kwargs: Any
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ArgumentParser[tuple[A, B, C, D]],
+        first: type[A],
+        second: type[B],
+        third: type[C],
+        fourth: type[D],
+        /,
+        **kwargs: Any,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ArgumentParser[tuple[A, B, C, D]], classes: tuple[type[A], type[B], type[C], type[D]], /, **kwargs: Any
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: ArgumentParser[tuple[Any, ...]], *classes: Any, dataclass_types: Any = None, **kwargs: Any
+    ) -> None: ...
+    def __init__(self, *classes: Any, dataclass_types: Any = None, **kwargs: Any) -> None:  # type: ignore[misc]
         kwargs.setdefault("formatter_class", HelpFormatter)
         kwargs.setdefault("allow_abbrev", False)
         kwargs.setdefault("epilog", NOTE)
         super().__init__(**kwargs)
         # argparse before 3.14 parses -1e-5 as an option.
         self._negative_number_matcher = _NEGATIVE_NUMBER
-        self.dataclass_types = _flatten(classes) + _flatten([] if dataclass_types is None else [dataclass_types])
+        listed = [] if dataclass_types is None else [dataclass_types]
+        self.dataclass_types: list[Any] = _flatten(classes) + _flatten(listed)
         self._fields: dict[str, Option] = {option.name: option for option in collect(self.dataclass_types)}
         self._add_fields()
         self.add_argument(_SOURCE, action=_SourceAction, help=argparse.SUPPRESS, default=argparse.SUPPRESS)
@@ -72,12 +115,30 @@ class ArgumentParser(argparse.ArgumentParser):
                 action.help = describe(action.option)
         return super().format_help()
 
+    @overload
+    def parse_args_into_dataclasses(
+        self,
+        args: Sequence[str] | None = None,
+        return_remaining_strings: Literal[False] = False,
+        look_for_args_file: bool = True,
+        args_filename: str | os.PathLike[str] | None = None,
+        args_file_flag: str | None = None,
+    ) -> Made: ...
+    @overload
     def parse_args_into_dataclasses(
         self,
         args: Sequence[str] | None = None,
         return_remaining_strings: bool = False,
         look_for_args_file: bool = True,
-        args_filename: str | os.PathLike | None = None,
+        args_filename: str | os.PathLike[str] | None = None,
+        args_file_flag: str | None = None,
+    ) -> tuple[Any, ...]: ...
+    def parse_args_into_dataclasses(
+        self,
+        args: Sequence[str] | None = None,
+        return_remaining_strings: bool = False,
+        look_for_args_file: bool = True,
+        args_filename: str | os.PathLike[str] | None = None,
         args_file_flag: str | None = None,
     ) -> tuple[Any, ...]:
         """One instance per dataclass, in order, from the command line (or `args`).
@@ -100,14 +161,18 @@ class ArgumentParser(argparse.ArgumentParser):
         extra = [namespace] if vars(namespace) else []
         return (*made, *extra, rest) if return_remaining_strings else (*made, *extra)
 
-    def parse_dict(self, args: Mapping[str, Any], allow_extra_keys: bool = False) -> tuple[Any, ...]:
+    def parse_dict(self, args: Mapping[str, Any], allow_extra_keys: bool = False) -> Made:
         """One instance per dataclass from a dict of names (or aliases) and values; an unknown key is an error."""
-        return tuple(self._build(self._from_data(args, allow_extra_keys), "key"))
+        return cast(Made, tuple(self._build(self._from_data(args, allow_extra_keys), "key")))
 
-    def parse_json_file(self, json_file: str | os.PathLike, allow_extra_keys: bool = False) -> tuple[Any, ...]:
+    def parse_json_file(self, json_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> Made:
         """One instance per dataclass from a JSON file with one object; see parse_dict."""
         return self._parse_file(json_file, files.read_json(json_file), allow_extra_keys)
 
+    @overload
+    def parse_json_file_and_cmd_lines(self, return_remaining_strings: Literal[False] = False) -> Made: ...
+    @overload
+    def parse_json_file_and_cmd_lines(self, return_remaining_strings: bool = False) -> tuple[Any, ...]: ...
     def parse_json_file_and_cmd_lines(self, return_remaining_strings: bool = False) -> tuple[Any, ...]:
         """From `script.py settings.json --option value ...`: the command line overrides the file."""
         if len(sys.argv) < 2 or not sys.argv[1].endswith(".json"):
@@ -123,11 +188,11 @@ class ArgumentParser(argparse.ArgumentParser):
             self.error(str(error))
         return (*made, rest) if return_remaining_strings else tuple(made)
 
-    def parse_yaml_file(self, yaml_file: str | os.PathLike, allow_extra_keys: bool = False) -> tuple[Any, ...]:
+    def parse_yaml_file(self, yaml_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> Made:
         """One instance per dataclass from a YAML file with one mapping; see parse_dict. Requires PyYAML."""
         return self._parse_file(yaml_file, files.read_yaml(yaml_file), allow_extra_keys)
 
-    def _parse_file(self, path: str | os.PathLike, data: Mapping[str, Any], allow_extra_keys: bool) -> tuple[Any, ...]:
+    def _parse_file(self, path: str | os.PathLike[str], data: Mapping[str, Any], allow_extra_keys: bool) -> Made:
         try:
             return self.parse_dict(data, allow_extra_keys)
         except ArgumentError as error:

@@ -23,7 +23,7 @@ class Source(NamedTuple):
 
 
 def read_sources(
-    words: Sequence[str], beside_script: bool, filename: str | os.PathLike | None, flag: str | None
+    words: Sequence[str], beside_script: bool, filename: str | os.PathLike[str] | None, flag: str | None
 ) -> list[Source]:
     """The args files, then the command line, without the flags that name args files."""
     paths = []
@@ -57,7 +57,7 @@ def read_args_file(path: Path) -> list[str]:
         raise ArgumentError(f"the args file {path} has an unclosed quote ({error}). Close it.") from error
 
 
-def read_json(path: str | os.PathLike) -> dict[str, Any]:
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The object in a JSON file."""
     text = Path(path).read_text(encoding="utf-8")
     try:
@@ -66,7 +66,7 @@ def read_json(path: str | os.PathLike) -> dict[str, Any]:
         raise ArgumentError(f"{os.fspath(path)} is not valid JSON: {error}. Fix the file.") from error
 
 
-def read_yaml(path: str | os.PathLike) -> dict[str, Any]:
+def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The mapping in a YAML file."""
     try:
         import yaml
@@ -91,7 +91,7 @@ def read_yaml(path: str | os.PathLike) -> dict[str, Any]:
         raise ArgumentError(f"{os.fspath(path)} is not valid YAML: {words}. Fix the file.") from error
 
 
-def _object(value: Any, path: str | os.PathLike) -> dict[str, Any]:
+def _object(value: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     raise ArgumentError(

@@ -21,7 +21,7 @@ class Option:
 
     owner: type
     name: str
-    field: dataclasses.Field
+    field: dataclasses.Field[Any]
     metadata: Mapping[str, Any]
     type: ValueType
     keyword: str
@@ -102,7 +102,7 @@ def collect(classes: Iterable[type]) -> list[Option]:
 
 
 def _settled_option(cls: type, name: str, settled: Any) -> Option:
-    field: dataclasses.Field = dataclasses.field(default=settled.values[0])
+    field: dataclasses.Field[Any] = dataclasses.field(default=settled.values[0])
     field.name = name
     return Option(cls, name, field, {}, ValueType(settled.hint), name, spellings(name), hidden=True)
 
@@ -166,7 +166,7 @@ def _options_of(cls: type) -> list[Option]:
     return list(options.values())
 
 
-def _metadata(cls: type, field: dataclasses.Field) -> Mapping[str, Any]:
+def _metadata(cls: type, field: dataclasses.Field[Any]) -> Mapping[str, Any]:
     """A field's metadata; if a subclass only changed the default, that of the class it was inherited from."""
     if field.metadata:
         return field.metadata
@@ -193,7 +193,7 @@ class _Hints:
             # One unresolvable annotation (perhaps not even of an option) must not affect the others.
             self.known = {}
 
-    def __getitem__(self, field: dataclasses.Field) -> Any:
+    def __getitem__(self, field: dataclasses.Field[Any]) -> Any:
         return self.known[field.name] if field.name in self.known else self.evaluate(field.type, field.name)
 
     def evaluate(self, hint: Any, name: str) -> Any:

@@ -11,7 +11,8 @@ from ...arguments.compression import FIELDS as COMPRESSION
 from ...arguments.compression import WHY
 from ...arguments.fields import declared
 from ...arguments.fixed import SETTLED
-from ...arguments.support import Refusal, refusals_of
+from ...arguments.refusal import Refusal
+from ...arguments.support import refusals_of
 from ...cli.parser import ArgumentParser
 from ...errors import ArgumentError, OneloopError
 from .classes import Classes
@@ -141,7 +142,7 @@ class Arguments:
         found: dict[str, list[tuple[str, str]]] = {}
         for refusal in refusals_of(self.framework):
             verdict = _verdict(refusal)
-            if verdict is not None and self.framework in refusal.backends and refusal.when(args):
+            if verdict is not None and refusal.concerns(self.framework) and refusal.when(args):
                 found.setdefault(refusal.argument, []).append(verdict)
         return found
 

@@ -2,20 +2,18 @@
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from ... import backends
+from ...backends import registry
+from ...backends.base import Tensors
 from ...errors import ArgumentError, DataError
 
 #: A callable that turns a list of samples into one batch.
 DataCollator = Callable[[list[Any]], Any]
-
-_BACKENDS = {"np": None, "pt": "torch", "pd": "paddle", "ms": "mindspore"}
 
 
 def backend_of(return_tensors: str | None) -> str | None:
@@ -24,13 +22,17 @@ def backend_of(return_tensors: str | None) -> str | None:
     `return_tensors=None` selects the framework that this process uses.
     """
     if return_tensors is None:
-        return _guess(tuple(name for name in backends.NAMES if name in sys.modules))
-    if return_tensors not in _BACKENDS:
+        return _guess(tuple(spec.name for spec in registry.specs() if spec.listed and spec.is_imported))
+    if return_tensors == "np":
+        return None
+    formats = registry.tensor_formats()
+    if return_tensors not in formats:
+        known = ", ".join(f"{word!r} ({spec.short_title})" for word, spec in formats.items())
         raise ArgumentError(
-            f"Invalid return_tensors={return_tensors!r}: expected 'np' (NumPy), 'pt' (PyTorch), 'pd' (Paddle), "
-            "'ms' (MindSpore), or None for the framework in use."
+            f"Invalid return_tensors={return_tensors!r}: expected 'np' (NumPy), {known}, or None for the framework in "
+            "use."
         )
-    return _BACKENDS[return_tensors]
+    return formats[return_tensors].name
 
 
 @functools.cache
@@ -40,7 +42,7 @@ def _guess(imported: tuple[str, ...]) -> str | None:
 
 
 @functools.cache
-def tensors(backend: str) -> ModuleType:
+def tensors(backend: str) -> Tensors:
     """The tensor functions of a backend."""
     return backends.load(backend).tensors
 
@@ -48,9 +50,9 @@ def tensors(backend: str) -> ModuleType:
 def _framework_of(cls: type) -> str | None:
     """The framework that this tensor class belongs to, from its base classes, without importing anything."""
     for base in cls.__mro__:
-        root = base.__module__.partition(".")[0]
-        if root in backends.NAMES and base.__name__ == "Tensor":
-            return root
+        spec = registry.of_module(base.__module__) if base.__name__ == "Tensor" else None
+        if spec is not None and spec.listed:
+            return spec.name
     return None
 
 
@@ -79,12 +81,11 @@ def for_framework(collator: Any, framework: str) -> Any:
     unsaid = isinstance(collator, DataCollatorMixin) and collator.return_tensors is None
     if not unsaid and getattr(collator, "__name__", "") != "default_data_collator":
         return collator
-    words = {name: word for word, name in _BACKENDS.items()}
     try:
         takes = "return_tensors" in inspect.signature(collator).parameters
     except (TypeError, ValueError):
         takes = False
-    return functools.partial(collator, return_tensors=words[framework]) if takes else collator
+    return functools.partial(collator, return_tensors=registry.tensor_format(framework)) if takes else collator
 
 
 def to_numpy(value: Any) -> np.ndarray:
@@ -144,8 +145,9 @@ class DataCollatorMixin:
         backend = backend_of(self.return_tensors if return_tensors is None else return_tensors)
         if backend is None:
             return self.numpy_call(features)
-        if backend == "torch":
-            return self.torch_call(features)
+        own = registry.get(backend).collator_method
+        if own:
+            return getattr(self, own)(features)
         return to_backend(self.collate(features), backend)
 
     def collate(self, features: Sequence[Any]) -> Any:

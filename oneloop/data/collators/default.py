@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backends import NAMES
+from ...backends import registry
 from ...errors import DataError
 from .base import (
     DataCollatorMixin,
@@ -59,7 +59,7 @@ def stack_samples(samples: Sequence[Any]) -> Any:
         return _stack_mappings(samples)
     if isinstance(first, (tuple, list)):
         return _stack_tuples(samples)
-    if _kind(type(first)) in ("number", "array", *NAMES):
+    if _kind(type(first)) in ("number", "array", *registry.names()):
         return stack("the samples", samples)
     return _stack_mappings(as_mappings(samples))
 
@@ -127,7 +127,7 @@ def stack(name: str, values: Sequence[Any]) -> Any:
     if kind == "mapping":
         return _stack_mappings(values)
     try:
-        if kind in NAMES:
+        if kind in registry.names():
             return tensors(kind).stack(values)
         if kind == "sequence":
             first = _leaf(first)

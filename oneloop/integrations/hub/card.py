@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from ...backends import registry
+
 # Evaluation values about speed, not about the quality of the model.
 SPEED = ("_runtime", "_per_second", "_compilation_time")
 ALWAYS = (
@@ -15,7 +17,7 @@ ALWAYS = (
     *("seed", "optim", "lr_scheduler_type", "num_train_epochs"),
 )
 _SIGNATURE = re.compile(r"\n<!-- A card that oneloop wrote: ([0-9a-f]{16}) -->\n$")
-PACKAGES = ("torch", "paddlepaddle", "mindspore", "transformers", "datasets", "tokenizers", "peft")
+PACKAGES = ("transformers", "datasets", "tokenizers", "peft")
 
 
 def words(value: Any) -> list[str]:
@@ -142,9 +144,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def _versions(framework: str) -> str:
     found = [f"- Python {sys.version.split()[0]}"]
-    for name in ("oneloop", *PACKAGES):
-        if name in ("torch", "paddlepaddle", "mindspore") and not name.startswith(framework):
-            continue
+    for name in ("oneloop", *registry.get(framework).distributions, *PACKAGES):
         try:
             found.append(f"- {name} {version(name)}")
         except PackageNotFoundError:

@@ -55,6 +55,7 @@ class Hub:
 
     def __init__(self, repo_id: str, token: str | None, private: bool | None, revision: str | None) -> None:
         self._token = token
+        self._seen = {token}  # all that it was ever given: errors may quote them
         self.revision = revision
         api = package().HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=token, library_name="oneloop")
         self._api = api
@@ -78,7 +79,8 @@ class Hub:
         )
 
     def clean(self, text: str) -> str:
-        for token in (self._token or "", package().get_token() or ""):
+        tokens = {token for token in (*self._seen, package().get_token()) if token}
+        for token in sorted(tokens, key=len, reverse=True):  # one may begin with another
             # An error may contain the token escaped, if it has a line break, which is invalid in a header.
             for piece in (token, repr(token)[1:-1], *token.split()):
                 text = text.replace(piece, "<HUB_TOKEN>") if piece else text
@@ -101,6 +103,7 @@ class Hub:
     ) -> Future:
         """Upload a folder as one commit, then delete it. Failures are logged; the future has the error."""
 
+        self._seen.add(token)
         settled = threading.Event()  # the future is done before its folder is deleted
 
         def done(push: Future) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from ...arguments.packages import installed
 from ...enums import HPSearchBackend
 from ...errors import MissingPackageError, RefusedError
+from ...outputs import BestRun
 
 # name -> (module to import, package to install, our module for it)
 PACKAGES = {"optuna": ("optuna", "optuna", "optuna_search"), "ray": ("ray.tune", "'ray[tune]'", "ray_search")}
@@ -43,3 +44,35 @@ def choose(backend: Any) -> HPSearchBackend:
 def driver(chosen: HPSearchBackend) -> Any:
     """The module that runs a search with it."""
     return import_module(f".{PACKAGES[chosen.value][2]}", __name__)
+
+
+def run(
+    trainer: Any,
+    hp_space: Any,
+    compute_objective: Any,
+    n_trials: int | None,
+    direction: Any,
+    backend: Any,
+    hp_name: Any,
+    options: dict[str, Any],
+) -> BestRun | list[BestRun]:
+    """Trainer.hyperparameter_search."""
+    from ...compat.trainer_utils import default_compute_objective
+    from ...trainer.internals import internals_of
+    from .state import check
+
+    chosen = choose(backend)
+    check(trainer, n_trials)
+    state = internals_of(trainer).search
+    state.start(direction, options)
+    library = driver(chosen)
+    library.check(trainer, options)
+    own = trainer.args
+    trainer.hp_search_backend, trainer.hp_name = chosen, hp_name
+    trainer.hp_space = hp_space or library.default_space()
+    trainer.compute_objective = compute_objective or default_compute_objective
+    try:
+        return library.run(trainer, n_trials, options)
+    finally:
+        trainer.args, trainer.hp_search_backend = own, None
+        state.end()

@@ -10,6 +10,7 @@ from ...compat.trainer_utils import takes_trial
 from ...distributed.preemption import Preempted
 from ...errors import ArgumentError, ProcessLostError, RefusedError, SearchError
 from ...outputs import BestRun
+from ...trainer.internals import internals_of
 from . import trials
 from .trials import Trial
 
@@ -41,7 +42,7 @@ def check(trainer: "Trainer", options: dict[str, Any]) -> None:
             f"n_jobs={options['n_jobs']} is not supported: the threads would train in one Trainer at once. Start the "
             "script several times with the same storage, study_name and load_if_exists=True to share one study."
         )
-    if trainer.processes.size > 1 and options.get("catch"):
+    if internals_of(trainer).processes.size > 1 and options.get("catch"):
         raise RefusedError(
             "catch is not supported with several processes: a trial that fails in one of them leaves the others in the "
             "middle of a step. Remove it, or search with one process."
@@ -50,7 +51,7 @@ def check(trainer: "Trainer", options: dict[str, Any]) -> None:
 
 def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> BestRun | list[BestRun]:
     """Run n_trials more trials, or until the timeout; returns the best of the whole study."""
-    if not trainer.processes.is_main:
+    if not internals_of(trainer).processes.is_main:
         return _run_other_process(trainer)
     search = _Search(trainer)
     study = optuna.create_study(**trainer_directions(trainer), **_part(options, _STUDY))
@@ -67,13 +68,14 @@ def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> Be
     if search.left is not None:
         raise search.left
     search.end(None)
-    found = trainer.processes.run_on_main(lambda: _best(study), "the search")
+    found = internals_of(trainer).processes.run_on_main(lambda: _best(study), "the search")
     found = [each._replace(run_summary=study) for each in found]
-    return found if trainer._several else found[0]
+    return found if internals_of(trainer).search.several else found[0]
 
 
 def trainer_directions(trainer: "Trainer") -> dict[str, Any]:
-    return {"directions": trainer._directions} if trainer._several else {"direction": trainer._directions[0]}
+    state = internals_of(trainer).search
+    return {"directions": state.directions} if state.several else {"direction": state.directions[0]}
 
 
 def _part(options: dict[str, Any], names: set[str]) -> dict[str, Any]:
@@ -98,7 +100,7 @@ class _Search:
         trial = self.running = Trial(
             name, values, dict(given.params), given, self.tell(given), _shared_model_init(given)
         )
-        trainer.processes.broadcast_object(("trial", name, values, trial.params, given.number))
+        internals_of(trainer).processes.broadcast_object(("trial", name, values, trial.params, given.number))
         self.together = True
         try:
             objective = trials.run(trainer, trial)
@@ -113,7 +115,7 @@ class _Search:
         return objective
 
     def tell(self, given: optuna.Trial) -> Any:
-        if self.trainer._several:  # Optuna can only prune by a single objective
+        if internals_of(self.trainer).search.several:  # Optuna can only prune by a single objective
             return lambda objective, step, metrics: False
 
         def tell(objective: float, step: int, metrics: dict[str, Any]) -> bool:
@@ -125,14 +127,14 @@ class _Search:
     def end(self, why: str | None) -> None:
         """Tell the other processes that the search is over. During a trial they detect the lost main process."""
         if not self.together:
-            self.trainer.processes.broadcast_object(("end", why))
+            internals_of(self.trainer).processes.broadcast_object(("end", why))
 
 
 def _shared_model_init(given: Any) -> Any:
     """model_init may suggest further values: the main process runs it first and broadcasts them."""
 
     def make(trainer: "Trainer") -> Any:
-        if trainer.processes.size == 1:
+        if internals_of(trainer).processes.size == 1:
             return trainer.call_model_init(given)
         made: list[Any] = []
 
@@ -140,7 +142,7 @@ def _shared_model_init(given: Any) -> Any:
             made.append(trainer.call_model_init(given))
             return dict(given.params)
 
-        params = trainer.processes.run_on_main(first, "model_init")
+        params = internals_of(trainer).processes.run_on_main(first, "model_init")
         if made:
             return made[0]
         return trainer.call_model_init(optuna.trial.FixedTrial(params, number=given.number))
@@ -151,7 +153,7 @@ def _shared_model_init(given: Any) -> Any:
 def _run_other_process(trainer: "Trainer") -> Any:
     """In other processes: train the trials that the main process broadcasts until the search is over."""
     while True:
-        what, *rest = trainer.processes.broadcast_object(None)
+        what, *rest = internals_of(trainer).processes.broadcast_object(None)
         if what == "end":
             break
         name, values, params, number = rest
@@ -159,8 +161,8 @@ def _run_other_process(trainer: "Trainer") -> Any:
         trials.run(trainer, Trial(name, values, params, given, make_model=_shared_model_init(given)))
     if rest[0] is not None:
         raise ProcessLostError(f"process 0 failed in the search, so this process stops too. Its error: {rest[0]}")
-    found: list[BestRun] = trainer.processes.run_on_main(list, "the search")
-    return found if trainer._several else found[0]
+    found: list[BestRun] = internals_of(trainer).processes.run_on_main(list, "the search")
+    return found if internals_of(trainer).search.several else found[0]
 
 
 def _best(study: optuna.Study) -> list[BestRun]:

@@ -2,37 +2,22 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ... import backends
 from ...callbacks import CallbackHandler
-from ...checkpoint import store
 from ...compat.accelerator import Accelerator
 from ...errors import ArgumentError
 from ...state import TrainerControl, TrainerState
-from ...trainer.meter import MemoryTracker
+from ...trainer.internals import install, internals_of
 from ..writers.base import Writer
 from ..writers.json_log import JsonLinesCallback
 
 if TYPE_CHECKING:
     from ...trainer import Trainer
+    from ...trainer.internals import Internals
 
-# Attributes of a process or a run; train() creates some of them, and `unpack` the rest.
+# Attributes of a process; train() creates some of them, and `unpack` the rest.
 LEFT = (
-    *("model", "model_wrapped", "optimizer", "lr_scheduler", "engine", "accelerator", "callback_handler", "memory"),
-    *(
-        "losses",
-        "processes",
-        "strategy",
-        "backend",
-        "state",
-        "control",
-        "_saver",
-        "_buffers",
-        "_leaving",
-        "_watch",
-        "_plan",
-    ),
-    *("_compiled_for_eval", "_model_parts", "_spare", "_past", "_given_optimizers", "_init_memory", "_unpadded"),
-    *("_epoch_random", "_resume_random", "_resume_streams", "_place", "_trial", "_class_weights"),
+    *("model", "model_wrapped", "optimizer", "lr_scheduler", "accelerator", "callback_handler", "state", "control"),
+    "_oneloop",
 )
 
 
@@ -41,7 +26,7 @@ def pack(trainer: "Trainer", dumps: Any) -> dict[str, Any]:
     attributes = {name: value for name, value in trainer.__dict__.items() if name not in LEFT}
     packed = {
         "class": type(trainer),
-        "framework": trainer.backend.NAME,
+        "framework": internals_of(trainer).backend.NAME,
         "attributes": attributes,
         "callbacks": [_portable(callback) for callback in trainer.callback_handler.callbacks],
     }
@@ -77,24 +62,18 @@ def unpack(packed: dict[str, Any]) -> "Trainer":
     cls = packed["class"]
     trainer: Trainer = cls.__new__(cls)
     trainer.__dict__.update(packed["attributes"])
-    args = trainer.args
-    trainer.backend = backends.load(packed["framework"])
-    trainer.processes = args.processes
-    trainer.strategy = setup.strategy(args, trainer.backend, trainer.processes)
-    trainer.model = trainer.model_wrapped = trainer.optimizer = trainer.lr_scheduler = trainer.engine = None
-    trainer._given_optimizers = (None, None)
-    trainer.memory, trainer._init_memory = MemoryTracker(not args.skip_memory_metrics), {}
-    trainer._run_id = store.new_run_id()
+    trainer.model = trainer.model_wrapped = trainer.optimizer = trainer.lr_scheduler = None
     trainer.state, trainer.control = TrainerState(), TrainerControl()
-    trainer._trial, trainer._plan = None, None
+    core = install(trainer, packed["framework"])
+    core.attach()
     trainer.accelerator = Accelerator(trainer)
-    found = [_instantiate(callback, trainer) for callback in packed["callbacks"]]
+    found = [_instantiate(callback, core) for callback in packed["callbacks"]]
     trainer.callback_handler = CallbackHandler(found, None, trainer.processing_class, None, None)
-    setup.link_writers(trainer)
+    setup.link_writers(core)
     return trainer
 
 
-def _instantiate(callback: Any, trainer: "Trainer") -> Any:
+def _instantiate(callback: Any, core: "Internals") -> Any:
     if isinstance(callback, type) and issubclass(callback, JsonLinesCallback):
-        return callback(lambda: trainer._run_id)
+        return callback(lambda: core.run.id)
     return callback() if isinstance(callback, type) else callback

@@ -11,6 +11,7 @@ from ray import tune
 from ...compat.trainer_utils import takes_trial
 from ...errors import ArgumentError, RefusedError, SearchError
 from ...outputs import BestRun
+from ...trainer.internals import internals_of
 from . import trials
 from .packing import pack
 from .ray_worker import OBJECTIVE, TrainerTrial
@@ -47,13 +48,14 @@ def check(trainer: "Trainer", options: dict[str, Any]) -> None:
             f"hyperparameter_search has no option {', '.join(unknown)} for Ray Tune; expected options of ray.tune.run: "
             f"{', '.join(sorted(_RUN))}."
         )
-    if trainer._several:
+    core = internals_of(trainer)
+    if core.search.several:
         raise RefusedError(
             "Ray Tune compares trials by a single objective; for several directions use backend='optuna'."
         )
-    if trainer.processes.size > 1:
+    if core.processes.size > 1:
         raise RefusedError(
-            f"{trainer.processes.size} processes were launched, but Ray Tune starts the processes of its trials "
+            f"{core.processes.size} processes were launched, but Ray Tune starts the processes of its trials "
             "itself. Start the script once, without a launcher, or use backend='optuna'."
         )
     _check_scheduler(trainer, options.get("scheduler"))
@@ -82,7 +84,7 @@ def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> Be
     space = trainer.hp_space(None)
     # Values are sampled in the cluster; an invalid name is reported here.
     trials.known_values(type(trainer.args), space, takes_trial(trainer.model_init))
-    mode = "min" if trainer._directions[0] == "minimize" else "max"
+    mode = "min" if internals_of(trainer).search.directions[0] == "minimize" else "max"
     raises = options.pop("raise_on_failed_trial", True)
     given = {"resources_per_trial": _resources(trainer)} | options
     if not {"storage_path", "local_dir", "storage_filesystem"} & given.keys():

@@ -13,6 +13,7 @@ from ...arguments.fields import declared
 from ...compat.trainer_utils import takes_trial
 from ...errors import ArgumentError, NonFiniteError, UnknownArgumentError
 from ...outputs import plain_metrics
+from ...trainer.internals import internals_of
 
 if TYPE_CHECKING:
     from ...trainer import Trainer
@@ -55,7 +56,7 @@ class Trial:
             objective = objective_of(trainer, metrics)
             return objective, self.tell(objective, step, metrics)
 
-        self.objective, self.stopped = trainer.processes.run_on_main(decide, "compute_objective")
+        self.objective, self.stopped = internals_of(trainer).processes.run_on_main(decide, "compute_objective")
         trainer.objective = self.objective
         if self.stopped:
             trainer.control.should_training_stop = True
@@ -65,7 +66,9 @@ def run(trainer: "Trainer", trial: Trial) -> Any:
     """Train with the values of a trial; returns its objective. The Trainer's arguments are restored afterwards."""
     own = trainer.args
     trainer.args = arguments_for(own, trial.values, trial.name, takes_trial(trainer.model_init))
-    trainer._trial, trainer.objective = trial, None
+    search = internals_of(trainer).search
+    search.begin(trial)
+    trainer.objective = None
     try:
         trainer.train(trial=trial.given)
         if trial.objective is None:
@@ -75,7 +78,8 @@ def run(trainer: "Trainer", trial: Trial) -> Any:
         # A learning rate that is too high is a result too: the search continues.
         trial.objective = math.nan
     finally:
-        trainer.args, trainer._trial = own, None
+        trainer.args = own
+        search.end()
     return trial.objective
 
 
@@ -135,9 +139,10 @@ def objective_of(trainer: "Trainer", metrics: dict[str, Any]) -> Any:
     several = isinstance(found, (list, tuple))
     numbers = list(found) if several else [found]
     wrong = [value for value in numbers if isinstance(value, bool) or not isinstance(value, (int, float))]
-    wanted = len(trainer._directions)
-    if wrong or len(numbers) != wanted or several != trainer._several:
-        expected = f"a list of {wanted} numbers, one per direction" if trainer._several else "a number"
+    state = internals_of(trainer).search
+    wanted = len(state.directions)
+    if wrong or len(numbers) != wanted or several != state.several:
+        expected = f"a list of {wanted} numbers, one per direction" if state.several else "a number"
         raise ArgumentError(
             f"compute_objective returned {found!r}; expected {expected}. The evaluation has "
             f"{', '.join(sorted(metrics))}."
@@ -157,9 +162,10 @@ def name_of(trainer: "Trainer", given: Any, number: Any) -> str:
     name = trainer.hp_name(given)
     if not isinstance(name, str) or not name or name in (".", "..") or os.path.basename(name) != name:
         raise ArgumentError(f"hp_name returned {name!r}; expected a folder name for this trial, as a string")
-    if name in trainer._trial_names:
+    names = internals_of(trainer).search.names
+    if name in names:
         raise ArgumentError(f"hp_name returned {name!r} for two trials; expected a different name for each")
-    trainer._trial_names.add(name)
+    names.add(name)
     return name
 
 

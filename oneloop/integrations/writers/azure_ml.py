@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from ...arguments import TrainingArguments
+from ...state import TrainerState
 from .base import Writer
 
 
@@ -14,7 +16,7 @@ class AzureMLCallback(Writer):
         super().__init__()
         self._given = azureml_run
 
-    def open(self, args: Any, state: Any) -> None:
+    def open(self, args: TrainingArguments, state: TrainerState) -> None:
         self._run = self._given or self.package("azureml.core.run").Run.get_context()
         self.run = {"id": str(self._run.id)}
 

@@ -9,11 +9,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ...arguments import TrainingArguments
 from ...arguments.packages import WRITERS
 from ...arguments.values import is_secret
 from ...callbacks import TrainerCallback
 from ...errors import ArgumentError, MissingPackageError
-from ...state import ExportableState
+from ...state import ExportableState, TrainerControl, TrainerState
 from . import progress_marks
 from .progress_marks import Mark
 
@@ -71,15 +72,15 @@ class Writer(TrainerCallback, ExportableState):
     """
 
     name = ""  # in report_to
-    rewinds = False  # open() removes values at or after resumed_step; the history is written again from there
-    closes = True  # close at the end of training; False if scripts continue to write to the run
+    rewinds: bool = False  # open() removes values at or after resumed_step; the history is written again from there
+    closes: bool = True  # close at the end of training; False if scripts continue to write to the run
 
     def __init__(self) -> None:
-        self.is_open = False
+        self.is_open: bool = False
         self.run: dict[str, Any] = {}
-        self.owner = ""  # the oneloop run id that `run` belongs to
+        self.owner: str = ""  # the oneloop run id that `run` belongs to
         self.mark: dict[str, Any] = {}
-        self.resumed_step = 0
+        self.resumed_step: int = 0
         self._seen = Mark()  # what the service had received before this process
         self._waiting: list[tuple[int, dict[str, float]]] = []
         self._trained = self._failed = False
@@ -92,7 +93,7 @@ class Writer(TrainerCallback, ExportableState):
 
     # -- to be defined by subclasses
 
-    def open(self, args: Any, state: Any) -> None:
+    def open(self, args: TrainingArguments, state: TrainerState) -> None:
         """Start a run, or resume self.run."""
         raise NotImplementedError
 
@@ -118,7 +119,7 @@ class Writer(TrainerCallback, ExportableState):
         """Whether to upload every "checkpoint", or the final "model"."""
         return False
 
-    def artifact(self, folder: Path, what: str, state: Any) -> None:
+    def artifact(self, folder: Path, what: str, state: TrainerState) -> None:
         """Upload a folder: a checkpoint, or the model. It may be deleted afterwards."""
 
     # -- common to all writers
@@ -137,7 +138,9 @@ class Writer(TrainerCallback, ExportableState):
     def state(self) -> dict[str, Any]:
         return {"args": {}, "attributes": {"run": self.run, "owner": self.owner, "mark": self.mark}}
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
         if not state.is_world_process_zero:
             return
         resumed = state.global_step > 0
@@ -156,7 +159,7 @@ class Writer(TrainerCallback, ExportableState):
         else:
             self._seen = Mark()
 
-    def _open(self, args: Any, state: Any) -> None:
+    def _open(self, args: TrainingArguments, state: TrainerState) -> None:
         if self.is_open:
             return
         try:
@@ -169,7 +172,7 @@ class Writer(TrainerCallback, ExportableState):
         self.owner = self.run_id()
         self.is_open = True
 
-    def _catch_up(self, args: Any, state: Any, goes_on: bool) -> None:
+    def _catch_up(self, args: TrainingArguments, state: TrainerState, goes_on: bool) -> None:
         """Write what the run has logged so far and the service has not received."""
         self._seen = Mark()
         if goes_on and self.rewinds:
@@ -182,15 +185,29 @@ class Writer(TrainerCallback, ExportableState):
         for entry in list(state.log_history):
             self._queue(args, entry, int(entry.get("step", 0)))
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         if state.is_world_process_zero and logs:
             self._open(args, state)
             self._queue(args, logs, state.global_step)
 
-    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+    def on_predict(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.on_log(args, state, control, logs=metrics)
 
-    def _queue(self, args: Any, logs: dict[str, Any], step: int) -> None:
+    def _queue(self, args: TrainingArguments, logs: dict[str, Any], step: int) -> None:
         numbers = {
             name: float(value)
             for name, value in logs.items()
@@ -203,7 +220,7 @@ class Writer(TrainerCallback, ExportableState):
             self._waiting.append((step, new))
         self._write_waiting(args)
 
-    def _write_waiting(self, args: Any) -> None:
+    def _write_waiting(self, args: TrainingArguments) -> None:
         mark, written = Mark(**self.mark), 0
         try:
             for step, values in self._waiting:
@@ -226,7 +243,7 @@ class Writer(TrainerCallback, ExportableState):
         log("report_to=%r failed: %s: %s. %s.", self.name, type(error).__name__, error, text)
         self._failed = True
 
-    def _upload(self, folder: Path, what: str, state: Any) -> None:
+    def _upload(self, folder: Path, what: str, state: TrainerState) -> None:
         try:
             self.artifact(folder, what, state)
         except Exception as error:
@@ -238,12 +255,14 @@ class Writer(TrainerCallback, ExportableState):
                 error,
             )
 
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if self.is_open and self.wants("checkpoint") and folder.is_dir():
             self._upload(folder, "checkpoint", state)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self.is_open:
             self._write_waiting(args)
         if self.wants("model") and self.save_model is not None:
@@ -268,19 +287,19 @@ class Writer(TrainerCallback, ExportableState):
         self.is_open, self.resumed_step = False, 0
 
 
-def public_arguments(args: Any) -> dict[str, Any]:
+def public_arguments(args: TrainingArguments) -> dict[str, Any]:
     """The arguments as plain data; anything named like a secret is removed."""
     return {name: value for name, value in args.to_dict().items() if not is_secret(name) and not _hidden(name)}
 
 
-def log_directory(args: Any, run: dict[str, Any]) -> str:
+def log_directory(args: TrainingArguments, run: dict[str, Any]) -> str:
     """The directory of a file writer: on a resume that of the run so far, unless logging_dir is another one."""
     named = args.__dict__.get("_filled", {}).get("logging_dir") != args.logging_dir
     before = os.path.join(args.output_dir, run.get("directory", ""))  # the output directory may have been moved
     return before if run.get("directory") and not named and os.path.isdir(before) else str(args.logging_dir)
 
 
-def stored_directory(args: Any, directory: str) -> str:
+def stored_directory(args: TrainingArguments, directory: str) -> str:
     """A directory as stored in a checkpoint: relative to output_dir if it is inside."""
     inside = os.path.relpath(os.path.abspath(directory), os.path.abspath(args.output_dir))
     return os.path.abspath(directory) if inside.startswith("..") else inside

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ...arguments import TrainingArguments
+from ...state import TrainerState
 from .base import Writer, flat, switch, tag
 
 
@@ -16,7 +18,7 @@ class ClearMLCallback(Writer):
     name = "clearml"
     closes = False
 
-    def open(self, args: Any, state: Any) -> None:
+    def open(self, args: TrainingArguments, state: TrainerState) -> None:
         clearml = self.package()
         self._task = clearml.Task.current_task()
         self._own = self._task is None
@@ -50,7 +52,7 @@ class ClearMLCallback(Writer):
     def wants(self, what: str) -> bool:
         return switch("CLEARML_LOG_MODEL", "true") and not self.package().Task.is_offline()  # no models in offline mode
 
-    def artifact(self, folder: Path, what: str, state: Any) -> None:
+    def artifact(self, folder: Path, what: str, state: TrainerState) -> None:
         name = folder.name if what == "checkpoint" else "model"
         model = self.package().OutputModel(task=self._task, name=name)
         model.update_weights_package(

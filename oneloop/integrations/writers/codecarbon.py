@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from ...arguments import TrainingArguments
+from ...state import TrainerControl, TrainerState
 from .base import Writer
 
 
@@ -10,7 +12,7 @@ class CodeCarbonCallback(Writer):
 
     name = "codecarbon"
 
-    def open(self, args: Any, state: Any) -> None:
+    def open(self, args: TrainingArguments, state: TrainerState) -> None:
         experiment = self.run.get("id") or self.run_id() or args.run_name
         self._tracker = self.package().EmissionsTracker(
             project_name=args.run_name, output_dir=args.output_dir, experiment_id=experiment
@@ -18,7 +20,14 @@ class CodeCarbonCallback(Writer):
         self._tracker.start()
         self.run = {"id": experiment}
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Does nothing: logs are not used, and a standalone evaluation is not measured."""
 
     def write(self, values: dict[str, float], step: int) -> None:

@@ -6,6 +6,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from ...arguments import TrainingArguments
+from ...state import TrainerState
 from .base import Writer, flat, switch, tag, untag
 from .progress_marks import Mark
 
@@ -16,7 +18,7 @@ class CometCallback(Writer):
     name = "comet_ml"
     closes = False
 
-    def open(self, args: Any, state: Any) -> None:
+    def open(self, args: TrainingArguments, state: TrainerState) -> None:
         comet = self.package()
         key = os.environ.get("COMET_EXPERIMENT_KEY") or self.run.get("id")
         mode = os.environ.get("COMET_MODE", "").lower() or "get_or_create"
@@ -58,6 +60,6 @@ class CometCallback(Writer):
     def wants(self, what: str) -> bool:
         return what == "model" and switch("COMET_LOG_ASSETS")
 
-    def artifact(self, folder: Path, what: str, state: Any) -> None:
+    def artifact(self, folder: Path, what: str, state: TrainerState) -> None:
         self._experiment.log_model("model", str(folder))
         self._experiment.flush()  # uploads are asynchronous, and the folder is deleted afterwards

@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ...arguments import TrainingArguments
+from ...state import TrainerState
 from .base import Writer, switch, tag
 
 
@@ -16,7 +18,7 @@ class DVCLiveCallback(Writer):
         super().__init__()
         self._given = live
 
-    def open(self, args: Any, state: Any) -> None:
+    def open(self, args: TrainingArguments, state: TrainerState) -> None:
         self._live = self._given
         if self._live is None:
             before = bool(self.run) and os.path.isdir(self.run["directory"])
@@ -40,6 +42,6 @@ class DVCLiveCallback(Writer):
         every = os.environ.get("HF_DVCLIVE_LOG_MODEL", "").strip().lower() == "all"
         return every or (what == "model" and switch("HF_DVCLIVE_LOG_MODEL"))
 
-    def artifact(self, folder: Path, what: str, state: Any) -> None:
+    def artifact(self, folder: Path, what: str, state: TrainerState) -> None:
         name = folder.name if what == "checkpoint" else "model"
         self._live.log_artifact(str(folder), type="model", name=name, copy=True)

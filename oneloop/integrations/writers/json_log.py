@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ...arguments import TrainingArguments
 from ...callbacks import TrainerCallback
+from ...state import TrainerControl, TrainerState
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +27,9 @@ class JsonLinesCallback(TrainerCallback):
         self._figures = figures  # values measured for the run's page that are not in the log history
         self._failed = False
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         path = Path(args.output_dir) / NAME
         if not state.is_world_process_zero or not path.is_file():
             return
@@ -42,7 +46,14 @@ class JsonLinesCallback(TrainerCallback):
             partial.unlink(missing_ok=True)
             self._warn_once(path, error)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         if not state.is_world_process_zero or not logs:
             return
         entry = {"run": self._run_id(), "step": state.global_step, "time": round(time.time(), 3)}
@@ -64,7 +75,7 @@ class JsonLinesCallback(TrainerCallback):
         self._failed = True
 
 
-def _before(state: Any, run_id: str, lines: Iterable[str]) -> Iterator[str]:
+def _before(state: TrainerState, run_id: str, lines: Iterable[str]) -> Iterator[str]:
     """The lines of other runs, and those of this run up to its checkpoint."""
     # The step itself may have more lines: the end of its epoch is logged after the save.
     left = sum(entry.get("step") == state.global_step for entry in state.log_history)

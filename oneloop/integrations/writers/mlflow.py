@@ -9,7 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ...arguments import TrainingArguments
 from ...errors import ArgumentError
+from ...state import TrainerState
 from .base import Writer, flat, switch
 
 logger = logging.getLogger(__name__)
@@ -24,7 +26,7 @@ class MLflowCallback(Writer):
 
     name = "mlflow"
 
-    def open(self, args: Any, state: Any) -> None:
+    def open(self, args: TrainingArguments, state: TrainerState) -> None:
         mlflow = self.package()
         self._client, self._own = mlflow.MlflowClient(), False
         after_training = bool(self.run) and not self.resumed_step
@@ -95,7 +97,7 @@ class MLflowCallback(Writer):
     def wants(self, what: str) -> bool:
         return switch("HF_MLFLOW_LOG_ARTIFACTS")
 
-    def artifact(self, folder: Path, what: str, state: Any) -> None:
+    def artifact(self, folder: Path, what: str, state: TrainerState) -> None:
         place = folder.name if what == "checkpoint" else "model"
         self._client.log_artifacts(self.run["id"], str(folder), artifact_path=place)
 

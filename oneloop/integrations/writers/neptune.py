@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from ...arguments import TrainingArguments
+from ...state import TrainerState
 from .base import Writer, tag
 
 
@@ -21,7 +23,7 @@ class NeptuneCallback(Writer):
         self.log_checkpoints = log_checkpoints
         self._base = base_namespace
 
-    def open(self, args: Any, state: Any) -> None:
+    def open(self, args: TrainingArguments, state: TrainerState) -> None:
         neptune = self.package()
         offline = os.environ.get("NEPTUNE_MODE", "").lower() == "offline"
         options = {} if offline or not self.run else {"with_id": self.run["id"]}
@@ -45,6 +47,6 @@ class NeptuneCallback(Writer):
     def wants(self, what: str) -> bool:
         return self.log_checkpoints == {"checkpoint": "same", "model": "last"}[what]
 
-    def artifact(self, folder: Path, what: str, state: Any) -> None:
+    def artifact(self, folder: Path, what: str, state: TrainerState) -> None:
         place = f"checkpoints/{folder.name}" if what == "checkpoint" else "model"
         self._run[f"{self._base}/{place}"].upload_files(str(folder), wait=True)

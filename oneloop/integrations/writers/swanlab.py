@@ -5,6 +5,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ...arguments import TrainingArguments
+from ...state import TrainerState
 from .base import Writer, tag, untag
 from .offline_files import records
 from .progress_marks import Mark
@@ -19,7 +21,7 @@ class SwanLabCallback(Writer):
     name = "swanlab"
     closes = False
 
-    def open(self, args: Any, state: Any) -> None:
+    def open(self, args: TrainingArguments, state: TrainerState) -> None:
         swanlab = self.package()
         self._own = not swanlab.has_run()
         if self._own:

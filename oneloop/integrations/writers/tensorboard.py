@@ -4,6 +4,8 @@ import json
 import time
 from typing import Any
 
+from ...arguments import TrainingArguments
+from ...state import TrainerState
 from .base import Writer, log_directory, stored_directory, tag
 
 
@@ -19,7 +21,7 @@ class TensorBoardCallback(Writer):
         self._goes_on = False
         self.rewinds = tb_writer is None
 
-    def open(self, args: Any, state: Any) -> None:
+    def open(self, args: TrainingArguments, state: TrainerState) -> None:
         self._goes_on = bool(self.run)
         if self._given is not None:
             self.run = {"given": True}

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from ...arguments import TrainingArguments
+from ...state import TrainerState
 from .base import Writer, public_arguments, tag, untag
 from .progress_marks import Mark
 
@@ -11,7 +13,7 @@ class TrackioCallback(Writer):
 
     name = "trackio"
 
-    def open(self, args: Any, state: Any) -> None:
+    def open(self, args: TrainingArguments, state: TrainerState) -> None:
         trackio = self.package()
         name = self.run.get("name") or state.trial_name or args.run_name
         options = {"project": args.project, "name": name, "resume": "allow" if self.run else "never"}

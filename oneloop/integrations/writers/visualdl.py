@@ -4,6 +4,8 @@ import json
 import os
 from typing import Any
 
+from ...arguments import TrainingArguments
+from ...state import TrainerState
 from .base import Writer, log_directory, stored_directory, tag
 
 
@@ -18,7 +20,7 @@ class VisualDLCallback(Writer):
         self._writer: Any = vdl_writer
         self._goes_on = False
 
-    def open(self, args: Any, state: Any) -> None:
+    def open(self, args: TrainingArguments, state: TrainerState) -> None:
         self._goes_on = bool(self.run)
         if self._given is not None:
             self.run = {"given": True}

@@ -7,7 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ...arguments import TrainingArguments
 from ...errors import ArgumentError
+from ...state import TrainerControl, TrainerState
 from .base import Writer, tag, untag
 from .offline_files import records
 from .progress_marks import Mark
@@ -25,7 +27,7 @@ class WandbCallback(Writer):
     name = "wandb"
     closes = False
 
-    def open(self, args: Any, state: Any) -> None:
+    def open(self, args: TrainingArguments, state: TrainerState) -> None:
         self.wants("model")  # raises on an invalid WANDB_LOG_MODEL now, not at the end
         wandb = self.package()
         self._own = wandb.run is None
@@ -44,7 +46,9 @@ class WandbCallback(Writer):
         self._run.define_metric("train/global_step")
         self._run.define_metric("*", step_metric="train/global_step", step_sync=True)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
         super().on_train_begin(args, state, control, model=model, **kwargs)
         watched = os.environ.get("WANDB_WATCH", "false").lower()
         if self.is_open and watched in ("gradients", "parameters", "all"):
@@ -84,7 +88,7 @@ class WandbCallback(Writer):
             raise ArgumentError(f"Invalid WANDB_LOG_MODEL={word!r}: expected end, checkpoint or false.")
         return what == "model" or word == "checkpoint"
 
-    def artifact(self, folder: Path, what: str, state: Any) -> None:
+    def artifact(self, folder: Path, what: str, state: TrainerState) -> None:
         wandb = self.package()
         metadata = {"step": state.global_step, "epoch": state.epoch, "best_metric": state.best_metric}
         made = wandb.Artifact(f"model-{self._run.id}", type="model", metadata=metadata)

@@ -35,7 +35,7 @@ def test_evaluation_on_the_graph(arguments):
     plain = Trainer(model, arguments(), eval_dataset=rows(8)).evaluate()
     trainer = Trainer(model, arguments(jit_mode_eval=True), eval_dataset=rows(8))
     assert trainer.evaluate()["eval_loss"] == plain["eval_loss"]
-    assert trainer._compiled_for_eval.graphs[False] is not None
+    assert trainer._oneloop.compiled_for_eval.graphs[False] is not None
 
 
 def test_dropout_is_a_reason_not_to(trained, caplog):

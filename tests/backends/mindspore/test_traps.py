@@ -241,7 +241,7 @@ def run(code, cwd, **environment):
 def test_nothing_is_written_into_the_current_directory_and_nothing_is_said(tmp_path):
     """Among other things a model that the graph compiler fails at."""
     ended = run(
-        "import oneloop.backends.mindspore\n"
+        "import oneloop.backends.mindspore.backend\n"
         "from tests.kits.mindspore_kit import Kit\n"
         "from tests.mindspore_models import fill, Classifier\n"
         "from tests.backends_support import rows\n"
@@ -263,7 +263,7 @@ def test_nothing_is_written_into_the_current_directory_and_nothing_is_said(tmp_p
 @pytest.mark.skipif("paddle" not in names(), reason="Paddle is not installed")
 def test_paddle_beside_it_stays_quiet(tmp_path):
     """The variable that silences MindSpore makes Paddle tell of every operation."""
-    ended = run("import oneloop.backends.mindspore, paddle\n(paddle.ones([2]) * 2).mean()\n", tmp_path)
+    ended = run("import oneloop.backends.mindspore.backend, paddle\n(paddle.ones([2]) * 2).mean()\n", tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "mean" not in ended.stderr + ended.stdout
 

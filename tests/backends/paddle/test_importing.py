@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("paddle")
 
-from oneloop.backends._common import environment
+from oneloop.backends.paddle import spec as paddle_spec
 
 
 def python(code, **variables):
@@ -34,7 +34,7 @@ print(os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_DEBUG_CPU_TYPE"))
 def test_the_environment_of_an_import():
     (threads, kernels), said = python(LOOK)
     assert threads == "None", "children would inherit Paddle's one thread"
-    assert kernels == ("5" if environment._is_amd() else "None")
+    assert kernels == ("5" if paddle_spec._is_amd() else "None")
     assert "ccache" not in said
 
 
@@ -46,8 +46,8 @@ def test_what_the_user_has_set_stays():
 def test_kernels_are_chosen_on_amd_processors_alone(monkeypatch):
     for vendor, expected in ((True, "5"), (False, None)):
         monkeypatch.delenv("MKL_DEBUG_CPU_TYPE", raising=False)
-        monkeypatch.setattr(environment, "_is_amd", lambda vendor=vendor: vendor)
-        environment.prepare()
+        monkeypatch.setattr(paddle_spec, "_is_amd", lambda vendor=vendor: vendor)
+        paddle_spec.prepare()
         assert os.environ.get("MKL_DEBUG_CPU_TYPE") == expected
         monkeypatch.delenv("MKL_DEBUG_CPU_TYPE", raising=False)
 

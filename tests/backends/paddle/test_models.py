@@ -112,7 +112,7 @@ def test_evaluation_on_the_graph(arguments):
     plain = Trainer(model, arguments(), eval_dataset=rows(10)).evaluate()["eval_loss"]
     trainer = Trainer(model, arguments(jit_mode_eval=True), eval_dataset=rows(10))
     assert trainer.evaluate()["eval_loss"] == pytest.approx(plain, rel=1e-6)
-    wrapped = trainer._model_for_evaluation()
+    wrapped = trainer._oneloop.model_for_evaluation()
     assert isinstance(wrapped, models.Compiled) and models.unwrap(wrapped) is model
     assert not isinstance(model, models.Compiled) and type(model.forward).__name__ == "method"
 

@@ -279,7 +279,7 @@ def test_an_adapter_is_saved_alone_and_goes_on_exactly(trained, tmp_path):
 
 def test_adapters_in_whole_models_are_read_and_pickles_are_refused(trained, tmp_path):
     trainer = trained(LoRAModel(KIT.classifier()), rows(), **SHORT)
-    weights = trainer.backend.weights
+    weights = trainer._oneloop.backend.weights
     theirs, whole, nothing = tmp_path / "theirs", tmp_path / "whole", tmp_path / "nothing"
     whole.mkdir()
     paddle.save(trainer.model.get_trainable_state_dict(), f"{theirs}/lora_model_state.pdparams")

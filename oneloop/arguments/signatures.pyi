@@ -1,0 +1,1724 @@
+# Written by `python -m oneloop.arguments.typing_stub`; change the declarations in oneloop/arguments/, not this file.
+# fmt: off
+# ruff: noqa: E501
+"""What the constructors of the arguments take and what their attributes hold, for editors and type checkers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
+from .fields import Group
+from .given import Argument, Config, Integer, JsonDict, Number, Switch, Text, Words
+
+@dataclass(init=False, kw_only=True)
+class ArgumentFields(Group):
+    output_dir: str = field(kw_only=False)
+    """Directory for checkpoints, logs and results. Required; a Trainer without arguments uses tmp_trainer."""
+    overwrite_output_dir: bool = ...
+    """For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning."""
+    do_train: bool = ...
+    """For your script: whether to train."""
+    do_eval: bool = ...
+    """For your script: whether to evaluate. True if eval_strategy is not 'no'."""
+    do_predict: bool = ...
+    """For your script: whether to predict on the test set."""
+    do_export: bool = ...
+    """For your script: whether to export the trained model."""
+    resume_from_checkpoint: Argument[str | bool | None, bool | Text | None] = ...
+    """Path of a checkpoint, or True or latest for the newest one; the default of train(). True without a checkpoint starts from scratch and logs it."""
+    seed: int = ...
+    """Random seed of the model and of dropout."""
+    data_seed: int | None = ...
+    """Random seed of the data order."""
+    full_determinism: bool = ...
+    """Use the framework's deterministic algorithms: two runs are bit-identical."""
+    run_name: Argument[str, Text | None] = ...
+    """Name of the run in the writers."""
+    device_spec: Argument[str | None, object | None] = ...
+    """Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object."""
+    debug: Argument[str, Words | None] = ...
+    """underflow_overflow: report the layer and step of the first non-finite value."""
+    profile: Argument[str, bool | int | str | None] = ...
+    """Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile."""
+    log_level: str = ...
+    """Log level of the main process; passive keeps the application's level."""
+    log_level_replica: str = ...
+    """Log level of the other processes."""
+    log_on_each_node: bool = ...
+    """With several machines: log on each machine instead of only the first."""
+    disable_tqdm: Argument[bool, Switch | None] = ...
+    """Disable progress bars."""
+    skip_memory_metrics: bool = ...
+    """False adds peak memory to the metrics."""
+    past_index: int = ...
+    """Index of the model output to pass as `mems` to the next step; -1: off."""
+    per_device_train_batch_size: int = ...
+    """Training batch size per device (samples per micro-batch)."""
+    per_device_eval_batch_size: int = ...
+    """Evaluation batch size per device."""
+    gradient_accumulation_steps: int = ...
+    """Micro-batches per optimizer update; the update equals that of the undivided batch."""
+    average_tokens_across_devices: bool = ...
+    """With several processes: weight each process's loss by its number of labelled tokens."""
+    dataloader_drop_last: bool = ...
+    """Drop the last batch of an epoch if it is incomplete."""
+    dataloader_num_workers: int = ...
+    """DataLoader worker processes; 0 loads in the main process."""
+    dataloader_pin_memory: bool = ...
+    """Pin host memory for faster copies to an accelerator; MindSpore does its own copying."""
+    dataloader_persistent_workers: bool = ...
+    """Keep the DataLoader workers alive between epochs."""
+    dataloader_prefetch_factor: int | None = ...
+    """Batches that each DataLoader worker prefetches."""
+    dataloader_multiprocessing_context: str | None = ...
+    """Start method of the DataLoader workers."""
+    dataloader_in_order: bool = ...
+    """False yields batches as soon as any worker has one ready, in no fixed order."""
+    remove_unused_columns: bool = ...
+    """Drop columns that the model's forward does not accept; their names are logged."""
+    label_names: Argument[list[str] | None, Words | None] = ...
+    """Names of the label columns."""
+    train_sampling_strategy: str = ...
+    """Order of the training data; group_by_length batches samples of similar length."""
+    length_column_name: str = ...
+    """Column with each sample's length, for group_by_length; lengths are computed if it is missing."""
+    seed_each_sample: bool = ...
+    """Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one."""
+    ignore_data_skip: bool = ...
+    """On resume, start the data at the beginning of the epoch."""
+    auto_find_batch_size: bool = ...
+    """On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch."""
+    learning_rate: float = ...
+    """Peak learning rate."""
+    weight_decay: float = ...
+    """Weight decay; not applied to biases and normalization weights."""
+    adam_beta1: float = ...
+    """Beta1 of AdamW."""
+    adam_beta2: float = ...
+    """Beta2 of AdamW."""
+    adam_epsilon: float = ...
+    """Epsilon of AdamW."""
+    max_grad_norm: float = ...
+    """Maximum gradient norm, for clipping; 0 disables clipping. The norm is logged."""
+    optim: Argument[OptimizerNames, OptimizerNames | str] = ...
+    """The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. If an optimizer needs a package, the error message names it."""
+    optim_args: Argument[str | None, Mapping[str, Any] | Text | None] = ...
+    """Additional options of the optimizer: "key=value,key=value"."""
+    optim_target_modules: Argument[str | list[str] | None, Words | None] = ...
+    """For GaLore and APOLLO optimizers: the modules to optimize with it."""
+    lr_scheduler_type: Argument[SchedulerType, SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] | str] = ...
+    """Learning rate schedule."""
+    lr_scheduler_kwargs: Argument[dict[str, Any] | None, JsonDict | None] = ...
+    """Additional options of the schedule, as a dict or JSON."""
+    warmup_steps: float = ...
+    """Steps of linear warmup from 0; a value below 1 is a ratio of all steps."""
+    warmup_ratio: float = ...
+    """Warmup as a ratio of all steps; overridden by warmup_steps."""
+    num_train_epochs: float = ...
+    """Number of epochs; may be fractional."""
+    max_steps: int = ...
+    """Total number of optimizer updates; overrides num_train_epochs. -1: off."""
+    label_smoothing_factor: float = ...
+    """Label smoothing: spread this fraction over all classes."""
+    neftune_noise_alpha: float | None = ...
+    """Alpha of NEFTune embedding noise."""
+    fp16: bool = ...
+    """Mixed precision with float16 and loss scaling."""
+    bf16: bool = ...
+    """Mixed precision with bfloat16."""
+    fp16_opt_level: str = ...
+    """For fp16 and bf16: O0 off, O1 autocast, O2 half weights with float32 master weights, O3 pure half."""
+    half_precision_backend: str = ...
+    """Mixed-precision implementation."""
+    scale_loss: float = ...
+    """Initial loss scale for fp16; steps that overflow are skipped and counted."""
+    bf16_full_eval: bool = ...
+    """Evaluate with bfloat16 weights."""
+    fp16_full_eval: bool = ...
+    """Evaluate with float16 weights."""
+    tf32: bool | None = ...
+    """TF32 matrix multiplication on GPUs that support it."""
+    gradient_checkpointing: bool = ...
+    """Recompute activations in the backward pass: same losses, less memory."""
+    gradient_checkpointing_kwargs: Argument[dict[str, Any] | None, JsonDict | None] = ...
+    """Additional options of gradient_checkpointing, as a dict or JSON."""
+    torch_compile: bool = ...
+    """Compile the model with the framework's graph compiler. Enabled by a backend or a mode."""
+    torch_compile_backend: str | None = ...
+    """Compiler backend; enables torch_compile."""
+    torch_compile_mode: str | None = ...
+    """Compiler mode; enables torch_compile."""
+    jit_mode_eval: bool = ...
+    """Evaluate with the compiled graph."""
+    use_ipex: bool = ...
+    """Intel Extension for PyTorch."""
+    use_liger_kernel: bool = ...
+    """Liger kernels for transformers models."""
+    liger_kernel_config: Argument[dict[str, Any] | None, JsonDict | None] = ...
+    """Which Liger kernels to use, as a dict or JSON."""
+    use_cache: bool = ...
+    """Keep the model's key-value cache enabled during training."""
+    torch_empty_cache_steps: int | None = ...
+    """Empty the accelerator's memory cache every this many steps."""
+    eval_strategy: Argument[IntervalStrategy, IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str] = ...
+    """When to evaluate during training."""
+    eval_steps: float | None = ...
+    """Steps between evaluations; a value below 1 is a ratio of all steps."""
+    eval_delay: float = ...
+    """Epochs or steps (by eval_strategy) before the first evaluation."""
+    eval_on_start: bool = ...
+    """Evaluate once before the first step."""
+    eval_accumulation_steps: int | None = ...
+    """Prediction steps to accumulate on the device before moving outputs to the host."""
+    eval_do_concat_batches: bool = ...
+    """False passes the outputs to compute_metrics as a list of batches."""
+    eval_use_gather_object: bool = ...
+    """No effect: outputs that are not tensors are always gathered from all processes."""
+    minimum_eval_times: int | None = ...
+    """Lower eval_steps so that there are at least this many evaluations; -1 or 0: off."""
+    prediction_loss_only: bool = ...
+    """Return only the loss, no outputs."""
+    include_for_metrics: Argument[list[str], Words | None] = ...
+    """Extra inputs of compute_metrics: inputs, loss."""
+    batch_eval_metrics: bool = ...
+    """Call compute_metrics after each batch, with compute_result=True after the last; no outputs are kept."""
+    load_best_model_at_end: bool = ...
+    """Load the best model at the end of training, with any save_strategy."""
+    metric_for_best_model: str | None = ...
+    """Metric used to compare models."""
+    greater_is_better: bool | None = ...
+    """Whether a greater metric_for_best_model is better."""
+    logging_dir: Argument[str, Text | None] = ...
+    """Directory for the writers' files."""
+    logging_strategy: Argument[IntervalStrategy, IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str] = ...
+    """When to log."""
+    logging_steps: float = ...
+    """Steps between logs; a value below 1 is a ratio of all steps."""
+    logging_first_step: bool = ...
+    """Also log the first step, and evaluate it with eval_strategy='steps'."""
+    logging_nan_inf_filter: bool = ...
+    """Exclude non-finite losses from the logged average (only)."""
+    nonfinite: str = ...
+    """What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing."""
+    report_to: Argument[list[str], Words | None] = ...
+    """Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named."""
+    include_num_input_tokens_seen: Argument[str, Literal["no", "all", "non_padding"] | bool | Text] = ...
+    """Count the input tokens seen."""
+    include_tokens_per_second: bool = ...
+    """Report tokens per second in the speed metrics."""
+    project: str = ...
+    """Project name, for writers that have projects."""
+    trackio_space_id: str | None = ...
+    """Space that trackio writes to."""
+    trackio_bucket_id: str | None = ...
+    """Bucket that trackio writes to."""
+    trackio_static_space_id: str | bool | None = ...
+    """Read-only space that trackio creates at the end; False: none."""
+    save_strategy: Argument[SaveStrategy, SaveStrategy | Literal["no", "steps", "epoch", "best"] | Literal[False] | str] = ...
+    """When to save a checkpoint."""
+    save_steps: float = ...
+    """Steps between checkpoints; a value below 1 is a ratio of all steps."""
+    save_total_limit: int | None = ...
+    """Maximum number of checkpoints to keep, including the best; with 1, the newest and the best."""
+    save_interval_minutes: float | None = ...
+    """Also save when the last checkpoint is this many minutes old."""
+    save_async: bool = ...
+    """Write checkpoints in the background during training."""
+    save_on_each_node: bool = ...
+    """With several machines: save on each machine instead of only the first."""
+    save_only_model: bool = ...
+    """Save checkpoints without optimizer, scheduler and RNG state; no exact resume."""
+    save_safetensors: bool = ...
+    """Save weights as safetensors, the only format written."""
+    restore_callback_states_from_checkpoint: bool = ...
+    """On resume, restore the callbacks' state from the checkpoint."""
+    preemption_signals: Argument[list[str], Words | None] = ...
+    """Signals on which a run finishes its step, saves and stops; SIGUSR1 and others can be added, [] disables it."""
+    enable_jit_checkpoint: bool = ...
+    """True: adds SIGTERM to preemption_signals, where it is by default."""
+    push_to_hub: bool = ...
+    """Push the model to the Hub each time it is saved."""
+    hub_model_id: str | None = ...
+    """With push_to_hub: the repository."""
+    hub_strategy: Argument[HubStrategy, HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] | str] = ...
+    """With push_to_hub: what to push, and when."""
+    hub_token: str | None = ...
+    """With push_to_hub: the token. It is never written to a file or log."""
+    hub_private_repo: bool | None = ...
+    """With push_to_hub: make the repository private."""
+    hub_always_push: bool = ...
+    """With push_to_hub: push even if the previous push has not finished."""
+    hub_revision: str | None = ...
+    """With push_to_hub: the branch to push to."""
+    local_rank: int = ...
+    """Rank of this process on its machine."""
+    sharding: Argument[str, Words | None] = ...
+    """What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap."""
+    sharding_degree: int = ...
+    """Number of processes in a sharding group; -1: all."""
+    fsdp_config: Argument[dict[str, Any] | None, Config | None] = ...
+    """Additional sharding options, as a dict, JSON, or a JSON file."""
+    deepspeed: Argument[str | dict[str, Any] | None, dict[str, Any] | Text | None] = ...
+    """DeepSpeed configuration: a path or a dict."""
+    accelerator_config: Argument[dict[str, Any] | None, Config | None] = ...
+    """Options of accelerate, as a dict, JSON, or a JSON file."""
+    parallelism_config: Any = ...
+    """accelerate's ParallelismConfig."""
+    ddp_find_unused_parameters: bool | None = ...
+    """Detect parameters that a step does not use."""
+    ddp_bucket_cap_mb: int | None = ...
+    """Gradient bucket size in megabytes."""
+    ddp_broadcast_buffers: bool | None = ...
+    """Broadcast buffers to all processes."""
+    ddp_static_graph: bool | None = ...
+    """Assume that every step uses the same parameters."""
+    ddp_timeout: int = ...
+    """Timeout of collectives in seconds."""
+    ddp_backend: str | None = ...
+    """Communication backend: gloo, nccl, mpi, ccl, ..."""
+    tpu_num_cores: int | None = ...
+    """Number of TPU cores."""
+    mp_parameters: str = ...
+    """SageMaker model parallelism."""
+    use_legacy_prediction_loop: bool = ...
+    """The evaluation loop of early transformers releases."""
+    ray_scope: str = ...
+    """Which result of a trial Ray Tune compares."""
+    per_gpu_train_batch_size: int = ...
+    """The same as per_device_train_batch_size."""
+    per_gpu_eval_batch_size: int = ...
+    """The same as per_device_eval_batch_size."""
+    dataset_drop_last: bool = ...
+    """The same as dataloader_drop_last."""
+    dataset_num_workers: int = ...
+    """The same as dataloader_num_workers."""
+    dataset_prefetch_factor: int | None = ...
+    """The same as dataloader_prefetch_factor."""
+    fp16_backend: str = ...
+    """The same as half_precision_backend."""
+    f16_full_eval: bool = ...
+    """The same as fp16_full_eval."""
+    recompute: bool = ...
+    """The same as gradient_checkpointing."""
+    recompute_kwargs: Argument[dict[str, Any] | None, JsonDict | None] = ...
+    """The same as gradient_checkpointing_kwargs."""
+    to_static: bool = ...
+    """The same as torch_compile."""
+    torchdynamo: str | None = ...
+    """The same as torch_compile_backend."""
+    evaluation_strategy: Argument[IntervalStrategy, IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str | None] = ...
+    """The same as eval_strategy."""
+    push_to_hub_model_id: str | None = ...
+    """The same as hub_model_id."""
+    push_to_hub_token: str | None = ...
+    """The same as hub_token."""
+    sharding_parallel_degree: int = ...
+    """The same as sharding_degree."""
+    xpu_backend: str | None = ...
+    """The same as ddp_backend."""
+    device: Argument[Any, object | None] = ...
+    """Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object."""
+    use_cpu: bool = ...
+    """True: device="cpu"."""
+    no_cuda: bool = ...
+    """True: device="cpu"."""
+    use_mps_device: bool = ...
+    """True: device="mps"."""
+    adafactor: bool = ...
+    """True: optim="adafactor"."""
+    group_by_length: bool = ...
+    """True: train_sampling_strategy="group_by_length"."""
+    include_inputs_for_metrics: bool = ...
+    """True: inputs in include_for_metrics."""
+    tpu_metrics_debug: bool = ...
+    """True: tpu_metrics_debug in debug."""
+    fsdp: Argument[str, bool | Words | None] = ...
+    """full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap."""
+    sharded_ddp: Argument[str, bool | Words | None] = ...
+    """simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; optionally offload, auto_wrap."""
+    fsdp_min_num_params: int = ...
+    """fsdp_config's min_num_params."""
+    fsdp_transformer_layer_cls_to_wrap: str | None = ...
+    """fsdp_config's transformer_layer_cls_to_wrap."""
+    num_cycles: float = ...
+    """lr_scheduler_kwargs's num_cycles."""
+    lr_end: float = ...
+    """lr_scheduler_kwargs's lr_end."""
+    power: float = ...
+    """lr_scheduler_kwargs's power."""
+    push_to_hub_organization: str | None = ...
+    """The owner (organization) in hub_model_id."""
+    _n_gpu: int = ...
+    """-1: the number of devices is detected; select one with device."""
+    amp_custom_black_list: list[str] | None = ...
+    """None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward."""
+    amp_custom_white_list: list[str] | None = ...
+    """None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward."""
+    amp_master_grad: bool = ...
+    """False: gradients have the dtype of their weights; fp16_opt_level='O1' keeps both in float32."""
+    data_parallel_config: str = ...
+    """"": Paddle's data-parallel options are not supported."""
+    data_parallel_degree: int = ...
+    """-1 or this run's value: it is the number of processes that were launched."""
+    distributed_dataloader: bool = ...
+    """False: each process loads its own batches."""
+    enable_auto_parallel: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    flatten_param_grads: bool = ...
+    """False: gradients are not flattened."""
+    force_reshard_pp: bool = ...
+    """False: a checkpoint holds the full model, independent of the number of processes."""
+    hybrid_parallel_topo_order: str | None = ...
+    """None: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    ignore_load_lr_and_optim: bool = ...
+    """False: load the weights yourself and start a new run."""
+    ignore_save_lr_and_optim: bool = ...
+    """False: use save_only_model=True."""
+    lazy_data_processing: bool = ...
+    """True: samples are read on access."""
+    load_sharded_model: bool = ...
+    """False: a checkpoint holds the full model, independent of the number of processes."""
+    max_evaluate_steps: int = ...
+    """-1: an evaluation uses the whole dataset; pass a smaller eval_dataset."""
+    metrics_output_path: str | None = ...
+    """None: save_metrics() writes into output_dir."""
+    pipeline_parallel_config: str = ...
+    """"": model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    pipeline_parallel_degree: int = ...
+    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    save_sharded_model: bool = ...
+    """False: a checkpoint holds the full model, independent of the number of processes."""
+    sep_parallel_degree: int = ...
+    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    sharding_parallel_config: str = ...
+    """"": there are no further sharding options on Paddle."""
+    skip_profile_timer: bool = ...
+    """True: logs include steps_per_second; use profile=True for details."""
+    tensor_parallel_config: str = ...
+    """"": model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    tensor_parallel_degree: int = ...
+    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    unified_checkpoint: bool = ...
+    """True or False: a checkpoint holds the full model, independent of the number of processes."""
+    unified_checkpoint_config: str = ...
+    """"": a checkpoint holds the full model, independent of the number of processes."""
+    use_expert_parallel: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    use_hybrid_parallel: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    wandb_api_key: str | None = ...
+    """None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead."""
+
+    def __init__(
+        self,
+        output_dir: Text,
+        *,
+        overwrite_output_dir: Switch = False,
+        do_train: Switch = False,
+        do_eval: Switch = False,
+        do_predict: Switch = False,
+        do_export: Switch = False,
+        resume_from_checkpoint: bool | Text | None = None,
+        seed: Integer = 42,
+        data_seed: Integer | None = None,
+        full_determinism: Switch = False,
+        run_name: Text | None = None,
+        device_spec: object | None = None,
+        debug: Words | None = "",
+        profile: bool | int | str | None = "",
+        log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | str | None = "passive",
+        log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | str | None = "warning",
+        log_on_each_node: Switch = True,
+        disable_tqdm: Switch | None = None,
+        skip_memory_metrics: Switch = True,
+        past_index: Integer = -1,
+        per_device_train_batch_size: Integer = 8,
+        per_device_eval_batch_size: Integer = 8,
+        gradient_accumulation_steps: Integer = 1,
+        average_tokens_across_devices: Switch = True,
+        dataloader_drop_last: Switch = False,
+        dataloader_num_workers: Integer = 0,
+        dataloader_pin_memory: Switch = True,
+        dataloader_persistent_workers: Switch = False,
+        dataloader_prefetch_factor: Integer | None = None,
+        dataloader_multiprocessing_context: Literal["fork", "spawn", "forkserver"] | str | None = None,
+        dataloader_in_order: Switch = True,
+        remove_unused_columns: Switch | None = True,
+        label_names: Words | None = None,
+        train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] | str = "random",
+        length_column_name: Text | None = "length",
+        seed_each_sample: Switch = False,
+        ignore_data_skip: Switch = False,
+        auto_find_batch_size: Switch = False,
+        learning_rate: Number = 5e-05,
+        weight_decay: Number = 0.0,
+        adam_beta1: Number = 0.9,
+        adam_beta2: Number = 0.999,
+        adam_epsilon: Number = 1e-08,
+        max_grad_norm: Number = 1.0,
+        optim: OptimizerNames | str = "adamw_torch",
+        optim_args: Mapping[str, Any] | Text | None = None,
+        optim_target_modules: Words | None = None,
+        lr_scheduler_type: SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] | str = "linear",
+        lr_scheduler_kwargs: JsonDict | None = None,
+        warmup_steps: Number = 0,
+        warmup_ratio: Number = 0.0,
+        num_train_epochs: Number = 3.0,
+        max_steps: Integer = -1,
+        label_smoothing_factor: Number = 0.0,
+        neftune_noise_alpha: Number | None = None,
+        fp16: Switch = False,
+        bf16: Switch = False,
+        fp16_opt_level: Literal["O0", "O1", "O2", "O3"] | str = "O1",
+        half_precision_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | str = "auto",
+        scale_loss: Number = 32768.0,
+        bf16_full_eval: Switch = False,
+        fp16_full_eval: Switch = False,
+        tf32: Switch | None = None,
+        gradient_checkpointing: Switch = False,
+        gradient_checkpointing_kwargs: JsonDict | None = None,
+        torch_compile: Switch = False,
+        torch_compile_backend: Text | None = None,
+        torch_compile_mode: Text | None = None,
+        jit_mode_eval: Switch = False,
+        use_ipex: Switch = False,
+        use_liger_kernel: Switch = False,
+        liger_kernel_config: JsonDict | None = None,
+        use_cache: Switch = False,
+        torch_empty_cache_steps: Integer | None = None,
+        eval_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str = "no",
+        eval_steps: Number | None = None,
+        eval_delay: Number | None = 0,
+        eval_on_start: Switch = False,
+        eval_accumulation_steps: Integer | None = None,
+        eval_do_concat_batches: Switch = True,
+        eval_use_gather_object: Switch = False,
+        minimum_eval_times: Integer | None = None,
+        prediction_loss_only: Switch = False,
+        include_for_metrics: Words | None = ...,
+        batch_eval_metrics: Switch = False,
+        load_best_model_at_end: Switch | None = False,
+        metric_for_best_model: Text | None = None,
+        greater_is_better: Switch | None = None,
+        logging_dir: Text | None = None,
+        logging_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str = "steps",
+        logging_steps: Number = 500,
+        logging_first_step: Switch = False,
+        logging_nan_inf_filter: Switch = False,
+        nonfinite: Literal["stop", "skip", "ignore"] | str = "stop",
+        report_to: Words | None = None,
+        include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
+        include_tokens_per_second: Switch = False,
+        project: Text = "huggingface",
+        trackio_space_id: Text | None = None,
+        trackio_bucket_id: Text | None = None,
+        trackio_static_space_id: Literal[False] | Text | None = None,
+        save_strategy: SaveStrategy | Literal["no", "steps", "epoch", "best"] | Literal[False] | str = "steps",
+        save_steps: Number = 500,
+        save_total_limit: Integer | None = None,
+        save_interval_minutes: Number | None = None,
+        save_async: Switch = True,
+        save_on_each_node: Switch = False,
+        save_only_model: Switch = False,
+        save_safetensors: Switch = True,
+        restore_callback_states_from_checkpoint: Switch = False,
+        preemption_signals: Words | None = ...,
+        enable_jit_checkpoint: Switch = False,
+        push_to_hub: Switch = False,
+        hub_model_id: Text | None = None,
+        hub_strategy: HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] | str = "every_save",
+        hub_token: Text | None = None,
+        hub_private_repo: Switch | None = False,
+        hub_always_push: Switch = False,
+        hub_revision: Text | None = None,
+        local_rank: Integer = -1,
+        sharding: Words | None = "",
+        sharding_degree: Integer = -1,
+        fsdp_config: Config | None = None,
+        deepspeed: dict[str, Any] | Text | None = None,
+        accelerator_config: Config | None = None,
+        parallelism_config: Any = None,
+        ddp_find_unused_parameters: Switch | None = None,
+        ddp_bucket_cap_mb: Integer | None = None,
+        ddp_broadcast_buffers: Switch | None = None,
+        ddp_static_graph: Switch | None = None,
+        ddp_timeout: Integer | None = 1800,
+        ddp_backend: Text | None = None,
+        tpu_num_cores: Integer | None = None,
+        mp_parameters: Text = "",
+        use_legacy_prediction_loop: Switch = False,
+        ray_scope: Literal["last", "all", "avg", "last-5-avg", "last-10-avg"] | str | None = "last",
+        per_gpu_train_batch_size: Integer | None = None,
+        per_gpu_eval_batch_size: Integer | None = None,
+        dataset_drop_last: Switch | None = None,
+        dataset_num_workers: Integer | None = None,
+        dataset_prefetch_factor: Integer | None = None,
+        fp16_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | str | None = None,
+        f16_full_eval: Switch | None = None,
+        recompute: Switch | None = None,
+        recompute_kwargs: JsonDict | None = None,
+        to_static: Switch | None = None,
+        torchdynamo: Text | None = None,
+        evaluation_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str | None = None,
+        push_to_hub_model_id: Text | None = None,
+        push_to_hub_token: Text | None = None,
+        sharding_parallel_degree: Integer | None = None,
+        xpu_backend: Text | None = None,
+        device: object | None = None,
+        use_cpu: Switch | None = None,
+        no_cuda: Switch | None = None,
+        use_mps_device: Switch | None = None,
+        adafactor: Switch | None = None,
+        group_by_length: Switch | None = None,
+        include_inputs_for_metrics: Switch | None = None,
+        tpu_metrics_debug: Switch | None = None,
+        fsdp: bool | Words | None = None,
+        sharded_ddp: bool | Words | None = None,
+        fsdp_min_num_params: Integer | None = None,
+        fsdp_transformer_layer_cls_to_wrap: Text | None = None,
+        num_cycles: Number | None = None,
+        lr_end: Number | None = None,
+        power: Number | None = None,
+        push_to_hub_organization: Text | None = None,
+        _n_gpu: int = -1,
+        amp_custom_black_list: list[str] | None = None,
+        amp_custom_white_list: list[str] | None = None,
+        amp_master_grad: bool = False,
+        data_parallel_config: str = "",
+        data_parallel_degree: int = -1,
+        distributed_dataloader: bool = False,
+        enable_auto_parallel: bool = False,
+        flatten_param_grads: bool = False,
+        force_reshard_pp: bool = False,
+        hybrid_parallel_topo_order: str | None = None,
+        ignore_load_lr_and_optim: bool = False,
+        ignore_save_lr_and_optim: bool = False,
+        lazy_data_processing: bool = True,
+        load_sharded_model: bool = False,
+        max_evaluate_steps: int = -1,
+        metrics_output_path: str | None = None,
+        pipeline_parallel_config: str = "",
+        pipeline_parallel_degree: int = 1,
+        save_sharded_model: bool = False,
+        sep_parallel_degree: int = 1,
+        sharding_parallel_config: str = "",
+        skip_profile_timer: bool = True,
+        tensor_parallel_config: str = "",
+        tensor_parallel_degree: int = 1,
+        unified_checkpoint: bool = True,
+        unified_checkpoint_config: str = "",
+        use_expert_parallel: bool = False,
+        use_hybrid_parallel: bool = False,
+        wandb_api_key: str | None = None,
+    ) -> None:
+        """Arguments are passed by name, in any spelling.
+
+        Args:
+            output_dir: Directory for checkpoints, logs and results. Required; a Trainer without arguments uses tmp_trainer.
+            overwrite_output_dir: For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning.
+            do_train: For your script: whether to train.
+            do_eval: For your script: whether to evaluate. True if eval_strategy is not 'no'.
+            do_predict: For your script: whether to predict on the test set.
+            do_export: For your script: whether to export the trained model.
+            resume_from_checkpoint: Path of a checkpoint, or True or latest for the newest one; the default of train(). True without a checkpoint starts from scratch and logs it.
+            seed: Random seed of the model and of dropout.
+            data_seed: Random seed of the data order.
+            full_determinism: Use the framework's deterministic algorithms: two runs are bit-identical.
+            run_name: Name of the run in the writers.
+            device_spec: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
+            debug: underflow_overflow: report the layer and step of the first non-finite value.
+            profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile.
+            log_level: Log level of the main process; passive keeps the application's level.
+            log_level_replica: Log level of the other processes.
+            log_on_each_node: With several machines: log on each machine instead of only the first.
+            disable_tqdm: Disable progress bars.
+            skip_memory_metrics: False adds peak memory to the metrics.
+            past_index: Index of the model output to pass as `mems` to the next step; -1: off.
+            per_device_train_batch_size: Training batch size per device (samples per micro-batch).
+            per_device_eval_batch_size: Evaluation batch size per device.
+            gradient_accumulation_steps: Micro-batches per optimizer update; the update equals that of the undivided batch.
+            average_tokens_across_devices: With several processes: weight each process's loss by its number of labelled tokens.
+            dataloader_drop_last: Drop the last batch of an epoch if it is incomplete.
+            dataloader_num_workers: DataLoader worker processes; 0 loads in the main process.
+            dataloader_pin_memory: Pin host memory for faster copies to an accelerator; MindSpore does its own copying.
+            dataloader_persistent_workers: Keep the DataLoader workers alive between epochs.
+            dataloader_prefetch_factor: Batches that each DataLoader worker prefetches.
+            dataloader_multiprocessing_context: Start method of the DataLoader workers.
+            dataloader_in_order: False yields batches as soon as any worker has one ready, in no fixed order.
+            remove_unused_columns: Drop columns that the model's forward does not accept; their names are logged.
+            label_names: Names of the label columns.
+            train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
+            length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
+            seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
+            ignore_data_skip: On resume, start the data at the beginning of the epoch.
+            auto_find_batch_size: On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch.
+            learning_rate: Peak learning rate.
+            weight_decay: Weight decay; not applied to biases and normalization weights.
+            adam_beta1: Beta1 of AdamW.
+            adam_beta2: Beta2 of AdamW.
+            adam_epsilon: Epsilon of AdamW.
+            max_grad_norm: Maximum gradient norm, for clipping; 0 disables clipping. The norm is logged.
+            optim: The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. If an optimizer needs a package, the error message names it.
+            optim_args: Additional options of the optimizer: "key=value,key=value".
+            optim_target_modules: For GaLore and APOLLO optimizers: the modules to optimize with it.
+            lr_scheduler_type: Learning rate schedule.
+            lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
+            warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.
+            warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps.
+            num_train_epochs: Number of epochs; may be fractional.
+            max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
+            label_smoothing_factor: Label smoothing: spread this fraction over all classes.
+            neftune_noise_alpha: Alpha of NEFTune embedding noise.
+            fp16: Mixed precision with float16 and loss scaling.
+            bf16: Mixed precision with bfloat16.
+            fp16_opt_level: For fp16 and bf16: O0 off, O1 autocast, O2 half weights with float32 master weights, O3 pure half.
+            half_precision_backend: Mixed-precision implementation.
+            scale_loss: Initial loss scale for fp16; steps that overflow are skipped and counted.
+            bf16_full_eval: Evaluate with bfloat16 weights.
+            fp16_full_eval: Evaluate with float16 weights.
+            tf32: TF32 matrix multiplication on GPUs that support it.
+            gradient_checkpointing: Recompute activations in the backward pass: same losses, less memory.
+            gradient_checkpointing_kwargs: Additional options of gradient_checkpointing, as a dict or JSON.
+            torch_compile: Compile the model with the framework's graph compiler. Enabled by a backend or a mode.
+            torch_compile_backend: Compiler backend; enables torch_compile.
+            torch_compile_mode: Compiler mode; enables torch_compile.
+            jit_mode_eval: Evaluate with the compiled graph.
+            use_ipex: Intel Extension for PyTorch.
+            use_liger_kernel: Liger kernels for transformers models.
+            liger_kernel_config: Which Liger kernels to use, as a dict or JSON.
+            use_cache: Keep the model's key-value cache enabled during training.
+            torch_empty_cache_steps: Empty the accelerator's memory cache every this many steps.
+            eval_strategy: When to evaluate during training.
+            eval_steps: Steps between evaluations; a value below 1 is a ratio of all steps.
+            eval_delay: Epochs or steps (by eval_strategy) before the first evaluation.
+            eval_on_start: Evaluate once before the first step.
+            eval_accumulation_steps: Prediction steps to accumulate on the device before moving outputs to the host.
+            eval_do_concat_batches: False passes the outputs to compute_metrics as a list of batches.
+            eval_use_gather_object: No effect: outputs that are not tensors are always gathered from all processes.
+            minimum_eval_times: Lower eval_steps so that there are at least this many evaluations; -1 or 0: off.
+            prediction_loss_only: Return only the loss, no outputs.
+            include_for_metrics: Extra inputs of compute_metrics: inputs, loss.
+            batch_eval_metrics: Call compute_metrics after each batch, with compute_result=True after the last; no outputs are kept.
+            load_best_model_at_end: Load the best model at the end of training, with any save_strategy.
+            metric_for_best_model: Metric used to compare models.
+            greater_is_better: Whether a greater metric_for_best_model is better.
+            logging_dir: Directory for the writers' files.
+            logging_strategy: When to log.
+            logging_steps: Steps between logs; a value below 1 is a ratio of all steps.
+            logging_first_step: Also log the first step, and evaluate it with eval_strategy='steps'.
+            logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
+            nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
+            report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
+            include_num_input_tokens_seen: Count the input tokens seen.
+            include_tokens_per_second: Report tokens per second in the speed metrics.
+            project: Project name, for writers that have projects.
+            trackio_space_id: Space that trackio writes to.
+            trackio_bucket_id: Bucket that trackio writes to.
+            trackio_static_space_id: Read-only space that trackio creates at the end; False: none.
+            save_strategy: When to save a checkpoint.
+            save_steps: Steps between checkpoints; a value below 1 is a ratio of all steps.
+            save_total_limit: Maximum number of checkpoints to keep, including the best; with 1, the newest and the best.
+            save_interval_minutes: Also save when the last checkpoint is this many minutes old.
+            save_async: Write checkpoints in the background during training.
+            save_on_each_node: With several machines: save on each machine instead of only the first.
+            save_only_model: Save checkpoints without optimizer, scheduler and RNG state; no exact resume.
+            save_safetensors: Save weights as safetensors, the only format written.
+            restore_callback_states_from_checkpoint: On resume, restore the callbacks' state from the checkpoint.
+            preemption_signals: Signals on which a run finishes its step, saves and stops; SIGUSR1 and others can be added, [] disables it.
+            enable_jit_checkpoint: True: adds SIGTERM to preemption_signals, where it is by default.
+            push_to_hub: Push the model to the Hub each time it is saved.
+            hub_model_id: With push_to_hub: the repository.
+            hub_strategy: With push_to_hub: what to push, and when.
+            hub_token: With push_to_hub: the token. It is never written to a file or log.
+            hub_private_repo: With push_to_hub: make the repository private.
+            hub_always_push: With push_to_hub: push even if the previous push has not finished.
+            hub_revision: With push_to_hub: the branch to push to.
+            local_rank: Rank of this process on its machine.
+            sharding: What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap.
+            sharding_degree: Number of processes in a sharding group; -1: all.
+            fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
+            deepspeed: DeepSpeed configuration: a path or a dict.
+            accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file.
+            parallelism_config: accelerate's ParallelismConfig.
+            ddp_find_unused_parameters: Detect parameters that a step does not use.
+            ddp_bucket_cap_mb: Gradient bucket size in megabytes.
+            ddp_broadcast_buffers: Broadcast buffers to all processes.
+            ddp_static_graph: Assume that every step uses the same parameters.
+            ddp_timeout: Timeout of collectives in seconds.
+            ddp_backend: Communication backend: gloo, nccl, mpi, ccl, ...
+            tpu_num_cores: Number of TPU cores.
+            mp_parameters: SageMaker model parallelism.
+            use_legacy_prediction_loop: The evaluation loop of early transformers releases.
+            ray_scope: Which result of a trial Ray Tune compares.
+            per_gpu_train_batch_size: The same as per_device_train_batch_size.
+            per_gpu_eval_batch_size: The same as per_device_eval_batch_size.
+            dataset_drop_last: The same as dataloader_drop_last.
+            dataset_num_workers: The same as dataloader_num_workers.
+            dataset_prefetch_factor: The same as dataloader_prefetch_factor.
+            fp16_backend: The same as half_precision_backend.
+            f16_full_eval: The same as fp16_full_eval.
+            recompute: The same as gradient_checkpointing.
+            recompute_kwargs: The same as gradient_checkpointing_kwargs.
+            to_static: The same as torch_compile.
+            torchdynamo: The same as torch_compile_backend.
+            evaluation_strategy: The same as eval_strategy.
+            push_to_hub_model_id: The same as hub_model_id.
+            push_to_hub_token: The same as hub_token.
+            sharding_parallel_degree: The same as sharding_degree.
+            xpu_backend: The same as ddp_backend.
+            device: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
+            use_cpu: True: device="cpu".
+            no_cuda: True: device="cpu".
+            use_mps_device: True: device="mps".
+            adafactor: True: optim="adafactor".
+            group_by_length: True: train_sampling_strategy="group_by_length".
+            include_inputs_for_metrics: True: inputs in include_for_metrics.
+            tpu_metrics_debug: True: tpu_metrics_debug in debug.
+            fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
+            sharded_ddp: simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; optionally offload, auto_wrap.
+            fsdp_min_num_params: fsdp_config's min_num_params.
+            fsdp_transformer_layer_cls_to_wrap: fsdp_config's transformer_layer_cls_to_wrap.
+            num_cycles: lr_scheduler_kwargs's num_cycles.
+            lr_end: lr_scheduler_kwargs's lr_end.
+            power: lr_scheduler_kwargs's power.
+            push_to_hub_organization: The owner (organization) in hub_model_id.
+            _n_gpu: -1: the number of devices is detected; select one with device.
+            amp_custom_black_list: None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward.
+            amp_custom_white_list: None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward.
+            amp_master_grad: False: gradients have the dtype of their weights; fp16_opt_level='O1' keeps both in float32.
+            data_parallel_config: "": Paddle's data-parallel options are not supported.
+            data_parallel_degree: -1 or this run's value: it is the number of processes that were launched.
+            distributed_dataloader: False: each process loads its own batches.
+            enable_auto_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            flatten_param_grads: False: gradients are not flattened.
+            force_reshard_pp: False: a checkpoint holds the full model, independent of the number of processes.
+            hybrid_parallel_topo_order: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            ignore_load_lr_and_optim: False: load the weights yourself and start a new run.
+            ignore_save_lr_and_optim: False: use save_only_model=True.
+            lazy_data_processing: True: samples are read on access.
+            load_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
+            max_evaluate_steps: -1: an evaluation uses the whole dataset; pass a smaller eval_dataset.
+            metrics_output_path: None: save_metrics() writes into output_dir.
+            pipeline_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            save_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
+            sep_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sharding_parallel_config: "": there are no further sharding options on Paddle.
+            skip_profile_timer: True: logs include steps_per_second; use profile=True for details.
+            tensor_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tensor_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            unified_checkpoint: True or False: a checkpoint holds the full model, independent of the number of processes.
+            unified_checkpoint_config: "": a checkpoint holds the full model, independent of the number of processes.
+            use_expert_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            wandb_api_key: None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead.
+        """
+    def validate(self) -> None: ...
+    def check_together(self) -> None: ...
+
+@dataclass(init=False, kw_only=True)
+class GenerationFields(ArgumentFields):
+    sortish_sampler: bool = ...
+    """Training data sorted by length within shuffled chunks."""
+    predict_with_generate: bool = ...
+    """Evaluate and predict with generate(), for metrics such as BLEU."""
+    generation_max_length: int | None = ...
+    """With predict_with_generate: maximum length of the output."""
+    generation_num_beams: int | None = ...
+    """With predict_with_generate: number of beams."""
+    generation_config: Any = ...
+    """With predict_with_generate: a GenerationConfig, or a model's name or path to load it from."""
+
+    def __init__(
+        self,
+        output_dir: Text,
+        *,
+        overwrite_output_dir: Switch = False,
+        do_train: Switch = False,
+        do_eval: Switch = False,
+        do_predict: Switch = False,
+        do_export: Switch = False,
+        resume_from_checkpoint: bool | Text | None = None,
+        seed: Integer = 42,
+        data_seed: Integer | None = None,
+        full_determinism: Switch = False,
+        run_name: Text | None = None,
+        device_spec: object | None = None,
+        debug: Words | None = "",
+        profile: bool | int | str | None = "",
+        log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | str | None = "passive",
+        log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | str | None = "warning",
+        log_on_each_node: Switch = True,
+        disable_tqdm: Switch | None = None,
+        skip_memory_metrics: Switch = True,
+        past_index: Integer = -1,
+        per_device_train_batch_size: Integer = 8,
+        per_device_eval_batch_size: Integer = 8,
+        gradient_accumulation_steps: Integer = 1,
+        average_tokens_across_devices: Switch = True,
+        dataloader_drop_last: Switch = False,
+        dataloader_num_workers: Integer = 0,
+        dataloader_pin_memory: Switch = True,
+        dataloader_persistent_workers: Switch = False,
+        dataloader_prefetch_factor: Integer | None = None,
+        dataloader_multiprocessing_context: Literal["fork", "spawn", "forkserver"] | str | None = None,
+        dataloader_in_order: Switch = True,
+        remove_unused_columns: Switch | None = True,
+        label_names: Words | None = None,
+        train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] | str = "random",
+        length_column_name: Text | None = "length",
+        seed_each_sample: Switch = False,
+        ignore_data_skip: Switch = False,
+        auto_find_batch_size: Switch = False,
+        learning_rate: Number = 5e-05,
+        weight_decay: Number = 0.0,
+        adam_beta1: Number = 0.9,
+        adam_beta2: Number = 0.999,
+        adam_epsilon: Number = 1e-08,
+        max_grad_norm: Number = 1.0,
+        optim: OptimizerNames | str = "adamw_torch",
+        optim_args: Mapping[str, Any] | Text | None = None,
+        optim_target_modules: Words | None = None,
+        lr_scheduler_type: SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] | str = "linear",
+        lr_scheduler_kwargs: JsonDict | None = None,
+        warmup_steps: Number = 0,
+        warmup_ratio: Number = 0.0,
+        num_train_epochs: Number = 3.0,
+        max_steps: Integer = -1,
+        label_smoothing_factor: Number = 0.0,
+        neftune_noise_alpha: Number | None = None,
+        fp16: Switch = False,
+        bf16: Switch = False,
+        fp16_opt_level: Literal["O0", "O1", "O2", "O3"] | str = "O1",
+        half_precision_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | str = "auto",
+        scale_loss: Number = 32768.0,
+        bf16_full_eval: Switch = False,
+        fp16_full_eval: Switch = False,
+        tf32: Switch | None = None,
+        gradient_checkpointing: Switch = False,
+        gradient_checkpointing_kwargs: JsonDict | None = None,
+        torch_compile: Switch = False,
+        torch_compile_backend: Text | None = None,
+        torch_compile_mode: Text | None = None,
+        jit_mode_eval: Switch = False,
+        use_ipex: Switch = False,
+        use_liger_kernel: Switch = False,
+        liger_kernel_config: JsonDict | None = None,
+        use_cache: Switch = False,
+        torch_empty_cache_steps: Integer | None = None,
+        eval_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str = "no",
+        eval_steps: Number | None = None,
+        eval_delay: Number | None = 0,
+        eval_on_start: Switch = False,
+        eval_accumulation_steps: Integer | None = None,
+        eval_do_concat_batches: Switch = True,
+        eval_use_gather_object: Switch = False,
+        minimum_eval_times: Integer | None = None,
+        prediction_loss_only: Switch = False,
+        include_for_metrics: Words | None = ...,
+        batch_eval_metrics: Switch = False,
+        load_best_model_at_end: Switch | None = False,
+        metric_for_best_model: Text | None = None,
+        greater_is_better: Switch | None = None,
+        logging_dir: Text | None = None,
+        logging_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str = "steps",
+        logging_steps: Number = 500,
+        logging_first_step: Switch = False,
+        logging_nan_inf_filter: Switch = False,
+        nonfinite: Literal["stop", "skip", "ignore"] | str = "stop",
+        report_to: Words | None = None,
+        include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
+        include_tokens_per_second: Switch = False,
+        project: Text = "huggingface",
+        trackio_space_id: Text | None = None,
+        trackio_bucket_id: Text | None = None,
+        trackio_static_space_id: Literal[False] | Text | None = None,
+        save_strategy: SaveStrategy | Literal["no", "steps", "epoch", "best"] | Literal[False] | str = "steps",
+        save_steps: Number = 500,
+        save_total_limit: Integer | None = None,
+        save_interval_minutes: Number | None = None,
+        save_async: Switch = True,
+        save_on_each_node: Switch = False,
+        save_only_model: Switch = False,
+        save_safetensors: Switch = True,
+        restore_callback_states_from_checkpoint: Switch = False,
+        preemption_signals: Words | None = ...,
+        enable_jit_checkpoint: Switch = False,
+        push_to_hub: Switch = False,
+        hub_model_id: Text | None = None,
+        hub_strategy: HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] | str = "every_save",
+        hub_token: Text | None = None,
+        hub_private_repo: Switch | None = False,
+        hub_always_push: Switch = False,
+        hub_revision: Text | None = None,
+        local_rank: Integer = -1,
+        sharding: Words | None = "",
+        sharding_degree: Integer = -1,
+        fsdp_config: Config | None = None,
+        deepspeed: dict[str, Any] | Text | None = None,
+        accelerator_config: Config | None = None,
+        parallelism_config: Any = None,
+        ddp_find_unused_parameters: Switch | None = None,
+        ddp_bucket_cap_mb: Integer | None = None,
+        ddp_broadcast_buffers: Switch | None = None,
+        ddp_static_graph: Switch | None = None,
+        ddp_timeout: Integer | None = 1800,
+        ddp_backend: Text | None = None,
+        tpu_num_cores: Integer | None = None,
+        mp_parameters: Text = "",
+        use_legacy_prediction_loop: Switch = False,
+        ray_scope: Literal["last", "all", "avg", "last-5-avg", "last-10-avg"] | str | None = "last",
+        sortish_sampler: Switch = False,
+        predict_with_generate: Switch = False,
+        generation_max_length: Integer | None = None,
+        generation_num_beams: Integer | None = None,
+        generation_config: Any = None,
+        per_gpu_train_batch_size: Integer | None = None,
+        per_gpu_eval_batch_size: Integer | None = None,
+        dataset_drop_last: Switch | None = None,
+        dataset_num_workers: Integer | None = None,
+        dataset_prefetch_factor: Integer | None = None,
+        fp16_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | str | None = None,
+        f16_full_eval: Switch | None = None,
+        recompute: Switch | None = None,
+        recompute_kwargs: JsonDict | None = None,
+        to_static: Switch | None = None,
+        torchdynamo: Text | None = None,
+        evaluation_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str | None = None,
+        push_to_hub_model_id: Text | None = None,
+        push_to_hub_token: Text | None = None,
+        sharding_parallel_degree: Integer | None = None,
+        xpu_backend: Text | None = None,
+        device: object | None = None,
+        use_cpu: Switch | None = None,
+        no_cuda: Switch | None = None,
+        use_mps_device: Switch | None = None,
+        adafactor: Switch | None = None,
+        group_by_length: Switch | None = None,
+        include_inputs_for_metrics: Switch | None = None,
+        tpu_metrics_debug: Switch | None = None,
+        fsdp: bool | Words | None = None,
+        sharded_ddp: bool | Words | None = None,
+        fsdp_min_num_params: Integer | None = None,
+        fsdp_transformer_layer_cls_to_wrap: Text | None = None,
+        num_cycles: Number | None = None,
+        lr_end: Number | None = None,
+        power: Number | None = None,
+        push_to_hub_organization: Text | None = None,
+        _n_gpu: int = -1,
+        amp_custom_black_list: list[str] | None = None,
+        amp_custom_white_list: list[str] | None = None,
+        amp_master_grad: bool = False,
+        data_parallel_config: str = "",
+        data_parallel_degree: int = -1,
+        distributed_dataloader: bool = False,
+        enable_auto_parallel: bool = False,
+        flatten_param_grads: bool = False,
+        force_reshard_pp: bool = False,
+        hybrid_parallel_topo_order: str | None = None,
+        ignore_load_lr_and_optim: bool = False,
+        ignore_save_lr_and_optim: bool = False,
+        lazy_data_processing: bool = True,
+        load_sharded_model: bool = False,
+        max_evaluate_steps: int = -1,
+        metrics_output_path: str | None = None,
+        pipeline_parallel_config: str = "",
+        pipeline_parallel_degree: int = 1,
+        save_sharded_model: bool = False,
+        sep_parallel_degree: int = 1,
+        sharding_parallel_config: str = "",
+        skip_profile_timer: bool = True,
+        tensor_parallel_config: str = "",
+        tensor_parallel_degree: int = 1,
+        unified_checkpoint: bool = True,
+        unified_checkpoint_config: str = "",
+        use_expert_parallel: bool = False,
+        use_hybrid_parallel: bool = False,
+        wandb_api_key: str | None = None,
+    ) -> None:
+        """Arguments are passed by name, in any spelling.
+
+        Args:
+            output_dir: Directory for checkpoints, logs and results. Required; a Trainer without arguments uses tmp_trainer.
+            overwrite_output_dir: For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning.
+            do_train: For your script: whether to train.
+            do_eval: For your script: whether to evaluate. True if eval_strategy is not 'no'.
+            do_predict: For your script: whether to predict on the test set.
+            do_export: For your script: whether to export the trained model.
+            resume_from_checkpoint: Path of a checkpoint, or True or latest for the newest one; the default of train(). True without a checkpoint starts from scratch and logs it.
+            seed: Random seed of the model and of dropout.
+            data_seed: Random seed of the data order.
+            full_determinism: Use the framework's deterministic algorithms: two runs are bit-identical.
+            run_name: Name of the run in the writers.
+            device_spec: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
+            debug: underflow_overflow: report the layer and step of the first non-finite value.
+            profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile.
+            log_level: Log level of the main process; passive keeps the application's level.
+            log_level_replica: Log level of the other processes.
+            log_on_each_node: With several machines: log on each machine instead of only the first.
+            disable_tqdm: Disable progress bars.
+            skip_memory_metrics: False adds peak memory to the metrics.
+            past_index: Index of the model output to pass as `mems` to the next step; -1: off.
+            per_device_train_batch_size: Training batch size per device (samples per micro-batch).
+            per_device_eval_batch_size: Evaluation batch size per device.
+            gradient_accumulation_steps: Micro-batches per optimizer update; the update equals that of the undivided batch.
+            average_tokens_across_devices: With several processes: weight each process's loss by its number of labelled tokens.
+            dataloader_drop_last: Drop the last batch of an epoch if it is incomplete.
+            dataloader_num_workers: DataLoader worker processes; 0 loads in the main process.
+            dataloader_pin_memory: Pin host memory for faster copies to an accelerator; MindSpore does its own copying.
+            dataloader_persistent_workers: Keep the DataLoader workers alive between epochs.
+            dataloader_prefetch_factor: Batches that each DataLoader worker prefetches.
+            dataloader_multiprocessing_context: Start method of the DataLoader workers.
+            dataloader_in_order: False yields batches as soon as any worker has one ready, in no fixed order.
+            remove_unused_columns: Drop columns that the model's forward does not accept; their names are logged.
+            label_names: Names of the label columns.
+            train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
+            length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
+            seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
+            ignore_data_skip: On resume, start the data at the beginning of the epoch.
+            auto_find_batch_size: On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch.
+            learning_rate: Peak learning rate.
+            weight_decay: Weight decay; not applied to biases and normalization weights.
+            adam_beta1: Beta1 of AdamW.
+            adam_beta2: Beta2 of AdamW.
+            adam_epsilon: Epsilon of AdamW.
+            max_grad_norm: Maximum gradient norm, for clipping; 0 disables clipping. The norm is logged.
+            optim: The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. If an optimizer needs a package, the error message names it.
+            optim_args: Additional options of the optimizer: "key=value,key=value".
+            optim_target_modules: For GaLore and APOLLO optimizers: the modules to optimize with it.
+            lr_scheduler_type: Learning rate schedule.
+            lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
+            warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.
+            warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps.
+            num_train_epochs: Number of epochs; may be fractional.
+            max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
+            label_smoothing_factor: Label smoothing: spread this fraction over all classes.
+            neftune_noise_alpha: Alpha of NEFTune embedding noise.
+            fp16: Mixed precision with float16 and loss scaling.
+            bf16: Mixed precision with bfloat16.
+            fp16_opt_level: For fp16 and bf16: O0 off, O1 autocast, O2 half weights with float32 master weights, O3 pure half.
+            half_precision_backend: Mixed-precision implementation.
+            scale_loss: Initial loss scale for fp16; steps that overflow are skipped and counted.
+            bf16_full_eval: Evaluate with bfloat16 weights.
+            fp16_full_eval: Evaluate with float16 weights.
+            tf32: TF32 matrix multiplication on GPUs that support it.
+            gradient_checkpointing: Recompute activations in the backward pass: same losses, less memory.
+            gradient_checkpointing_kwargs: Additional options of gradient_checkpointing, as a dict or JSON.
+            torch_compile: Compile the model with the framework's graph compiler. Enabled by a backend or a mode.
+            torch_compile_backend: Compiler backend; enables torch_compile.
+            torch_compile_mode: Compiler mode; enables torch_compile.
+            jit_mode_eval: Evaluate with the compiled graph.
+            use_ipex: Intel Extension for PyTorch.
+            use_liger_kernel: Liger kernels for transformers models.
+            liger_kernel_config: Which Liger kernels to use, as a dict or JSON.
+            use_cache: Keep the model's key-value cache enabled during training.
+            torch_empty_cache_steps: Empty the accelerator's memory cache every this many steps.
+            eval_strategy: When to evaluate during training.
+            eval_steps: Steps between evaluations; a value below 1 is a ratio of all steps.
+            eval_delay: Epochs or steps (by eval_strategy) before the first evaluation.
+            eval_on_start: Evaluate once before the first step.
+            eval_accumulation_steps: Prediction steps to accumulate on the device before moving outputs to the host.
+            eval_do_concat_batches: False passes the outputs to compute_metrics as a list of batches.
+            eval_use_gather_object: No effect: outputs that are not tensors are always gathered from all processes.
+            minimum_eval_times: Lower eval_steps so that there are at least this many evaluations; -1 or 0: off.
+            prediction_loss_only: Return only the loss, no outputs.
+            include_for_metrics: Extra inputs of compute_metrics: inputs, loss.
+            batch_eval_metrics: Call compute_metrics after each batch, with compute_result=True after the last; no outputs are kept.
+            load_best_model_at_end: Load the best model at the end of training, with any save_strategy.
+            metric_for_best_model: Metric used to compare models.
+            greater_is_better: Whether a greater metric_for_best_model is better.
+            logging_dir: Directory for the writers' files.
+            logging_strategy: When to log.
+            logging_steps: Steps between logs; a value below 1 is a ratio of all steps.
+            logging_first_step: Also log the first step, and evaluate it with eval_strategy='steps'.
+            logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
+            nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
+            report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
+            include_num_input_tokens_seen: Count the input tokens seen.
+            include_tokens_per_second: Report tokens per second in the speed metrics.
+            project: Project name, for writers that have projects.
+            trackio_space_id: Space that trackio writes to.
+            trackio_bucket_id: Bucket that trackio writes to.
+            trackio_static_space_id: Read-only space that trackio creates at the end; False: none.
+            save_strategy: When to save a checkpoint.
+            save_steps: Steps between checkpoints; a value below 1 is a ratio of all steps.
+            save_total_limit: Maximum number of checkpoints to keep, including the best; with 1, the newest and the best.
+            save_interval_minutes: Also save when the last checkpoint is this many minutes old.
+            save_async: Write checkpoints in the background during training.
+            save_on_each_node: With several machines: save on each machine instead of only the first.
+            save_only_model: Save checkpoints without optimizer, scheduler and RNG state; no exact resume.
+            save_safetensors: Save weights as safetensors, the only format written.
+            restore_callback_states_from_checkpoint: On resume, restore the callbacks' state from the checkpoint.
+            preemption_signals: Signals on which a run finishes its step, saves and stops; SIGUSR1 and others can be added, [] disables it.
+            enable_jit_checkpoint: True: adds SIGTERM to preemption_signals, where it is by default.
+            push_to_hub: Push the model to the Hub each time it is saved.
+            hub_model_id: With push_to_hub: the repository.
+            hub_strategy: With push_to_hub: what to push, and when.
+            hub_token: With push_to_hub: the token. It is never written to a file or log.
+            hub_private_repo: With push_to_hub: make the repository private.
+            hub_always_push: With push_to_hub: push even if the previous push has not finished.
+            hub_revision: With push_to_hub: the branch to push to.
+            local_rank: Rank of this process on its machine.
+            sharding: What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap.
+            sharding_degree: Number of processes in a sharding group; -1: all.
+            fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
+            deepspeed: DeepSpeed configuration: a path or a dict.
+            accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file.
+            parallelism_config: accelerate's ParallelismConfig.
+            ddp_find_unused_parameters: Detect parameters that a step does not use.
+            ddp_bucket_cap_mb: Gradient bucket size in megabytes.
+            ddp_broadcast_buffers: Broadcast buffers to all processes.
+            ddp_static_graph: Assume that every step uses the same parameters.
+            ddp_timeout: Timeout of collectives in seconds.
+            ddp_backend: Communication backend: gloo, nccl, mpi, ccl, ...
+            tpu_num_cores: Number of TPU cores.
+            mp_parameters: SageMaker model parallelism.
+            use_legacy_prediction_loop: The evaluation loop of early transformers releases.
+            ray_scope: Which result of a trial Ray Tune compares.
+            sortish_sampler: Training data sorted by length within shuffled chunks.
+            predict_with_generate: Evaluate and predict with generate(), for metrics such as BLEU.
+            generation_max_length: With predict_with_generate: maximum length of the output.
+            generation_num_beams: With predict_with_generate: number of beams.
+            generation_config: With predict_with_generate: a GenerationConfig, or a model's name or path to load it from.
+            per_gpu_train_batch_size: The same as per_device_train_batch_size.
+            per_gpu_eval_batch_size: The same as per_device_eval_batch_size.
+            dataset_drop_last: The same as dataloader_drop_last.
+            dataset_num_workers: The same as dataloader_num_workers.
+            dataset_prefetch_factor: The same as dataloader_prefetch_factor.
+            fp16_backend: The same as half_precision_backend.
+            f16_full_eval: The same as fp16_full_eval.
+            recompute: The same as gradient_checkpointing.
+            recompute_kwargs: The same as gradient_checkpointing_kwargs.
+            to_static: The same as torch_compile.
+            torchdynamo: The same as torch_compile_backend.
+            evaluation_strategy: The same as eval_strategy.
+            push_to_hub_model_id: The same as hub_model_id.
+            push_to_hub_token: The same as hub_token.
+            sharding_parallel_degree: The same as sharding_degree.
+            xpu_backend: The same as ddp_backend.
+            device: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
+            use_cpu: True: device="cpu".
+            no_cuda: True: device="cpu".
+            use_mps_device: True: device="mps".
+            adafactor: True: optim="adafactor".
+            group_by_length: True: train_sampling_strategy="group_by_length".
+            include_inputs_for_metrics: True: inputs in include_for_metrics.
+            tpu_metrics_debug: True: tpu_metrics_debug in debug.
+            fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
+            sharded_ddp: simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; optionally offload, auto_wrap.
+            fsdp_min_num_params: fsdp_config's min_num_params.
+            fsdp_transformer_layer_cls_to_wrap: fsdp_config's transformer_layer_cls_to_wrap.
+            num_cycles: lr_scheduler_kwargs's num_cycles.
+            lr_end: lr_scheduler_kwargs's lr_end.
+            power: lr_scheduler_kwargs's power.
+            push_to_hub_organization: The owner (organization) in hub_model_id.
+            _n_gpu: -1: the number of devices is detected; select one with device.
+            amp_custom_black_list: None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward.
+            amp_custom_white_list: None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward.
+            amp_master_grad: False: gradients have the dtype of their weights; fp16_opt_level='O1' keeps both in float32.
+            data_parallel_config: "": Paddle's data-parallel options are not supported.
+            data_parallel_degree: -1 or this run's value: it is the number of processes that were launched.
+            distributed_dataloader: False: each process loads its own batches.
+            enable_auto_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            flatten_param_grads: False: gradients are not flattened.
+            force_reshard_pp: False: a checkpoint holds the full model, independent of the number of processes.
+            hybrid_parallel_topo_order: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            ignore_load_lr_and_optim: False: load the weights yourself and start a new run.
+            ignore_save_lr_and_optim: False: use save_only_model=True.
+            lazy_data_processing: True: samples are read on access.
+            load_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
+            max_evaluate_steps: -1: an evaluation uses the whole dataset; pass a smaller eval_dataset.
+            metrics_output_path: None: save_metrics() writes into output_dir.
+            pipeline_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            save_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
+            sep_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sharding_parallel_config: "": there are no further sharding options on Paddle.
+            skip_profile_timer: True: logs include steps_per_second; use profile=True for details.
+            tensor_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tensor_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            unified_checkpoint: True or False: a checkpoint holds the full model, independent of the number of processes.
+            unified_checkpoint_config: "": a checkpoint holds the full model, independent of the number of processes.
+            use_expert_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            wandb_api_key: None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead.
+        """
+
+@dataclass(init=False, kw_only=True)
+class CompressionFields(ArgumentFields):
+    warmup_ratio: float = ...
+    """Warmup as a ratio of all steps; overridden by warmup_steps."""
+    logging_steps: float = ...
+    """Steps between logs; a value below 1 is a ratio of all steps."""
+    save_steps: float = ...
+    """Steps between checkpoints; a value below 1 is a ratio of all steps."""
+    do_compress: bool = ...
+    """PaddleNLP: compress the model. Not supported."""
+    strategy: str | None = ...
+    """PaddleNLP: used only for model compression."""
+    input_dtype: str | None = ...
+    """PaddleNLP: used only for model compression."""
+    prune_embeddings: bool = ...
+    """PaddleNLP: used only for model compression."""
+    onnx_format: bool | None = ...
+    """PaddleNLP: used only for model compression."""
+    width_mult_list: list[str] | None = ...
+    """PaddleNLP: used only for model compression."""
+    weight_quantize_type: str | None = ...
+    """PaddleNLP: used only for model compression."""
+    activation_quantize_type: str | None = ...
+    """PaddleNLP: used only for model compression."""
+    algo_list: list[str] | None = ...
+    """PaddleNLP: used only for model compression."""
+    batch_num_list: list[int] | None = ...
+    """PaddleNLP: used only for model compression."""
+    batch_size_list: list[int] | None = ...
+    """PaddleNLP: used only for model compression."""
+    round_type: str | None = ...
+    """PaddleNLP: used only for model compression."""
+    bias_correction: bool | None = ...
+    """PaddleNLP: used only for model compression."""
+    input_infer_model_path: str | None = ...
+    """PaddleNLP: used only for model compression."""
+    use_pact: bool | None = ...
+    """PaddleNLP: used only for model compression."""
+    moving_rate: float | None = ...
+    """PaddleNLP: used only for model compression."""
+
+    def __init__(
+        self,
+        output_dir: Text,
+        *,
+        overwrite_output_dir: Switch = False,
+        do_train: Switch = False,
+        do_eval: Switch = False,
+        do_predict: Switch = False,
+        do_export: Switch = False,
+        resume_from_checkpoint: bool | Text | None = None,
+        seed: Integer = 42,
+        data_seed: Integer | None = None,
+        full_determinism: Switch = False,
+        run_name: Text | None = None,
+        device_spec: object | None = None,
+        debug: Words | None = "",
+        profile: bool | int | str | None = "",
+        log_level: Literal["debug", "info", "warning", "error", "critical", "passive"] | str | None = "passive",
+        log_level_replica: Literal["debug", "info", "warning", "error", "critical", "passive"] | str | None = "warning",
+        log_on_each_node: Switch = True,
+        disable_tqdm: Switch | None = None,
+        skip_memory_metrics: Switch = True,
+        past_index: Integer = -1,
+        per_device_train_batch_size: Integer = 8,
+        per_device_eval_batch_size: Integer = 8,
+        gradient_accumulation_steps: Integer = 1,
+        average_tokens_across_devices: Switch = True,
+        dataloader_drop_last: Switch = False,
+        dataloader_num_workers: Integer = 0,
+        dataloader_pin_memory: Switch = True,
+        dataloader_persistent_workers: Switch = False,
+        dataloader_prefetch_factor: Integer | None = None,
+        dataloader_multiprocessing_context: Literal["fork", "spawn", "forkserver"] | str | None = None,
+        dataloader_in_order: Switch = True,
+        remove_unused_columns: Switch | None = True,
+        label_names: Words | None = None,
+        train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] | str = "random",
+        length_column_name: Text | None = "length",
+        seed_each_sample: Switch = False,
+        ignore_data_skip: Switch = False,
+        auto_find_batch_size: Switch = False,
+        learning_rate: Number = 5e-05,
+        weight_decay: Number = 0.0,
+        adam_beta1: Number = 0.9,
+        adam_beta2: Number = 0.999,
+        adam_epsilon: Number = 1e-08,
+        max_grad_norm: Number = 1.0,
+        optim: OptimizerNames | str = "adamw_torch",
+        optim_args: Mapping[str, Any] | Text | None = None,
+        optim_target_modules: Words | None = None,
+        lr_scheduler_type: SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] | str = "linear",
+        lr_scheduler_kwargs: JsonDict | None = None,
+        warmup_steps: Number = 0,
+        warmup_ratio: Number = 0.1,
+        num_train_epochs: Number = 3.0,
+        max_steps: Integer = -1,
+        label_smoothing_factor: Number = 0.0,
+        neftune_noise_alpha: Number | None = None,
+        fp16: Switch = False,
+        bf16: Switch = False,
+        fp16_opt_level: Literal["O0", "O1", "O2", "O3"] | str = "O1",
+        half_precision_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | str = "auto",
+        scale_loss: Number = 32768.0,
+        bf16_full_eval: Switch = False,
+        fp16_full_eval: Switch = False,
+        tf32: Switch | None = None,
+        gradient_checkpointing: Switch = False,
+        gradient_checkpointing_kwargs: JsonDict | None = None,
+        torch_compile: Switch = False,
+        torch_compile_backend: Text | None = None,
+        torch_compile_mode: Text | None = None,
+        jit_mode_eval: Switch = False,
+        use_ipex: Switch = False,
+        use_liger_kernel: Switch = False,
+        liger_kernel_config: JsonDict | None = None,
+        use_cache: Switch = False,
+        torch_empty_cache_steps: Integer | None = None,
+        eval_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str = "no",
+        eval_steps: Number | None = None,
+        eval_delay: Number | None = 0,
+        eval_on_start: Switch = False,
+        eval_accumulation_steps: Integer | None = None,
+        eval_do_concat_batches: Switch = True,
+        eval_use_gather_object: Switch = False,
+        minimum_eval_times: Integer | None = None,
+        prediction_loss_only: Switch = False,
+        include_for_metrics: Words | None = ...,
+        batch_eval_metrics: Switch = False,
+        load_best_model_at_end: Switch | None = False,
+        metric_for_best_model: Text | None = None,
+        greater_is_better: Switch | None = None,
+        logging_dir: Text | None = None,
+        logging_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str = "steps",
+        logging_steps: Number = 100,
+        logging_first_step: Switch = False,
+        logging_nan_inf_filter: Switch = False,
+        nonfinite: Literal["stop", "skip", "ignore"] | str = "stop",
+        report_to: Words | None = None,
+        include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
+        include_tokens_per_second: Switch = False,
+        project: Text = "huggingface",
+        trackio_space_id: Text | None = None,
+        trackio_bucket_id: Text | None = None,
+        trackio_static_space_id: Literal[False] | Text | None = None,
+        save_strategy: SaveStrategy | Literal["no", "steps", "epoch", "best"] | Literal[False] | str = "steps",
+        save_steps: Number = 100,
+        save_total_limit: Integer | None = None,
+        save_interval_minutes: Number | None = None,
+        save_async: Switch = True,
+        save_on_each_node: Switch = False,
+        save_only_model: Switch = False,
+        save_safetensors: Switch = True,
+        restore_callback_states_from_checkpoint: Switch = False,
+        preemption_signals: Words | None = ...,
+        enable_jit_checkpoint: Switch = False,
+        push_to_hub: Switch = False,
+        hub_model_id: Text | None = None,
+        hub_strategy: HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] | str = "every_save",
+        hub_token: Text | None = None,
+        hub_private_repo: Switch | None = False,
+        hub_always_push: Switch = False,
+        hub_revision: Text | None = None,
+        local_rank: Integer = -1,
+        sharding: Words | None = "",
+        sharding_degree: Integer = -1,
+        fsdp_config: Config | None = None,
+        deepspeed: dict[str, Any] | Text | None = None,
+        accelerator_config: Config | None = None,
+        parallelism_config: Any = None,
+        ddp_find_unused_parameters: Switch | None = None,
+        ddp_bucket_cap_mb: Integer | None = None,
+        ddp_broadcast_buffers: Switch | None = None,
+        ddp_static_graph: Switch | None = None,
+        ddp_timeout: Integer | None = 1800,
+        ddp_backend: Text | None = None,
+        tpu_num_cores: Integer | None = None,
+        mp_parameters: Text = "",
+        use_legacy_prediction_loop: Switch = False,
+        ray_scope: Literal["last", "all", "avg", "last-5-avg", "last-10-avg"] | str | None = "last",
+        do_compress: bool = False,
+        strategy: str | None = "dynabert+ptq",
+        input_dtype: str | None = "int64",
+        prune_embeddings: bool = False,
+        onnx_format: bool | None = True,
+        width_mult_list: list[str] | None = None,
+        weight_quantize_type: str | None = "channel_wise_abs_max",
+        activation_quantize_type: str | None = None,
+        algo_list: list[str] | None = None,
+        batch_num_list: list[int] | None = None,
+        batch_size_list: list[int] | None = None,
+        round_type: str | None = "round",
+        bias_correction: bool | None = False,
+        input_infer_model_path: str | None = None,
+        use_pact: bool | None = True,
+        moving_rate: float | None = 0.9,
+        per_gpu_train_batch_size: Integer | None = None,
+        per_gpu_eval_batch_size: Integer | None = None,
+        dataset_drop_last: Switch | None = None,
+        dataset_num_workers: Integer | None = None,
+        dataset_prefetch_factor: Integer | None = None,
+        fp16_backend: Literal["auto", "cuda_amp", "apex", "cpu_amp"] | str | None = None,
+        f16_full_eval: Switch | None = None,
+        recompute: Switch | None = None,
+        recompute_kwargs: JsonDict | None = None,
+        to_static: Switch | None = None,
+        torchdynamo: Text | None = None,
+        evaluation_strategy: IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str | None = None,
+        push_to_hub_model_id: Text | None = None,
+        push_to_hub_token: Text | None = None,
+        sharding_parallel_degree: Integer | None = None,
+        xpu_backend: Text | None = None,
+        device: object | None = None,
+        use_cpu: Switch | None = None,
+        no_cuda: Switch | None = None,
+        use_mps_device: Switch | None = None,
+        adafactor: Switch | None = None,
+        group_by_length: Switch | None = None,
+        include_inputs_for_metrics: Switch | None = None,
+        tpu_metrics_debug: Switch | None = None,
+        fsdp: bool | Words | None = None,
+        sharded_ddp: bool | Words | None = None,
+        fsdp_min_num_params: Integer | None = None,
+        fsdp_transformer_layer_cls_to_wrap: Text | None = None,
+        num_cycles: Number | None = None,
+        lr_end: Number | None = None,
+        power: Number | None = None,
+        push_to_hub_organization: Text | None = None,
+        _n_gpu: int = -1,
+        amp_custom_black_list: list[str] | None = None,
+        amp_custom_white_list: list[str] | None = None,
+        amp_master_grad: bool = False,
+        data_parallel_config: str = "",
+        data_parallel_degree: int = -1,
+        distributed_dataloader: bool = False,
+        enable_auto_parallel: bool = False,
+        flatten_param_grads: bool = False,
+        force_reshard_pp: bool = False,
+        hybrid_parallel_topo_order: str | None = None,
+        ignore_load_lr_and_optim: bool = False,
+        ignore_save_lr_and_optim: bool = False,
+        lazy_data_processing: bool = True,
+        load_sharded_model: bool = False,
+        max_evaluate_steps: int = -1,
+        metrics_output_path: str | None = None,
+        pipeline_parallel_config: str = "",
+        pipeline_parallel_degree: int = 1,
+        save_sharded_model: bool = False,
+        sep_parallel_degree: int = 1,
+        sharding_parallel_config: str = "",
+        skip_profile_timer: bool = True,
+        tensor_parallel_config: str = "",
+        tensor_parallel_degree: int = 1,
+        unified_checkpoint: bool = True,
+        unified_checkpoint_config: str = "",
+        use_expert_parallel: bool = False,
+        use_hybrid_parallel: bool = False,
+        wandb_api_key: str | None = None,
+    ) -> None:
+        """Arguments are passed by name, in any spelling.
+
+        Args:
+            output_dir: Directory for checkpoints, logs and results. Required; a Trainer without arguments uses tmp_trainer.
+            overwrite_output_dir: For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning.
+            do_train: For your script: whether to train.
+            do_eval: For your script: whether to evaluate. True if eval_strategy is not 'no'.
+            do_predict: For your script: whether to predict on the test set.
+            do_export: For your script: whether to export the trained model.
+            resume_from_checkpoint: Path of a checkpoint, or True or latest for the newest one; the default of train(). True without a checkpoint starts from scratch and logs it.
+            seed: Random seed of the model and of dropout.
+            data_seed: Random seed of the data order.
+            full_determinism: Use the framework's deterministic algorithms: two runs are bit-identical.
+            run_name: Name of the run in the writers.
+            device_spec: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
+            debug: underflow_overflow: report the layer and step of the first non-finite value.
+            profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile.
+            log_level: Log level of the main process; passive keeps the application's level.
+            log_level_replica: Log level of the other processes.
+            log_on_each_node: With several machines: log on each machine instead of only the first.
+            disable_tqdm: Disable progress bars.
+            skip_memory_metrics: False adds peak memory to the metrics.
+            past_index: Index of the model output to pass as `mems` to the next step; -1: off.
+            per_device_train_batch_size: Training batch size per device (samples per micro-batch).
+            per_device_eval_batch_size: Evaluation batch size per device.
+            gradient_accumulation_steps: Micro-batches per optimizer update; the update equals that of the undivided batch.
+            average_tokens_across_devices: With several processes: weight each process's loss by its number of labelled tokens.
+            dataloader_drop_last: Drop the last batch of an epoch if it is incomplete.
+            dataloader_num_workers: DataLoader worker processes; 0 loads in the main process.
+            dataloader_pin_memory: Pin host memory for faster copies to an accelerator; MindSpore does its own copying.
+            dataloader_persistent_workers: Keep the DataLoader workers alive between epochs.
+            dataloader_prefetch_factor: Batches that each DataLoader worker prefetches.
+            dataloader_multiprocessing_context: Start method of the DataLoader workers.
+            dataloader_in_order: False yields batches as soon as any worker has one ready, in no fixed order.
+            remove_unused_columns: Drop columns that the model's forward does not accept; their names are logged.
+            label_names: Names of the label columns.
+            train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
+            length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
+            seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
+            ignore_data_skip: On resume, start the data at the beginning of the epoch.
+            auto_find_batch_size: On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch.
+            learning_rate: Peak learning rate.
+            weight_decay: Weight decay; not applied to biases and normalization weights.
+            adam_beta1: Beta1 of AdamW.
+            adam_beta2: Beta2 of AdamW.
+            adam_epsilon: Epsilon of AdamW.
+            max_grad_norm: Maximum gradient norm, for clipping; 0 disables clipping. The norm is logged.
+            optim: The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. If an optimizer needs a package, the error message names it.
+            optim_args: Additional options of the optimizer: "key=value,key=value".
+            optim_target_modules: For GaLore and APOLLO optimizers: the modules to optimize with it.
+            lr_scheduler_type: Learning rate schedule.
+            lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
+            warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.
+            warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps.
+            num_train_epochs: Number of epochs; may be fractional.
+            max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
+            label_smoothing_factor: Label smoothing: spread this fraction over all classes.
+            neftune_noise_alpha: Alpha of NEFTune embedding noise.
+            fp16: Mixed precision with float16 and loss scaling.
+            bf16: Mixed precision with bfloat16.
+            fp16_opt_level: For fp16 and bf16: O0 off, O1 autocast, O2 half weights with float32 master weights, O3 pure half.
+            half_precision_backend: Mixed-precision implementation.
+            scale_loss: Initial loss scale for fp16; steps that overflow are skipped and counted.
+            bf16_full_eval: Evaluate with bfloat16 weights.
+            fp16_full_eval: Evaluate with float16 weights.
+            tf32: TF32 matrix multiplication on GPUs that support it.
+            gradient_checkpointing: Recompute activations in the backward pass: same losses, less memory.
+            gradient_checkpointing_kwargs: Additional options of gradient_checkpointing, as a dict or JSON.
+            torch_compile: Compile the model with the framework's graph compiler. Enabled by a backend or a mode.
+            torch_compile_backend: Compiler backend; enables torch_compile.
+            torch_compile_mode: Compiler mode; enables torch_compile.
+            jit_mode_eval: Evaluate with the compiled graph.
+            use_ipex: Intel Extension for PyTorch.
+            use_liger_kernel: Liger kernels for transformers models.
+            liger_kernel_config: Which Liger kernels to use, as a dict or JSON.
+            use_cache: Keep the model's key-value cache enabled during training.
+            torch_empty_cache_steps: Empty the accelerator's memory cache every this many steps.
+            eval_strategy: When to evaluate during training.
+            eval_steps: Steps between evaluations; a value below 1 is a ratio of all steps.
+            eval_delay: Epochs or steps (by eval_strategy) before the first evaluation.
+            eval_on_start: Evaluate once before the first step.
+            eval_accumulation_steps: Prediction steps to accumulate on the device before moving outputs to the host.
+            eval_do_concat_batches: False passes the outputs to compute_metrics as a list of batches.
+            eval_use_gather_object: No effect: outputs that are not tensors are always gathered from all processes.
+            minimum_eval_times: Lower eval_steps so that there are at least this many evaluations; -1 or 0: off.
+            prediction_loss_only: Return only the loss, no outputs.
+            include_for_metrics: Extra inputs of compute_metrics: inputs, loss.
+            batch_eval_metrics: Call compute_metrics after each batch, with compute_result=True after the last; no outputs are kept.
+            load_best_model_at_end: Load the best model at the end of training, with any save_strategy.
+            metric_for_best_model: Metric used to compare models.
+            greater_is_better: Whether a greater metric_for_best_model is better.
+            logging_dir: Directory for the writers' files.
+            logging_strategy: When to log.
+            logging_steps: Steps between logs; a value below 1 is a ratio of all steps.
+            logging_first_step: Also log the first step, and evaluate it with eval_strategy='steps'.
+            logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
+            nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
+            report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
+            include_num_input_tokens_seen: Count the input tokens seen.
+            include_tokens_per_second: Report tokens per second in the speed metrics.
+            project: Project name, for writers that have projects.
+            trackio_space_id: Space that trackio writes to.
+            trackio_bucket_id: Bucket that trackio writes to.
+            trackio_static_space_id: Read-only space that trackio creates at the end; False: none.
+            save_strategy: When to save a checkpoint.
+            save_steps: Steps between checkpoints; a value below 1 is a ratio of all steps.
+            save_total_limit: Maximum number of checkpoints to keep, including the best; with 1, the newest and the best.
+            save_interval_minutes: Also save when the last checkpoint is this many minutes old.
+            save_async: Write checkpoints in the background during training.
+            save_on_each_node: With several machines: save on each machine instead of only the first.
+            save_only_model: Save checkpoints without optimizer, scheduler and RNG state; no exact resume.
+            save_safetensors: Save weights as safetensors, the only format written.
+            restore_callback_states_from_checkpoint: On resume, restore the callbacks' state from the checkpoint.
+            preemption_signals: Signals on which a run finishes its step, saves and stops; SIGUSR1 and others can be added, [] disables it.
+            enable_jit_checkpoint: True: adds SIGTERM to preemption_signals, where it is by default.
+            push_to_hub: Push the model to the Hub each time it is saved.
+            hub_model_id: With push_to_hub: the repository.
+            hub_strategy: With push_to_hub: what to push, and when.
+            hub_token: With push_to_hub: the token. It is never written to a file or log.
+            hub_private_repo: With push_to_hub: make the repository private.
+            hub_always_push: With push_to_hub: push even if the previous push has not finished.
+            hub_revision: With push_to_hub: the branch to push to.
+            local_rank: Rank of this process on its machine.
+            sharding: What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap.
+            sharding_degree: Number of processes in a sharding group; -1: all.
+            fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
+            deepspeed: DeepSpeed configuration: a path or a dict.
+            accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file.
+            parallelism_config: accelerate's ParallelismConfig.
+            ddp_find_unused_parameters: Detect parameters that a step does not use.
+            ddp_bucket_cap_mb: Gradient bucket size in megabytes.
+            ddp_broadcast_buffers: Broadcast buffers to all processes.
+            ddp_static_graph: Assume that every step uses the same parameters.
+            ddp_timeout: Timeout of collectives in seconds.
+            ddp_backend: Communication backend: gloo, nccl, mpi, ccl, ...
+            tpu_num_cores: Number of TPU cores.
+            mp_parameters: SageMaker model parallelism.
+            use_legacy_prediction_loop: The evaluation loop of early transformers releases.
+            ray_scope: Which result of a trial Ray Tune compares.
+            do_compress: PaddleNLP: compress the model. Not supported.
+            strategy: PaddleNLP: used only for model compression.
+            input_dtype: PaddleNLP: used only for model compression.
+            prune_embeddings: PaddleNLP: used only for model compression.
+            onnx_format: PaddleNLP: used only for model compression.
+            width_mult_list: PaddleNLP: used only for model compression.
+            weight_quantize_type: PaddleNLP: used only for model compression.
+            activation_quantize_type: PaddleNLP: used only for model compression.
+            algo_list: PaddleNLP: used only for model compression.
+            batch_num_list: PaddleNLP: used only for model compression.
+            batch_size_list: PaddleNLP: used only for model compression.
+            round_type: PaddleNLP: used only for model compression.
+            bias_correction: PaddleNLP: used only for model compression.
+            input_infer_model_path: PaddleNLP: used only for model compression.
+            use_pact: PaddleNLP: used only for model compression.
+            moving_rate: PaddleNLP: used only for model compression.
+            per_gpu_train_batch_size: The same as per_device_train_batch_size.
+            per_gpu_eval_batch_size: The same as per_device_eval_batch_size.
+            dataset_drop_last: The same as dataloader_drop_last.
+            dataset_num_workers: The same as dataloader_num_workers.
+            dataset_prefetch_factor: The same as dataloader_prefetch_factor.
+            fp16_backend: The same as half_precision_backend.
+            f16_full_eval: The same as fp16_full_eval.
+            recompute: The same as gradient_checkpointing.
+            recompute_kwargs: The same as gradient_checkpointing_kwargs.
+            to_static: The same as torch_compile.
+            torchdynamo: The same as torch_compile_backend.
+            evaluation_strategy: The same as eval_strategy.
+            push_to_hub_model_id: The same as hub_model_id.
+            push_to_hub_token: The same as hub_token.
+            sharding_parallel_degree: The same as sharding_degree.
+            xpu_backend: The same as ddp_backend.
+            device: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
+            use_cpu: True: device="cpu".
+            no_cuda: True: device="cpu".
+            use_mps_device: True: device="mps".
+            adafactor: True: optim="adafactor".
+            group_by_length: True: train_sampling_strategy="group_by_length".
+            include_inputs_for_metrics: True: inputs in include_for_metrics.
+            tpu_metrics_debug: True: tpu_metrics_debug in debug.
+            fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
+            sharded_ddp: simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; optionally offload, auto_wrap.
+            fsdp_min_num_params: fsdp_config's min_num_params.
+            fsdp_transformer_layer_cls_to_wrap: fsdp_config's transformer_layer_cls_to_wrap.
+            num_cycles: lr_scheduler_kwargs's num_cycles.
+            lr_end: lr_scheduler_kwargs's lr_end.
+            power: lr_scheduler_kwargs's power.
+            push_to_hub_organization: The owner (organization) in hub_model_id.
+            _n_gpu: -1: the number of devices is detected; select one with device.
+            amp_custom_black_list: None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward.
+            amp_custom_white_list: None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward.
+            amp_master_grad: False: gradients have the dtype of their weights; fp16_opt_level='O1' keeps both in float32.
+            data_parallel_config: "": Paddle's data-parallel options are not supported.
+            data_parallel_degree: -1 or this run's value: it is the number of processes that were launched.
+            distributed_dataloader: False: each process loads its own batches.
+            enable_auto_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            flatten_param_grads: False: gradients are not flattened.
+            force_reshard_pp: False: a checkpoint holds the full model, independent of the number of processes.
+            hybrid_parallel_topo_order: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            ignore_load_lr_and_optim: False: load the weights yourself and start a new run.
+            ignore_save_lr_and_optim: False: use save_only_model=True.
+            lazy_data_processing: True: samples are read on access.
+            load_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
+            max_evaluate_steps: -1: an evaluation uses the whole dataset; pass a smaller eval_dataset.
+            metrics_output_path: None: save_metrics() writes into output_dir.
+            pipeline_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            save_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
+            sep_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sharding_parallel_config: "": there are no further sharding options on Paddle.
+            skip_profile_timer: True: logs include steps_per_second; use profile=True for details.
+            tensor_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tensor_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            unified_checkpoint: True or False: a checkpoint holds the full model, independent of the number of processes.
+            unified_checkpoint_config: "": a checkpoint holds the full model, independent of the number of processes.
+            use_expert_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            wandb_api_key: None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead.
+        """

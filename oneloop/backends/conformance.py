@@ -1,0 +1,50 @@
+"""Checked by mypy and never imported: every backend has the modules, functions and parameters of base.Backend.
+
+Each module is compared by itself first, which gives an error that names the function.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import base
+    from .mindspore import backend as mindspore
+    from .mindtorch import backend as mindtorch
+    from .paddle import backend as paddle
+    from .torch import backend as torch
+
+    devices: list[base.Devices] = [torch.devices, paddle.devices, mindspore.devices, mindtorch.devices]
+    models: list[base.Models] = [torch.models, paddle.models, mindspore.models, mindtorch.models]
+    tensors: list[base.Tensors] = [torch.tensors, paddle.tensors, mindspore.tensors, mindtorch.tensors]
+    engine: list[base.Engines] = [torch.engine, paddle.engine, mindspore.engine, mindtorch.engine]
+    optimizers: list[base.Optimizers] = [
+        torch.optimizers,
+        paddle.optimizers,
+        mindspore.optimizers,
+        mindtorch.optimizers,
+    ]
+    loaders: list[base.Loaders] = [torch.loaders, paddle.loaders, mindspore.loaders, mindtorch.loaders]
+    weights: list[base.Weights] = [torch.weights, paddle.weights, mindspore.weights, mindtorch.weights]
+    randomness: list[base.Randomness] = [
+        torch.randomness,
+        paddle.randomness,
+        mindspore.randomness,
+        mindtorch.randomness,
+    ]
+    framework_layout: list[base.FrameworkLayout] = [
+        torch.framework_layout,
+        paddle.framework_layout,
+        mindspore.framework_layout,
+        mindtorch.framework_layout,
+    ]
+    transformers_checkpoint: list[base.TransformersCheckpoint] = [
+        torch.transformers_checkpoint,
+        paddle.transformers_checkpoint,
+        mindspore.transformers_checkpoint,
+        mindtorch.transformers_checkpoint,
+    ]
+    memory: list[base.Memory] = [torch.memory, paddle.memory, mindspore.memory, mindtorch.memory]
+    nan_hooks: list[base.NanHooks] = [torch.nan_hooks, paddle.nan_hooks, mindspore.nan_hooks, mindtorch.nan_hooks]
+    parallel: list[base.Parallel] = [torch.parallel, paddle.parallel, mindspore.parallel]
+    export: list[base.Export] = [torch.export, paddle.export, mindspore.export]
+    profiling: list[base.Profiling] = [torch.profiling, paddle.profiling, mindspore.profiling]
+    backends: list[base.Backend] = [torch, paddle, mindspore, mindtorch]

@@ -1,0 +1,43 @@
+"""The modules of this backend: see base.Backend."""
+
+from . import bootstrap  # noqa: I001  before everything else: it looks at what MindSpore needs around it
+
+from . import (
+    framework_layout,
+    nan_hooks,
+    devices,
+    engine,
+    export,
+    transformers_checkpoint,
+    loaders,
+    memory,
+    models,
+    optimizers,
+    parallel,
+    profiling,
+    randomness,
+    tensors,
+    weights,
+)
+
+NAME = "mindspore"
+
+__all__ = [
+    "NAME",
+    "framework_layout",
+    "nan_hooks",
+    "devices",
+    "engine",
+    "export",
+    "transformers_checkpoint",
+    "loaders",
+    "memory",
+    "models",
+    "optimizers",
+    "parallel",
+    "profiling",
+    "randomness",
+    "bootstrap",
+    "tensors",
+    "weights",
+]

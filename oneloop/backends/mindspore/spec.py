@@ -1,0 +1,44 @@
+"""What is known of MindSpore without importing it."""
+
+import os
+
+from ...distributed.world import World, number
+from ..registry import BackendSpec
+
+
+def launched() -> World | None:
+    """msrun's variables."""
+    if os.environ.get("MS_ROLE") == "MS_SCHED":
+        # msrun also starts the script as the scheduler: it is not a worker, and ends in join().
+        size = max(2, number("MS_WORKER_NUM", 1))
+        return World(rank=size, size=size, local_rank=size, local_size=size, launcher="mindspore")
+    if os.environ.get("MS_ROLE") != "MS_WORKER":
+        return None
+    size = number("MS_WORKER_NUM", 1)
+    rank = number("MS_NODE_ID", number("RANK_ID", 0))
+    return World(
+        rank=rank,
+        size=size,
+        local_rank=number("DEVICE_ID", rank),
+        local_size=number("MS_LOCAL_WORKER_NUM", size),
+        launcher="mindspore",
+    )
+
+
+SPEC = BackendSpec(
+    name="mindspore",
+    module="oneloop.backends.mindspore.backend",
+    title="MindSpore",
+    framework="mindspore",
+    model_class="mindspore.nn.Cell",
+    model_bases=("mindspore.*.Cell",),
+    distributions=("mindspore",),
+    install="pip install 'oneloop[mindspore]'",
+    devices=("cpu", "gpu", "npu"),
+    tensor_format="ms",
+    parallel=True,
+    launcher=launched,
+    refusals="oneloop.backends.mindspore.refusals:REFUSALS",
+    by_itself=("dataloader_pin_memory", "eval_use_gather_object"),
+    optimizer_layout="oneloop.backends.mindspore.optimizer_layout:LAYOUT",
+)

@@ -1,0 +1,39 @@
+"""The modules of this backend: see base.Backend."""
+
+from ..torch import framework_layout, memory, nan_hooks
+from . import (
+    devices,
+    engine,
+    loaders,
+    models,
+    optimizers,
+    patches,
+    randomness,
+    tensors,
+    transformers_checkpoint,
+    weights,
+)
+
+NAME = "mindtorch"
+parallel = export = profiling = None  # one process; see docs/mindnlp.md
+
+patches.install()
+
+__all__ = [
+    "NAME",
+    "framework_layout",
+    "nan_hooks",
+    "devices",
+    "engine",
+    "export",
+    "transformers_checkpoint",
+    "loaders",
+    "memory",
+    "models",
+    "optimizers",
+    "parallel",
+    "profiling",
+    "randomness",
+    "tensors",
+    "weights",
+]

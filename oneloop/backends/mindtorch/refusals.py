@@ -1,0 +1,28 @@
+"""Refused under mindnlp, where torch is mindtorch on MindSpore, in addition to everything refused for torch."""
+
+from ...arguments.refusal import Refusal
+
+_NO_COMPILER = "torch.compile is a no-op in mindtorch"
+_NO_BF16 = "MindSpore has no bfloat16 kernels on a CPU"
+_OPTIMIZERS = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused", "sgd")
+
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal("torch_compile", "True", lambda args: args.torch_compile, _NO_COMPILER, "leave it out"),
+    Refusal("jit_mode_eval", "True", lambda args: args.jit_mode_eval, _NO_COMPILER, "leave it out"),
+    Refusal("bf16", "True", lambda args: args.bf16, _NO_BF16, "fp16=True, or float32", ("cpu",)),
+    Refusal(
+        "bf16_full_eval", "True", lambda args: args.bf16_full_eval, _NO_BF16, "fp16_full_eval=True", ("cpu",)
+    ),
+    Refusal(
+        "dataloader_num_workers", "above 0", lambda args: args.dataloader_num_workers > 0,
+        "a process that has imported MindSpore cannot be forked safely", "dataloader_num_workers=0",
+    ),
+    Refusal(
+        "optim", "other than AdamW and SGD", lambda args: args.optim not in _OPTIMIZERS,
+        "mindtorch has no other optimizers", 'optim="adamw_torch" or "sgd"',
+    ),
+    Refusal(
+        "profile", "any", lambda args: bool(args.profile), "torch.profiler does not record mindtorch operators",
+        "leave it out",
+    ),
+)  # fmt: skip

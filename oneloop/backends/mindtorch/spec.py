@@ -1,0 +1,33 @@
+"""What is known of mindtorch without importing it: `import mindnlp` puts it in the place of torch, on tensors of
+MindSpore. So it has no model and no page of its own, but stands in for both backends once it is imported."""
+
+from ..registry import BackendSpec
+
+SPEC = BackendSpec(
+    name="mindtorch",
+    module="oneloop.backends.mindtorch.backend",
+    title="mindtorch",
+    framework="mindtorch",
+    model_class="torch.nn.Module",
+    model_bases=("mindtorch.nn.modules.module.Module",),
+    install="pip install mindnlp",
+    tensor_format="pt",
+    listed=False,
+    active_when_imported="mindtorch",
+    replaces=("torch", "mindspore"),
+    refused_replacements={
+        "mindspore": (
+            "{model} is a mindspore.nn.Cell, and mindnlp is imported, which changes MindSpore's tensors. Train it in a "
+            "process that does not import mindnlp, or write it as a torch.nn.Module."
+        )
+    },
+    refused_modules={
+        "mindnlp.core": (
+            "{model} is a model of MindNLP 0.4, whose modules are neither MindSpore's nor mindtorch's. Use MindNLP "
+            "0.5, where mindnlp.transformers has the same models, or write it as a mindspore.nn.Cell."
+        )
+    },
+    refusals="oneloop.backends.mindtorch.refusals:REFUSALS",
+    inherits="torch",
+    optimizer_layout="oneloop.backends.torch.optimizer_layout:LAYOUT",
+)

@@ -1,0 +1,43 @@
+"""The modules of this backend: see base.Backend."""
+
+from . import importing  # isort: skip  # first: it imports Paddle itself
+
+from . import (
+    devices,
+    engine,
+    export,
+    framework_layout,
+    loaders,
+    memory,
+    models,
+    nan_hooks,
+    optimizers,
+    parallel,
+    profiling,
+    randomness,
+    tensors,
+    transformers_checkpoint,
+    weights,
+)
+
+NAME = "paddle"
+
+__all__ = [
+    "NAME",
+    "framework_layout",
+    "nan_hooks",
+    "devices",
+    "engine",
+    "export",
+    "transformers_checkpoint",
+    "importing",
+    "loaders",
+    "memory",
+    "models",
+    "optimizers",
+    "parallel",
+    "profiling",
+    "randomness",
+    "tensors",
+    "weights",
+]

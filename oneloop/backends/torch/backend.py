@@ -1,0 +1,40 @@
+"""The modules of this backend: see base.Backend."""
+
+from . import (
+    devices,
+    engine,
+    export,
+    framework_layout,
+    loaders,
+    memory,
+    models,
+    nan_hooks,
+    optimizers,
+    parallel,
+    profiling,
+    randomness,
+    tensors,
+    transformers_checkpoint,
+    weights,
+)
+
+NAME = "torch"
+
+__all__ = [
+    "NAME",
+    "framework_layout",
+    "nan_hooks",
+    "devices",
+    "engine",
+    "export",
+    "transformers_checkpoint",
+    "loaders",
+    "memory",
+    "models",
+    "optimizers",
+    "parallel",
+    "profiling",
+    "randomness",
+    "tensors",
+    "weights",
+]

@@ -1,0 +1,477 @@
+"""Checkpoints of a run, from the moment one is asked for until it is complete.
+
+Training waits while tensors are copied into host buffers. Files are written in the background; the manifest is written
+last and is the commit. Callbacks are told (`on_save`) by the main thread, once the commit is done.
+"""
+
+import copy
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..state import ExportableState
+from . import sharded, store
+from .async_writer import Buffers, Saver
+from .contents import Contents, room_for
+from .model_files import ModelFiles
+from .run_state import OPTIMIZER, RANDOM, RUN, STATE, PositionState, RunState
+from .safetensors_io import from_numpy
+
+if TYPE_CHECKING:
+    from ..trainer.internals import Internals
+    from ..trainer.run import Run
+
+logger = logging.getLogger(__name__)
+
+# Arguments that change how a run continues, beside those that run_properties names.
+_ARGUMENTS = (
+    *("adam_beta1", "adam_beta2", "adam_epsilon", "optim_args", "lr_scheduler_kwargs", "warmup_steps", "warmup_ratio"),
+    *("label_smoothing_factor", "neftune_noise_alpha", "bf16", "fp16", "fp16_opt_level", "dataloader_drop_last"),
+)
+
+
+@dataclass(frozen=True)
+class Save:
+    """One save, as it was when it was asked for."""
+
+    target: str
+    run_id: str
+    reason: str
+    state: Any
+    best_before: tuple[Any, Any]
+
+    @property
+    def step(self) -> int:
+        return self.state.global_step
+
+    @property
+    def best(self) -> str | None:
+        return self.state.best_model_checkpoint
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What all processes have contributed to, before one of them can write."""
+
+    optimizer: tuple[dict[str, Any], dict[str, Any]]
+    streams: dict[str, Any]
+    position: PositionState
+
+
+@dataclass
+class BestModel:
+    """What the evaluation of this step means for saving."""
+
+    is_new: bool = False  # it is better than all before
+    asks_for_save: bool = False  # and saved for that alone: save_steps did not ask for this step
+    before: tuple[Any, Any] = (None, None)  # the best metric and its step until then
+
+    def found(self, before: tuple[Any, Any], asks_for_save: bool) -> None:
+        self.is_new, self.asks_for_save, self.before = True, asks_for_save, before
+
+    def end_of_step(self) -> None:
+        self.is_new = self.asks_for_save = False
+
+
+class Checkpointer:
+    """Lives for one run."""
+
+    def __init__(self, run: "Run") -> None:
+        self.run = run
+        self.best = BestModel()
+        self.model_files = ModelFiles(run.core)
+        self.last_saved: str | None = None
+        self.leaving = threading.Event()  # the run is on its way out with an error
+        self._writer = Saver(run.events.add)
+        self._buffers = Buffers()
+        self._has_room = False  # the memory for copies of the first save has been seen to
+        # Saves whose end the processes other than the main one have to be told of, and what there is to tell.
+        self._awaited: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        self._outcomes: list[bool] = []
+        self._is_told = False  # a process has ended a save, and all are about to hear of it
+        self._warned_of_disk = False
+
+    @property
+    def core(self) -> "Internals":
+        return self.run.core
+
+    # -- one save
+
+    def save(self) -> None:
+        """Everything that a resumed run needs, in output_dir/checkpoint-STEP."""
+        args, trainer = self.core.trainer.args, self.core.trainer
+        parent = Path(args.output_dir)
+        self.wait(f"{store.PREFIX}-{trainer.state.global_step}")
+        trainer.store_flos()
+        save = self._new_save(parent)
+        shared = self._shared_stage(parent, save.step)
+        gathered = None if args.save_only_model else self._gather(shared is not None)
+        ends = partial(self._committed, save), partial(self._forget_best, save)
+        if shared is None:
+            self._save_whole(save, gathered, ends)
+        else:
+            self._save_sharded(save, shared, gathered, ends)
+
+    def _new_save(self, parent: Path) -> Save:
+        """What is to be said of this moment, whatever the run does while it is being written."""
+        trainer = self.core.trainer
+        target = str(parent / f"{store.PREFIX}-{trainer.state.global_step}")
+        state = copy.copy(trainer.state)
+        if self.best.is_new:
+            state.best_model_checkpoint = target
+        state.stateful_callbacks = _callback_states(trainer)
+        state.log_history = list(state.log_history)
+        reason = "best" if self.best.asks_for_save and not self._is_kept(target) else "save"
+        return Save(target, self.run.id, reason, state, self.best.before)
+
+    def _is_kept(self, target: str) -> bool:
+        """Whether save_steps asked for this step too: then it stays, also when it is the best no more."""
+        manifest = store.read_manifest(Path(target))
+        return manifest is not None and manifest["run_id"] == self.run.id and manifest.get("reason") == "save"
+
+    def _committed(self, save: Save) -> None:
+        """It is complete: callbacks and the hub hear of it."""
+        trainer = self.core.trainer
+        self.last_saved = save.target
+        trainer.state.best_model_checkpoint = save.best
+        trainer.control = trainer.callback_handler.call_event("on_save", trainer.args, save.state, trainer.control)
+        self.core.hub.push_checkpoint(save.state)
+
+    def _forget_best(self, save: Save) -> None:
+        """The disk did not take the best model: the one before it is the best that can be loaded."""
+        state = self.core.trainer.state
+        if state.best_global_step == save.step:
+            state.best_metric, state.best_global_step = save.best_before
+
+    def _commit(self, save: Save, stage: Path, facts: dict[str, Any]) -> None:
+        store.commit(stage, save.step, save.run_id, save.reason, facts)
+        self.delete_superseded(save.target, save.run_id, save.best)
+
+    def delete_superseded(self, newest: str, run_id: str, best: str | None) -> None:
+        """Delete what is neither among the newest nor the best, now that a newer one is complete."""
+        args = self.core.trainer.args
+        parent = Path(args.output_dir)
+        try:
+            store.forget_superseded(parent, run_id, best)
+            store.rotate(parent, run_id, args.save_total_limit, {newest, best or newest})
+        except OSError as error:
+            logger.error("%s is saved, but checkpoints that it supersedes are still there: %s.", newest, error)
+
+    # -- written by one process
+
+    def _save_whole(self, save: Save, gathered: Gathered | None, ends: Any) -> None:
+        """By the one process that writes; the others bring what they have and hear how it ended."""
+        core, stage = self.core, None
+        with self.model_files.whole_model():
+            if not core.trainer.args.should_save:
+                self._awaited.append(ends)
+                self.tell()
+                return
+            try:
+                stage = store.open_stage(Path(save.target).parent, save.step)
+                contents = self._contents(stage, save.state, gathered)
+            except BaseException as error:
+                if stage is not None:
+                    store.discard(stage)
+                if not isinstance(error, OSError):
+                    raise
+                self._writer.refused(error, save.target)
+                self._outcomes.append(False)
+                self._forget_best(save)
+                if core.processes.size > 1:
+                    self.tell()
+                return
+
+        def job() -> None:
+            try:
+                room_for(stage, contents.size)
+                self._commit(save, stage, contents.write(stage))
+            except BaseException:
+                store.discard(stage)
+                raise
+
+        self._submit(job, ends, save.step)
+
+    # -- written by all processes, each its own tensors
+
+    def _shared_stage(self, parent: Path, step: int) -> Path | None:
+        """A staged directory that all processes see and write into; None where one of them writes everything: a
+        strategy that shards nothing, an override that writes the model in its own way, machines without a common
+        disk."""
+        core = self.core
+        processes = core.processes
+        if not core.strategy.in_parts or core.trainer.args.save_on_each_node or not self.model_files.as_built:
+            return None
+        stage = None
+        if processes.is_main:
+            try:
+                stage = store.open_stage(parent, step)
+            except OSError:  # it is tried again, and refused aloud, by the way of one process
+                stage = None
+        told = processes.broadcast_object(None if stage is None else str(stage))
+        if told is None:
+            return None
+        if all(seen for (seen,) in processes.all_gather([Path(told).is_dir()])):
+            return Path(told)
+        if stage is not None:
+            store.discard(stage)
+        if not self._warned_of_disk:
+            self._warned_of_disk = True
+            logger.warning(
+                "Not all processes see %s, so the main one gathers all state and writes it alone. An output_dir on a "
+                "disk that all machines share lets each write its part.",
+                parent,
+            )
+        return None
+
+    def _save_sharded(self, save: Save, stage: Path, gathered: Gathered | None, ends: Any) -> None:
+        core = self.core
+        processes, args = core.processes, core.trainer.args
+        with self.model_files.model_part():
+            if processes.is_main:
+                contents = self._contents(stage, save.state, gathered)
+            else:
+                contents = self._own_contents(gathered)
+        size = sharded.number_files(contents, processes)
+        if not processes.is_main:
+            self._awaited.append(ends)
+            part = partial(sharded.write_part, stage, processes.rank, contents, size)
+            self._writer.submit(part, _nothing, _nothing, args.save_async, f"{store.PREFIX}-{save.step}")
+            self.tell()
+            return
+
+        def job() -> None:
+            try:
+                room_for(stage, size)
+                facts = contents.write(stage)
+                others = range(1, processes.size)
+                self._commit(save, stage, facts | sharded.collect(stage, others, args.ddp_timeout, self.leaving))
+            except BaseException:
+                store.discard(stage)
+                raise
+
+        self._submit(job, ends, save.step)
+
+    # -- what is in it
+
+    def _copies(self, tensors: dict[str, Any]) -> dict[str, Any]:
+        return self._buffers.copy(tensors, self.core.backend.weights.copy_to)
+
+    def _contents(self, stage: Path, state: Any, gathered: Gathered | None) -> Contents:
+        contents, files = Contents(), self.model_files
+        if files.as_built:
+            files.add_model(contents, stage, self._copies)
+        else:
+            files.save_quietly(str(stage))  # an override writes what it likes
+        if gathered is not None:
+            self._add_optimizer(contents, gathered)
+            streams = {name: from_numpy(array.copy()) for name, array in gathered.streams.items()}
+            contents.tensors[RANDOM] = (streams, {})
+            contents.add_json(RUN, self._run_state(gathered).to_json())
+        contents.texts[STATE] = state.to_json().encode()
+        return contents
+
+    def _own_contents(self, gathered: Gathered | None) -> Contents:
+        """What a process that does not commit writes."""
+        contents, models = Contents(), self.core.backend.models
+        if not models.is_adapter(models.unwrap(self.core.trainer.model)):
+            self.model_files.add_weights(contents, self._copies)
+        if gathered is not None:
+            self._add_optimizer(contents, gathered)
+        return contents
+
+    def _add_optimizer(self, contents: Contents, gathered: Gathered) -> None:
+        weights = self.core.backend.weights
+        tensors, _ = gathered.optimizer
+        copies = self._copies({f"optimizer/{name}": t for name, t in tensors.items()})
+        raws = {name.removeprefix("optimizer/"): weights.raw(value) for name, value in copies.items()}
+        contents.tensors[OPTIMIZER] = (raws, {"format": weights.LAYOUT})
+
+    def _gather(self, is_sharded: bool) -> Gathered:
+        """Collective on several processes: streams and states of data of each, and the optimizer's state."""
+        core, epochs = self.core, self.run.epochs
+        streams = epochs.random_state()
+        position = self.run.position_state()
+        own = (streams, position.own_states())
+        everywhere = core.trainer.args.save_on_each_node
+        every = core.processes.all_gather_object(own) if everywhere else core.processes.gather_object(own)
+        if every is not None:
+            for rank, (more, _) in enumerate(every[1:], 1):
+                streams |= {f"rank{rank}/{name}": array for name, array in more.items()}
+            position = replace(position, ranks=[states for _, states in every[1:]])
+        state_of = core.strategy.optimizer_part if is_sharded else core.strategy.optimizer_state
+        return Gathered(state_of(core.trainer.optimizer, core.trainer.model), streams, position)
+
+    def _run_state(self, gathered: Gathered) -> RunState:
+        core, meter, update = self.core, self.run.meter, self.run.update
+        layout = core.backend.framework_layout.layout(core.trainer.model)
+        norm = core.engine.grad_norm()
+        return RunState(
+            run_id=self.run.id,
+            framework=core.backend.NAME,
+            optimizer=gathered.optimizer[1],
+            scheduler=_json_state(core.trainer.lr_scheduler),
+            engine=core.engine.state(),
+            losses=meter.losses.state(),
+            work=meter.work.state(),
+            position=gathered.position,
+            properties=run_properties(self.run),
+            layout={name: [place.name, place.axes] for name, place in layout.items()},
+            measured={
+                "strategy": core.strategy.state(),
+                # Of the last step, should the end of the epoch log it; it may be infinite, which JSON has no word for.
+                "grad_norm": None if norm is None else norm.hex(),
+                "learning_rate": update.last_rate,
+                "split": update.split,
+            },
+        )
+
+    def reserve_memory(self) -> None:
+        """Memory for the first save's copies, once the optimizer has its state; later saves use it again."""
+        if self._has_room:
+            return
+        self._has_room = True
+        core = self.core
+        args, weights, state = core.trainer.args, core.backend.weights, core.trainer.state
+        one_writer = core.processes.size == 1 and self.model_files.as_built
+        if args.save_strategy == "no" or not args.save_async or not one_writer:
+            return
+        if args.save_strategy == "steps" and 0 < state.max_steps < state.save_steps:
+            return
+        model = core.backend.models.unwrap(core.trainer.model)
+        tensors: dict[str, Any] = {}
+        if not core.backend.models.is_adapter(model):
+            tensors |= {f"model/{name}": t for name, t in weights.model_tensors(model)[0].items()}
+        if not args.save_only_model:
+            found, _ = core.strategy.optimizer_state(core.trainer.optimizer, core.trainer.model)
+            tensors |= {f"optimizer/{name}": t for name, t in found.items()}
+        self._buffers.prepare({name: weights.room(t) for name, t in tensors.items()}, weights.raw)
+
+    # -- saves under way
+
+    def _submit(self, job: Any, ends: tuple[Any, Any], step: int) -> None:
+        """Hand a save to the writer; what comes of it is kept for the other processes."""
+
+        def ended(well: bool) -> None:
+            self._outcomes.append(well)
+            ends[0 if well else 1]()
+
+        background = self.core.trainer.args.save_async
+        self._writer.submit(job, partial(ended, True), partial(ended, False), background, f"{store.PREFIX}-{step}")
+        self.tell()
+
+    @property
+    def has_news(self) -> bool:
+        """A save of this process has ended, well or not."""
+        return self._writer.has_news
+
+    @property
+    def is_busy(self) -> bool:
+        """A save is being written."""
+        return self._writer.busy
+
+    @property
+    def waits(self) -> int:
+        """Saves that had to wait for the one before."""
+        return self._writer.waits
+
+    def expect_news(self) -> None:
+        """Another process has said that a save has ended."""
+        self._is_told = True
+
+    def tell_if_ended(self) -> None:
+        """on_save for saves that have ended, where all processes know of one."""
+        if self.has_news if self.core.processes.size == 1 else self._is_told:
+            self.tell()
+
+    def tell(self) -> None:
+        """on_save for every save that has been committed since the last call. Collective on several processes."""
+        self._tell_own()
+        outcomes, self._outcomes, self._is_told = self._outcomes, [], False
+        processes = self.core.processes
+        if processes.size == 1:
+            return
+        outcomes = processes.broadcast_object(outcomes)
+        if not self.core.trainer.args.should_save:
+            for well in outcomes:
+                then, otherwise = self._awaited.pop(0)
+                (then if well else otherwise)()
+
+    def _tell_own(self) -> None:
+        """The same in a process that writes, without a word to the others."""
+        for then in self._writer.poll():
+            then()
+
+    def wait(self, what: str | None = None) -> None:
+        """Wait until nothing is being written; errors of the background are raised here."""
+        self._writer.wait(what)
+        self.tell()
+
+    def finish(self) -> None:
+        """On the way out of a run, let a save under way finish. An error of it is logged and hides no other."""
+        self._writer.settle(self._tell_own)
+
+    def resumed_from(self, path: Path) -> None:
+        """The run may have died between its last save and what follows one."""
+        self.last_saved = str(path)
+        trainer = self.core.trainer
+        if trainer.args.should_save:
+            self.delete_superseded(str(path), self.run.id, trainer.state.best_model_checkpoint)
+
+
+def _nothing() -> None:
+    pass
+
+
+def run_properties(run: "Run") -> dict[str, Any]:
+    """What a resumed run should have the same of."""
+    plan, args = run.plan, run.core.trainer.args
+    return {
+        "samples": plan.samples,
+        "samples_per_step": plan.samples_per_step,
+        "processes": args.world_size,
+        "accumulation": plan.accumulation,
+        "max_steps": plan.max_steps,
+        "seed": args.seed,
+        "data_seed": run.core.data_seed,
+        "sampling": str(args.train_sampling_strategy),
+        "learning_rate": args.learning_rate,
+        "lr_scheduler_type": str(args.lr_scheduler_type),
+        "weight_decay": args.weight_decay,
+        "max_grad_norm": args.max_grad_norm,
+        "optim": str(args.optim),
+        "workers": args.dataloader_num_workers > 0,
+    } | {name: _plain(getattr(args, name)) for name in _ARGUMENTS}
+
+
+def _callback_states(trainer: Any) -> dict[str, Any]:
+    states: dict[str, Any] = {"TrainerControl": trainer.control.state()}
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, ExportableState) or (
+            callable(getattr(callback, "state", None)) and hasattr(callback, "from_state")
+        ):
+            states.setdefault(type(callback).__name__, []).append(callback.state())
+    return {name: s[0] if isinstance(s, list) and len(s) == 1 else s for name, s in states.items()}
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (int, float, str, bool, dict, list, type(None))) else str(value)
+
+
+def _json_state(scheduler: Any) -> Any:
+    """A scheduler's state without what JSON cannot hold (functions, the optimizer)."""
+    if not hasattr(scheduler, "state_dict"):
+        return None
+
+    def plain(value: Any) -> bool:
+        if isinstance(value, dict):
+            return all(plain(v) for v in value.values())
+        if isinstance(value, (list, tuple)):
+            return all(plain(v) for v in value)
+        return isinstance(value, (int, float, str, bool, type(None)))
+
+    return {key: value for key, value in scheduler.state_dict().items() if plain(value)}

@@ -1,0 +1,203 @@
+"""The model on its own as files: weights, configuration and tokenizer, for the library that it comes from."""
+
+import contextlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..compat import service_callbacks
+from ..compat.introspect import accepts, is_overridden
+from ..errors import CheckpointError, DiskError
+from .contents import Contents
+from .run_state import ARGUMENTS, STATE
+
+if TYPE_CHECKING:
+    from ..trainer.internals import Internals
+
+logger = logging.getLogger(__name__)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """A whole file or none: written beside its place and moved there."""
+    unfinished = path.with_name(f".{path.name}.partial")
+    try:
+        unfinished.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def writing(directory: Any) -> Iterator[None]:
+    """What the disk does not take is said in words."""
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise DiskError(
+            error.errno,
+            f"{str(directory)!r} cannot be written: {why}. Choose another directory, free some space, or change its "
+            "permissions.",
+        ) from error
+
+
+@contextlib.contextmanager
+def _quietly(kind: type) -> Iterator[None]:
+    """Without the messages of the library of this class: they would name a folder that is gone a moment later."""
+    library = logging.getLogger(kind.__module__.partition(".")[0])
+    level = library.level
+    library.setLevel(max(library.getEffectiveLevel(), logging.WARNING))
+    try:
+        yield
+    finally:
+        library.setLevel(level)
+
+
+def _saved_files(thing: Any) -> dict[str, bytes]:
+    """The files that an object writes with save_pretrained."""
+    if not hasattr(thing, "save_pretrained"):
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        with _quietly(type(thing)):
+            thing.save_pretrained(folder)
+        return {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(Path(folder).rglob("*"))
+            if path.is_file()
+        }
+
+
+def check_writable(directory: Any) -> None:
+    """An output directory that cannot be written is an error before training, not at the first save."""
+    path = Path(directory)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".oneloop-probe"  # always the same, so that a run that dies just here leaves no trail of them
+        probe.touch()
+        probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise CheckpointError(
+            f"output_dir {str(directory)!r} cannot be written: {error.strerror or error}. Choose another directory, or "
+            "change its permissions."
+        ) from error
+
+
+class ModelFiles:
+    """Lives for one run."""
+
+    def __init__(self, core: "Internals") -> None:
+        self.core = core
+        self._parts: Any = None  # whole weights by name, and which are tied, while a save is being made
+        self._tokenizer: dict[str, bytes] | None = None  # its files: it does not change while training
+
+    @property
+    def as_built(self) -> bool:
+        """Whether no override writes the model in a way of its own."""
+        trainer = self.core.trainer
+        return not is_overridden(trainer, "save_model") and not is_overridden(trainer, "_save")
+
+    def save_quietly(self, output_dir: str) -> None:
+        """save_model, as a part of something else: nothing follows from it, such as a push."""
+        trainer = self.core.trainer
+        known = {"_internal_call": True} if accepts(trainer.save_model, "_internal_call") else {}
+        trainer.save_model(output_dir, **known)
+
+    @contextlib.contextmanager
+    def whole_model(self) -> Iterator[None]:
+        """Within it, the process that writes has all weights. Collective where they are sharded."""
+        if self._parts is not None:
+            yield
+            return
+        core = self.core
+        adapter = core.backend.models.is_adapter(core.backend.models.unwrap(core.trainer.model))
+        self._parts = ({}, {}) if adapter else core.strategy.model_tensors(core.trainer.model)
+        try:
+            yield
+        finally:
+            self._parts = None
+
+    @contextlib.contextmanager
+    def model_part(self) -> Iterator[None]:
+        """Within it, each process has the weights that it writes."""
+        self._parts = self.core.strategy.model_part(self.core.trainer.model)
+        try:
+            yield
+        finally:
+            self._parts = None
+
+    @contextlib.contextmanager
+    def saving_for_callbacks(self) -> Iterator[None]:
+        """Within it, callbacks of transformers and PaddleNLP can save the model for their service, as they do there."""
+        trainer = self.core.trainer
+        asked = self.core.processes.broadcast_object(
+            service_callbacks.trainers_asked(trainer.callback_handler.callbacks)
+        )
+        if not asked:
+            yield
+            return
+        with self.whole_model(), service_callbacks.standing_in(asked, trainer._save):
+            yield
+
+    def write(self, output_dir: Any, state_dict: dict[str, Any] | None = None) -> None:
+        """All files of the model into a directory."""
+        folder = Path(output_dir)
+        contents = Contents()
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self.add_model(contents, folder, None, state_dict)
+            contents.write_over(folder)
+
+    def add_model(self, contents: Contents, folder: Path, copies: Callable | None, state_dict: Any = None) -> None:
+        """Weights, configuration and tokenizer. An adapter writes its own, small, files into the folder at once.
+
+        `copies` makes copies of tensors, which a save in the background needs.
+        """
+        core = self.core
+        model = core.backend.models.unwrap(core.trainer.model)
+        if core.backend.models.is_adapter(model):
+            core.backend.weights.save_adapter(model, folder)
+        else:
+            self.add_weights(contents, copies, state_dict)
+        contents.texts.update(self._companion_files(model, in_training=copies is not None))
+        contents.add_json(ARGUMENTS, core.trainer.args.to_dict())
+
+    def add_weights(self, contents: Contents, copies: Callable | None, state_dict: Any = None) -> None:
+        core = self.core
+        weights = core.backend.weights
+        tensors, tied = self._parts or weights.model_tensors(core.backend.models.unwrap(core.trainer.model))
+        tensors = {f"model/{name}": value for name, value in (state_dict or tensors).items()}
+        tensors = tensors if copies is None else copies(tensors)
+        metadata = {"format": weights.LAYOUT} | ({"tied": json.dumps(tied)} if tied else {})
+        raws = {name.removeprefix("model/"): weights.raw(value) for name, value in tensors.items()}
+        contents.add_weights(raws, metadata)
+
+    def _companion_files(self, model: Any, in_training: bool) -> dict[str, bytes]:
+        """Configuration and tokenizer files. A tokenizer does not change while training and is then asked once."""
+        core = self.core
+        found: dict[str, bytes] = {}
+        if not core.backend.models.is_adapter(model):
+            config: Any = getattr(model, "config", None)
+            if hasattr(config, "architectures"):  # what opens the folder by its class, as pipelines and servers do
+                config.architectures = [core.strategy.class_of(model).__name__]
+            for part in ("config", "generation_config"):
+                found |= _saved_files(getattr(model, part, None))
+        if not in_training:
+            return found | _saved_files(core.trainer.processing_class)
+        if self._tokenizer is None:
+            self._tokenizer = _saved_files(core.trainer.processing_class)
+        return found | self._tokenizer
+
+
+def write_state(state: Any, output_dir: Any) -> None:
+    """trainer_state.json in the output directory."""
+    folder = Path(output_dir)
+    unfinished = folder / f".{STATE}.partial"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        state.save_to_json(unfinished)
+        os.replace(unfinished, folder / STATE)

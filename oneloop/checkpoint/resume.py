@@ -1,0 +1,302 @@
+"""Resuming: which checkpoint, what is in it, and where in the data it stands."""
+
+import json
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import loop
+from ..data.process_sharding import fits_any_number
+from ..errors import CheckpointError
+from ..state import TrainerState
+from . import store
+from .checkpointer import run_properties
+from .contents import WEIGHTS
+from .convert import from_framework, from_transformers
+from .run_state import DATA_STATES, STATE, PositionState, ResumePoint, RunState
+from .safetensors_io import read_metadata
+from .sharded import files_of
+
+if TYPE_CHECKING:
+    from ..distributed.collectives import ProcessGroup
+    from ..trainer.internals import Internals
+    from ..trainer.run import Run
+
+logger = logging.getLogger(__name__)
+
+# What comes back with the optimizer and its schedule, whatever the arguments say.
+_STORED = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
+
+
+# -- which checkpoint
+
+
+def find(wanted: Any, output_dir: str) -> tuple[Path | None, list[str]]:
+    """The checkpoint that resume_from_checkpoint means, or None for a fresh start; and those that were passed over."""
+    if wanted is None or wanted is False:
+        return None, []
+    if wanted is True or wanted == "latest":
+        return _newest_complete(output_dir)
+    path = Path(wanted) if isinstance(wanted, (str, os.PathLike)) else None
+    if path is None or not path.is_dir():
+        raise CheckpointError(
+            f"resume_from_checkpoint={wanted!r} is not a directory. Give a checkpoint-N directory, or True "
+            "for the newest one in output_dir."
+        )
+    wrong = store.problems(path)
+    if wrong:
+        whole = [str(c.path) for c in store.find(path.parent) if not store.problems(c.path)]
+        raise CheckpointError(
+            f"the checkpoint {path} is not whole: {'; '.join(wrong)}. "
+            + (f"Whole ones beside it: {', '.join(whole)}." if whole else "There is no whole one beside it.")
+        )
+    return path, []
+
+
+def _newest_complete(output_dir: str) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint of the run that wrote last; a damaged one is passed over, with a warning."""
+    every = store.newest_first(Path(output_dir))
+    passed_over: list[str] = []
+    for candidate in every:
+        wrong = store.problems(candidate.path)
+        if not wrong:
+            return candidate.path, passed_over
+        passed_over.append(f"{candidate.path.name}: {'; '.join(wrong)}")
+        logger.warning("Passing over %s, which is not whole: %s.", candidate.path, "; ".join(wrong))
+    if every:
+        raise CheckpointError(
+            f"none of the {len(every)} checkpoints in {output_dir} is whole; the warnings above say why. "
+            "Leave resume_from_checkpoint out to start from the beginning."
+        )
+    logger.warning(
+        "resume_from_checkpoint is set, but %s has no checkpoint: the run starts from the beginning.", output_dir
+    )
+    return None, passed_over
+
+
+# -- weights
+
+
+def load_weights(core: "Internals", path: Path) -> None:
+    """Weights of a checkpoint or of a directory that save_model wrote."""
+    backend, strategy, model = core.backend, core.strategy, core.trainer.model
+    if store.is_foreign(path):
+        backend.transformers_checkpoint.load_weights(model, path)
+        return
+    if backend.models.is_adapter(backend.models.unwrap(model)):
+        backend.weights.load_adapter(model, path)
+        return
+    files = files_of(path, "model")
+    if not files:
+        raise CheckpointError(f"{path} has no {WEIGHTS}")
+    tied = json.loads(read_metadata(files[0]).get("tied", "{}"))
+    run = RunState.read(path)
+    if run is not None and from_framework.is_needed(core, run):
+        from_framework.load_weights(core, run, path, files, tied)
+        return
+    tensors: dict[str, Any] = {}
+    for file in files:
+        tensors |= strategy.load_tensors(file)
+    strategy.load_model(model, tensors, tied, str(path))
+
+
+def loads_after_wrapping(core: "Internals", path: Path) -> bool:
+    """Whether each process reads what it needs of the weights, once the model is sharded. What other writers and other
+    frameworks wrote is read whole, before."""
+    if not core.strategy.loads_parts or store.is_foreign(path):
+        return False
+    run = RunState.read(path)
+    return run is None or not from_framework.is_needed(core, run)
+
+
+def load_best_model(core: "Internals", last_saved: str | None) -> None:
+    best = core.trainer.state.best_model_checkpoint
+    if best is None:
+        logger.warning("load_best_model_at_end=True, but no evaluation has set a best model; the last one stays.")
+        return
+    wrong = store.problems(Path(best))
+    if wrong:
+        raise CheckpointError(
+            f"the best model, {best}, cannot be loaded: {'; '.join(wrong)}. The training is done; the model of the "
+            f"last step is in memory and in {last_saved}."
+        )
+    logger.info("Loading the best model: %s (%s).", best, core.trainer.state.best_metric)
+    load_weights(core, Path(best))
+
+
+# -- the Trainer's state
+
+
+def load_state(trainer: Any, path: Path) -> None:
+    """Step, logs and callbacks of a checkpoint; comes before the loop is planned."""
+    state = trainer.state = TrainerState.load_from_json(path / STATE)
+    state.is_world_process_zero = trainer.is_world_process_zero()
+    state.is_local_process_zero = trainer.is_local_process_zero()
+    best = state.best_model_checkpoint
+    if best and (path.parent / Path(best).name).is_dir():  # the run may have been moved or copied
+        best = state.best_model_checkpoint = str(path.parent / Path(best).name)
+    if best and trainer.args.load_best_model_at_end and store.problems(Path(best), contents=False):
+        logger.warning("The best model so far, %s, is gone: the best is looked for anew from here.", best)
+        state.best_model_checkpoint = state.best_metric = state.best_global_step = None
+    for callback in trainer.callback_handler.callbacks:
+        stored = state.stateful_callbacks.get(type(callback).__name__)
+        if not stored or not hasattr(callback, "from_state"):
+            continue
+        stored = stored if isinstance(stored, dict) else stored.pop(0)
+        values = dict(stored["attributes"])
+        if trainer.args.restore_callback_states_from_checkpoint:
+            values |= stored["args"]
+        for name, value in values.items():
+            setattr(callback, name, value)
+
+
+def keep_global_batch(run: "Run", path: Path) -> None:
+    """On another number of processes an update keeps its samples: it is the accumulation that changes."""
+    stored = RunState.read(path)
+    if stored is None:
+        return
+    core, world = run.core, run.core.trainer.args.world_size
+    if stored.processes == world:
+        core.strategy.load_state(stored.measured.get("strategy", {}))
+        return
+    wanted, size = stored.properties["samples_per_step"], run.sizes.per_process
+    accumulation = loop.accumulation_for(wanted, size, world)
+    run.set_accumulation(accumulation)
+    logger.warning(
+        "The checkpoint was written by %d process(es), this run has %d: an update keeps its %d samples with "
+        "%d x %d samples and %d accumulation step(s). Batches come in the same order. What dropout draws in a "
+        "process, and what data draw, is not what it would have been; seed_each_sample=True, from the start of a "
+        "run, keeps the data's numbers.",
+        stored.processes,
+        world,
+        wanted,
+        world,
+        size,
+        accumulation,
+    )
+
+
+# -- optimizer, schedule, counters and position
+
+
+def load_run(run: "Run", path: Path) -> loop.Position:
+    """Everything else of a checkpoint; the random state comes last of all, when the epoch opens."""
+    if store.is_foreign(path):
+        return from_transformers.load_run(run, path)
+    stored = RunState.read(path)
+    if stored is None:
+        raise CheckpointError(
+            f"{path} holds a model without optimizer and random state (save_only_model=True wrote it), so a run "
+            "cannot go on from it. Load its weights into the model and start a new run."
+        )
+    core = run.core
+    crosses_from = stored.framework if from_framework.is_needed(core, stored) else None
+    run.take_id(*_own_or_new_id(run, stored.run_id))
+    _load_optimizer(core, stored, path, crosses_from)
+    scheduler = core.trainer.lr_scheduler
+    load = getattr(scheduler, "load_state_dict", getattr(scheduler, "set_state_dict", None))
+    if stored.scheduler is not None and load is not None:  # Paddle's have the second name
+        load(stored.scheduler)
+    core.engine.load_state(stored.engine)
+    norm = stored.measured.get("grad_norm")
+    core.engine.norm = None if norm is None else float.fromhex(norm)
+    run.update.resume(stored.measured.get("learning_rate", 0.0), stored.measured.get("split", 1))
+    run.meter.losses.load_state(stored.losses)
+    run.meter.work.load_state(stored.work)
+    _warn_of_changes(run, stored.properties)
+    run.checkpointer.resumed_from(path)
+    return _start(run, stored, path, crosses_from)
+
+
+def _load_optimizer(core: "Internals", stored: RunState, path: Path, crosses_from: str | None) -> None:
+    files = files_of(path, "optimizer")
+    if crosses_from:
+        logger.warning(
+            "The checkpoint was written on %s: weights, moments, schedule, position and logs go on here; random "
+            "numbers of the framework, such as dropout's, start anew from the seed.",
+            crosses_from,
+        )
+        from_framework.load_optimizer(core, stored, path, files)
+        return
+    tensors: dict[str, Any] = {}
+    for file in files:
+        tensors |= core.strategy.load_tensors(file)
+    trainer = core.trainer
+    core.strategy.load_optimizer(trainer.optimizer, trainer.model, tensors, stored.optimizer, str(path))
+
+
+def _own_or_new_id(run: "Run", run_id: str) -> tuple[str, str | None]:
+    """(the id of the resumed run, the run that it branched off from). A run that is taken back becomes one of its own:
+    what it wrote later belongs to another branch, and stays."""
+    trainer = run.core.trainer
+    every = store.find(Path(trainer.args.output_dir))
+    beyond = [c.path for c in every if c.run_id == run_id and c.step > trainer.state.global_step]
+    later = [path.name for path in beyond if not store.problems(path)]
+    if not later:
+        return run_id, None
+    logger.warning(
+        "The run was further than this checkpoint: %s. From here on it is a run of its own, which leaves these "
+        "alone until it reaches their steps.",
+        ", ".join(later),
+    )
+    return store.new_run_id(), run_id
+
+
+def _warn_of_changes(run: "Run", before: dict[str, Any]) -> None:
+    now = run_properties(run)
+    elastic = ("processes", "accumulation") if before.get("processes") != now["processes"] else ()
+    changed = [
+        f"{key} was {before[key]}, is {now[key]}" + (" (the checkpoint's is used)" if key in _STORED else "")
+        for key in before
+        if before[key] != now.get(key) and key not in elastic
+    ]
+    if changed:
+        logger.warning(
+            "This run differs from the one that wrote the checkpoint, so it will not end with the same bits: %s.",
+            "; ".join(changed),
+        )
+
+
+def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -> loop.Position:
+    """Where the run begins, and what is to be done when its first epoch opens."""
+    trainer, plan = run.core.trainer, run.plan
+    place = own_position(stored.position, run.core.processes)
+    epoch, done, ended = place.epoch, place.step_in_epoch, place.epoch_ended
+    if ended and not plan.is_over(trainer.state.global_step) and not place.epoch_stopped:
+        # The last step of the run had cut the epoch short; it has been given more steps since.
+        ended = not (plan.steps_per_epoch and done < plan.steps_per_epoch)
+    changed = stored.properties["samples_per_step"] != plan.samples_per_step
+    if plan.steps_per_epoch and (changed or stored.properties["samples"] != plan.samples):
+        # Another batch size or data set: the position is counted anew from the step.
+        epoch, done = divmod(trainer.state.global_step, plan.steps_per_epoch)
+        ended = False
+    if ended:
+        epoch, done = epoch + 1, 0
+    if trainer.args.ignore_data_skip:
+        done = 0
+    for owner, state in ((trainer.data_collator, place.collator), (trainer.train_dataset, place.dataset)):
+        if state:
+            owner.load_state_dict(state)
+    run.epochs.start_from(
+        ResumePoint(
+            random=path,
+            crosses_from=crosses_from,
+            stopped=place.stopped,
+            pending=place.pending,
+            data=None if ended or trainer.args.ignore_data_skip else place.data,
+        )
+    )
+    return loop.Position(epoch, done, epoch_stopped=place.epoch_stopped and not ended)
+
+
+def own_position(position: PositionState, processes: "ProcessGroup") -> PositionState:
+    """The position with the states that this process's own data had."""
+    others = position.ranks
+    if processes.size != len(others) + 1:
+        kept: dict[str, Any] = dict.fromkeys(DATA_STATES)
+        if fits_any_number(position.data) or not others:
+            kept["data"] = position.data
+        return replace(position, **kept)
+    return replace(position, **others[processes.rank - 1]) if processes.rank else position

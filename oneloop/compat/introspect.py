@@ -1,0 +1,227 @@
+"""Decisions made by looking at a user's code: what a function takes, what its body reads, what a callback asks for.
+
+Everything that oneloop finds out this way is found out here. A decision that can be wrong can be overruled by a class
+attribute of the Trainer or of the callback, which is looked at first:
+
+| attribute | of | overrules |
+|---|---|---|
+| `loss_is_divided` | the Trainer | whether `compute_loss` has divided by num_items_in_batch |
+| `step_divides` | the Trainer | whether `training_step` divides by num_items_in_batch itself |
+| `shards_itself` | an iterable data set | whether it gives each process its own samples |
+| `may_change_control` | a callback | whether its events may change `control`, so that processes have to compare it |
+
+Each decision is logged once, at debug level.
+"""
+
+import dis
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+NUM_ITEMS = "num_items_in_batch"
+PACKAGE = __name__.partition(".")[0]
+_PROCESS_NAMES = {"num_processes", "world_size", "get_world_size", "dataset_world_size"}
+
+
+def declared(owner: Any, name: str) -> bool | None:
+    """An explicit class attribute that settles a question; None where there is none."""
+    value = getattr(type(owner), name, None)
+    return value if isinstance(value, bool) else None
+
+
+def decided(question: str, owner: Any, answer: Any) -> Any:
+    """Log a decision and return it."""
+    logger.debug("%s of %s: %s", question, type(owner).__name__, answer)
+    return answer
+
+
+# -- functions
+
+
+def _called(function: Any) -> Any:
+    """What a call ends in: of a layer, whose own __call__ takes anything, it is forward, or construct on MindSpore."""
+    forward = getattr(function, "forward", None) or getattr(function, "construct", None)
+    return forward if callable(forward) else function
+
+
+def _code_of(function: Any) -> Any:
+    function = _called(function)
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    while hasattr(function, "func"):  # functools.partial
+        function = inspect.unwrap(function.func)
+    if not hasattr(function, "__code__"):
+        function = type(function).__call__
+    return getattr(function, "__code__", None)
+
+
+def accepts(function: Callable | None, name: str) -> bool:
+    """Whether a function takes an argument of that name, by itself or through **kwargs."""
+    try:
+        parameters = inspect.signature(_called(function)).parameters
+    except (TypeError, ValueError):
+        return False
+    return name in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+
+
+def reads(function: Callable, name: str = NUM_ITEMS) -> bool:
+    """Whether the body of a function uses that argument, or hands its **kwargs on."""
+    code = _code_of(function)
+    if code is None or not accepts(function, name):
+        return False
+    names = {name}
+    if code.co_flags & inspect.CO_VARKEYWORDS and name not in code.co_varnames:
+        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+        names.add(code.co_varnames[count])
+    return _loads(code, names)
+
+
+def mentions(function: Callable, names: set[str]) -> bool:
+    """Whether the body of a function uses any of these names, as a variable, an attribute or a method."""
+    code = _code_of(function)
+    return code is not None and _loads(code, names)
+
+
+def reads_world_size(function: Callable) -> bool:
+    """Whether a function asks how many processes there are: what it returns is then meant for several."""
+    return mentions(function, _PROCESS_NAMES)
+
+
+def _loads(code: Any, names: set[str]) -> bool:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname.startswith("LOAD_"):
+            value = instruction.argval
+            if value in names or (isinstance(value, tuple) and names & set(value)):
+                return True
+    return any(_loads(inner, names) for inner in code.co_consts if inspect.iscode(inner))
+
+
+def returns_loss_by_default(forward: Any) -> bool:
+    """Models such as CLIP have no labels and return a loss when `return_loss` is set."""
+    try:
+        parameter = inspect.signature(forward).parameters.get("return_loss")
+    except (TypeError, ValueError, AttributeError):
+        return False
+    return parameter is not None and parameter.default is True
+
+
+# -- data sets
+
+_RANK_NAMES = {"get_rank", "get_world_size", "split_dataset_by_node", "process_index", "num_processes"}
+
+
+def shards_itself(source: Any, depth: int = 3) -> bool:
+    """Whether a dataset shards itself: its code, or that of a dataset it wraps, reads the rank or world size.
+
+    A dataset with an attribute `shards_itself` overrules this.
+    """
+    found = declared(source, "shards_itself")
+    return decided("shards_itself", source, _asks_for_rank(source, depth) if found is None else found)
+
+
+def _asks_for_rank(source: Any, depth: int) -> bool:
+    def asks(code: Any) -> bool:
+        if _RANK_NAMES & set(code.co_names) or "RANK" in code.co_consts or "WORLD_SIZE" in code.co_consts:
+            return True
+        return any(asks(c) for c in code.co_consts if hasattr(c, "co_names"))
+
+    if getattr(source, "_distributed", None) is not None:  # set by datasets.distributed.split_dataset_by_node
+        return True
+    own = [base for base in type(source).__mro__ if not _is_library(base.__module__)]
+    codes = [getattr(value, "__code__", None) for base in own for value in vars(base).values()]
+    if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):
+        return True
+    held = list(getattr(source, "__dict__", {}).values()) if depth else []
+    return any(_asks_for_rank(value, depth - 1) for value in held if hasattr(value, "__iter__"))
+
+
+def _is_library(module: str) -> bool:
+    """A class of such a module shards nothing that a user has written."""
+    from ..backends import registry
+
+    return module.partition(".")[0] in ("builtins", "datasets", "numpy") or registry.is_framework_module(module)
+
+
+# -- the methods of a Trainer
+
+
+def is_overridden(trainer: Any, name: str) -> bool:
+    """Whether a subclass that is not oneloop's has its own method of that name."""
+    owner = next((cls for cls in type(trainer).__mro__ if name in vars(cls)), None)
+    return owner is not None and owner.__module__.partition(".")[0] != PACKAGE
+
+
+# -- callbacks
+
+
+def may_change_control(callback: Any, events: Iterable[str]) -> bool:
+    """Whether any method uses `control`, or a Trainer, which has one; True if the code cannot be inspected.
+
+    oneloop's own callbacks depend only on what is the same in all processes, so they set the same flags everywhere.
+    """
+    found = declared(callback, "may_change_control")
+    if found is None:
+        found = _touches_control(callback, tuple(events))
+    return decided("may_change_control", callback, found)
+
+
+def _touches_control(callback: Any, events: tuple[str, ...]) -> bool:
+    for cls in type(callback).__mro__:
+        if cls.__module__.partition(".")[0] == PACKAGE or cls.__name__ == "TrainerCallback" or cls is object:
+            continue
+        for name, member in vars(cls).items():
+            function = inspect.unwrap(getattr(member, "__func__", member)) if callable(member) else None
+            function = getattr(member, "fget", function)
+            if name in events and not inspect.isfunction(function):
+                return True
+            if not inspect.isfunction(function):
+                continue
+            control = _names_of_control(function, name in events)
+            if _touches(function.__code__, control) or (
+                name in events and _returns_another(function.__code__, control)
+            ):
+                return True
+    attributes = getattr(callback, "__dict__", {})
+    return any(name in events or hasattr(value, "callback_handler") for name, value in attributes.items())
+
+
+def _names_of_control(function: Any, is_event: bool) -> set[str]:
+    """The names under which a function receives the control: (self, args, state, control), or *args and **kwargs."""
+    names = {"control", "trainer", "_trainer", "callback_handler"}
+    if is_event:
+        code = function.__code__
+        given = code.co_varnames[: code.co_argcount]
+        names |= set(given[3:4])
+        if len(given) < 4 and code.co_flags & inspect.CO_VARARGS:
+            names.add(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
+    return names
+
+
+def _touches(code: Any, names: set[str]) -> bool:
+    """Whether the code uses any of the names, other than to return it unchanged."""
+    instructions = list(dis.get_instructions(code))
+    for instruction, following in zip(instructions, [*instructions[1:], None]):
+        value = instruction.argval
+        used = set(value) & names if isinstance(value, tuple) else {value} & names if isinstance(value, str) else None
+        if used and not (instruction.opname.startswith("LOAD_FAST") and _returns(following)):
+            return True
+    return any(_touches(inner, names) for inner in code.co_consts if inspect.iscode(inner))
+
+
+def _returns_another(code: Any, names: set[str]) -> bool:
+    """Whether an event may return another control than the one passed to it."""
+    instructions = list(dis.get_instructions(code))
+    for before, instruction in zip([None, *instructions], instructions):
+        if instruction.opname == "RETURN_CONST" and instruction.argval is not None:
+            return True
+        if _returns(instruction) and before is not None:
+            nothing = before.opname == "LOAD_CONST" and before.argval is None
+            if not nothing and before.argval not in names:
+                return True
+    return False
+
+
+def _returns(instruction: Any) -> bool:
+    return instruction is not None and instruction.opname == "RETURN_VALUE"

@@ -1,0 +1,289 @@
+"""What the processes of a run tell each other in a step, and what each of them does with it.
+
+A step of several processes has two moments of exchange:
+
+- Before the update: who has batches for it, how many items they hold, and what has happened in between (a signal, a
+  save that ended). Where the order of the samples says that all processes have all their micro-batches, nobody waits:
+  the numbers travel with the gradients, or are waited for after the forward pass.
+- After the update: what callbacks ask for. It is compared only where a callback may ask for something that those of the
+  other processes do not.
+
+A process alone answers itself, at no cost.
+"""
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..data.order import BatchSampler
+from ..errors import ProcessLostError
+from .preemption import Watch
+
+if TYPE_CHECKING:
+    from ..trainer.run import Run
+
+LONG_STEP = 0.5  # seconds
+MOST_NUMBERS = 14  # that travel with the gradients beside the loss and the items
+FLAGS = ("should_log", "should_evaluate", "should_save", "should_training_stop", "should_epoch_stop")
+
+
+@dataclass(frozen=True)
+class StepMessage:
+    """One process's message before an update. On the wire it is a row of numbers; VERSION counts its layouts.
+
+    Rows of means, as they come back with the gradients, unpack too: of them only whether they are zero is asked.
+    """
+
+    VERSION = 1
+
+    items: float = 0.0  # in the micro-batches of this process
+    has_batch: bool = False
+    computes: int = 0  # micro-batches that count
+    has_spare: bool = False  # a micro-batch to join in with, should others have more
+    save_ended: bool = False  # in the background
+    may_ask: bool = False  # what callbacks ask for has to be compared after the update
+    signals: tuple[bool, ...] = ()  # received, for each signal that is watched
+
+    def pack(self) -> list[float]:
+        return [self.items, float(self.has_batch), float(self.computes), float(self.has_spare), *self.pack_news()]
+
+    def pack_news(self) -> list[float]:
+        """The part that is not about batches."""
+        return [float(self.save_ended), float(self.may_ask), *map(float, self.signals)]
+
+    @classmethod
+    def unpack(cls, row: list[float]) -> "StepMessage":
+        items, has_batch, computes, has_spare, *news = row
+        return cls(items, bool(has_batch), int(computes), bool(has_spare), **cls._unpack_news(news))
+
+    @classmethod
+    def unpack_news(cls, row: list[float]) -> "StepMessage":
+        """From the numbers of pack_news, as they come where all processes are known to have batches."""
+        return cls(has_batch=True, computes=1, has_spare=True, **cls._unpack_news(row))
+
+    @staticmethod
+    def _unpack_news(row: list[float]) -> dict[str, Any]:
+        return {"save_ended": bool(row[0]), "may_ask": bool(row[1]), "signals": tuple(map(bool, row[2:]))}
+
+
+@dataclass(frozen=True)
+class ControlMessage:
+    """One process's message after an update: what its callbacks ask for, and the news since the step began."""
+
+    VERSION = 1
+
+    flags: tuple[bool, ...]  # of the control, in the order of FLAGS
+    news: StepMessage
+
+    def pack(self) -> list[float]:
+        return [*map(float, self.flags), *self.news.pack()]
+
+    @classmethod
+    def unpack(cls, row: list[float]) -> "ControlMessage":
+        return cls(tuple(map(bool, row[: len(FLAGS)])), StepMessage.unpack(row[len(FLAGS) :]))
+
+
+class SharedUpdate(NamedTuple):
+    """What this process does in the next update, as the processes have agreed."""
+
+    has_batch: bool  # any process has one: the epoch goes on
+    num_items: Any  # in the batches of all: a number, a function that waits for it, or None
+    sharing: int = 1  # processes that count their items together
+    loss_travels: bool = False  # with the closing backward pass
+    is_idle: bool = False  # none of this process's micro-batches counts
+    joins: int = 0  # micro-batches that it computes only because the others compute that many
+    spare: Any = None  # the one that it computes then
+
+
+class StepSync:
+    """Lives for one run."""
+
+    def __init__(self, run: "Run") -> None:
+        self.run = run
+        self.signals: Watch | None = None
+        self.agreed: signal.Signals | None = None  # the signal that all processes have agreed to leave on
+        self._messages: Callable[[], list[StepMessage]] | None = None  # of the step under way; waits for them
+        self._step_began = 0.0
+        self._spare: Any = None
+
+    @contextlib.contextmanager
+    def watching(self, names: list[str]) -> Iterator[None]:
+        """Within it, signals are received, and the loss of another process is explained."""
+        with Watch(names) as self.signals:
+            try:
+                with self.run.core.processes.explaining_lost_peers():
+                    yield
+            except ProcessLostError:
+                self.signals.leave_with_others()  # the launcher is about to end this one too, before it could say why
+                raise
+
+    @property
+    def interrupted(self) -> bool:
+        """A signal has asked the run to leave. Of several processes, none leaves on one that the others do not know."""
+        if self.run.core.processes.size > 1:
+            return self.agreed is not None
+        return self.signals is not None and self.signals.received is not None
+
+    # -- before an update
+
+    def share(self, micro_batches: list[Any], num_items: Any) -> SharedUpdate:
+        """Whether any process has a batch for the next update, and the items in the batches of all.
+
+        Where the order of the samples says that all have theirs, nobody waits here. Then the items are those that can
+        be expected, and the strategy corrects the gradients when these bring the real number; or they are a function,
+        which waits for the others' when the loss is weighed, after the forward pass.
+        """
+        run, core = self.run, self.run.core
+        if core.processes.size == 1:
+            return SharedUpdate(bool(micro_batches), num_items)
+        update, strategy, size = run.update, core.strategy, core.processes.size
+        computes = len(micro_batches)
+        if update.counting.counts and micro_batches:
+            computes = sum(items != 0 for items in update.micro_items)
+        message = StepMessage(
+            float(num_items or 0),
+            bool(micro_batches),
+            computes,
+            bool(micro_batches) or self._spare is not None,
+            run.checkpointer.has_news,
+            self._may_ask(),
+            self._received(),
+        )
+        news = message.pack_news()
+        counts = update.counting.counts and core.trainer.args.average_tokens_across_devices
+        sharing = size if counts else 1
+        ahead = self._all_have_batches() and len(micro_batches) == run.plan.accumulation
+        if ahead and strategy.carries and len(news) < MOST_NUMBERS:
+            # As many as there are samples, until gradients have come together with the real number.
+            expected = run.sizes.per_process * len(micro_batches) if counts else None
+            strategy.carry([message.items, *news], expected)
+            num_items = num_items if expected is None else expected * size
+            core.processes.count_collective()
+            self._messages = self._came_with_gradients
+            left_out = len(micro_batches) - computes if num_items else 0
+            return self._go_ahead(micro_batches, num_items, sharing, left_out)
+        self._messages = self._send(message)
+        if ahead:
+            if counts:
+                num_items = self._items_of_all if computes == len(micro_batches) else self._items_of_all()
+            left_out = len(micro_batches) - computes if num_items else 0
+            return self._go_ahead(micro_batches, num_items, sharing, left_out)
+        return self._wait_for_all(micro_batches, num_items, sharing, computes)
+
+    def _send(self, message: StepMessage) -> Callable[[], list[StepMessage]]:
+        """A collective, which is waited for when its result is asked for."""
+        rows = self.run.core.processes.all_gather_async(message.pack())
+        return lambda: [StepMessage.unpack(row) for row in rows()]
+
+    def _wait_for_all(self, micro_batches: list[Any], num_items: Any, sharing: int, computes: int) -> SharedUpdate:
+        strategy = self.run.core.strategy
+        assert self._messages is not None
+        every = self._messages()
+        some = any(message.has_batch for message in every)
+        joins = 0
+        if strategy.lockstep and some:
+            joins = max(message.computes for message in every) - computes
+            self._find_spare(micro_batches, every)
+        # Whoever runs out of memory computes its micro-batches again, which must not concern the others.
+        finds_size = self.run.core.trainer.args.auto_find_batch_size
+        strategy.begin(all(message.computes for message in every) and not finds_size)
+        total = self._items_of_all() if sharing > 1 else num_items
+        return SharedUpdate(some, total, sharing, joins=joins, spare=self._spare)
+
+    def _all_have_batches(self) -> bool:
+        """Whether all processes are known to have all their micro-batches for the next update, so that none asks."""
+        run, core = self.run, self.run.core
+        update = run.update
+        if not core.processes.is_async or not core.strategy.goes_ahead or update.counting.is_given or update.split > 1:
+            return False
+        sampler = getattr(run.plan.loader, "batch_sampler", None)
+        if core.trainer.args.auto_find_batch_size or not isinstance(sampler, BatchSampler):
+            return False
+        ends = (run.position.step_in_epoch + 1) * run.plan.accumulation * sampler.batch_size * sampler.world
+        return ends <= sampler.length
+
+    def _go_ahead(self, micro_batches: list[Any], num_items: Any, sharing: int, left_out: int) -> SharedUpdate:
+        """`left_out`: how many of the micro-batches have no label that counts. The others need not know."""
+        strategy = self.run.core.strategy
+        joins = left_out if strategy.lockstep else 0
+        if joins:
+            self._spare = micro_batches[0]
+        strategy.begin(True)
+        return SharedUpdate(
+            True,
+            num_items,
+            sharing,
+            loss_travels=self.run.update.contract.own_step,
+            is_idle=left_out == len(micro_batches) and not strategy.lockstep,
+            joins=joins,
+            spare=self._spare,
+        )
+
+    def _items_of_all(self) -> Any:
+        """The items in the batches of all processes for this update; waits for the others' messages."""
+        assert self._messages is not None
+        total = sum(message.items for message in self._messages())
+        return int(total) if float(total).is_integer() else total
+
+    def _may_ask(self) -> bool:
+        """Whether requests have to be compared after this step: a callback may have some of its own, or a clock that
+        differs between processes. After a long step it is done in any case: it costs nothing beside it, and a signal
+        that came meanwhile is known now, not a step later."""
+        began, self._step_began = self._step_began, time.monotonic()
+        is_long = self._step_began - began > LONG_STEP
+        trainer = self.run.core.trainer
+        return is_long or bool(trainer.args.save_interval_minutes) or trainer.callback_handler.may_change_control
+
+    def _received(self) -> tuple[bool, ...]:
+        return () if self.signals is None else tuple(self.signals.heard())
+
+    def _find_spare(self, micro_batches: list[Any], every: list[StepMessage]) -> None:
+        """A micro-batch to compute for the others' sake: one of its own, of now or of before, or, where this process
+        never had any, another's."""
+        processes = self.run.core.processes
+        if micro_batches:
+            self._spare = micro_batches[0]
+        if not all(message.has_spare for message in every):
+            giver = next(rank for rank, message in enumerate(every) if message.has_batch)
+            given = processes.all_gather_object(self._spare if processes.rank == giver else None)
+            self._spare = given[giver] if self._spare is None else self._spare
+
+    # -- after an update
+
+    def agree(self) -> None:
+        """What one process was asked to do, by a callback or a signal, all do.
+
+        A signal and the end of a save were told when the step began. What callbacks ask for is compared only where
+        there are any, in some process, that may ask for something of their own.
+        """
+        if self.run.core.processes.size == 1:
+            return
+        messages, self._messages = self._messages, None
+        every = messages() if messages is not None else None
+        if every is None or any(message.may_ask for message in every):
+            every = self._compare_control()
+        if any(message.save_ended for message in every):
+            self.run.checkpointer.expect_news()
+        received = [any(column) for column in zip(*(message.signals for message in every))]
+        if any(received):
+            assert self.signals is not None
+            self.agreed = self.signals.signals[received.index(True)]
+            self.signals.agree_on(self.agreed)
+
+    def _came_with_gradients(self) -> list[StepMessage]:
+        """One message for all: the means of their numbers."""
+        items, *news = self.run.core.strategy.carried()
+        return [StepMessage.unpack_news(news)]
+
+    def _compare_control(self) -> list[StepMessage]:
+        """A collective: the requests of all processes are in this one's control when it returns."""
+        trainer, processes = self.run.core.trainer, self.run.core.processes
+        news = StepMessage(save_ended=self.run.checkpointer.has_news, signals=self._received())
+        own = ControlMessage(tuple(getattr(trainer.control, name) for name in FLAGS), news)
+        every = [ControlMessage.unpack(row) for row in processes.all_gather(own.pack())]
+        for name, values in zip(FLAGS, zip(*(message.flags for message in every))):
+            setattr(trainer.control, name, any(values))
+        return [message.news for message in every]

@@ -1,0 +1,62 @@
+"""What a hyperparameter search keeps on the Trainer while it runs, and the checks before it."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ...compat.introspect import is_overridden
+from ...errors import ArgumentError, DataError, RefusedError
+from . import trials
+
+if TYPE_CHECKING:
+    from .trials import Trial
+
+
+@dataclass
+class SearchState:
+    """Lives as long as the Trainer; each search begins with `start`."""
+
+    trial: "Trial | None" = None  # the one that runs
+    directions: tuple[str, ...] = ("minimize",)
+    several: bool = False  # objectives
+    names: set[str] = field(default_factory=set)  # of the trials so far
+
+    def start(self, direction: Any, options: dict[str, Any]) -> None:
+        """`options` may have `directions`, as Optuna calls several."""
+        direction = options.pop("directions", direction)
+        self.several = isinstance(direction, (list, tuple))
+        self.directions = tuple(getattr(each, "value", each) for each in (direction if self.several else [direction]))
+        if not self.directions or any(each not in trials.DIRECTIONS for each in self.directions):
+            raise ArgumentError(
+                f"direction={direction!r} is not possible; expected 'minimize', 'maximize', or a list with one of them "
+                "for each objective."
+            )
+        self.names = set()
+
+    def begin(self, trial: "Trial") -> None:
+        self.trial = trial
+
+    def end(self) -> None:
+        self.trial = None
+
+
+def check(trainer: Any, n_trials: Any) -> None:
+    """What a search needs of a Trainer."""
+    if trainer.model_init is None:
+        raise ArgumentError(
+            "hyperparameter_search needs model_init, which makes a new model for each trial; the Trainer was given "
+            "a model. Pass model_init=lambda: ... instead."
+        )
+    if n_trials is not None and (isinstance(n_trials, bool) or not isinstance(n_trials, int) or n_trials < 1):
+        raise ArgumentError(f"n_trials={n_trials!r} is not possible; expected a whole number of at least 1, or None.")
+    if trainer.eval_dataset is None and not is_overridden(trainer, "get_eval_dataloader"):
+        raise DataError("hyperparameter_search compares trials by their evaluations: pass eval_dataset=")
+    if trainer.args.resume_from_checkpoint is not None:
+        raise ArgumentError(
+            "resume_from_checkpoint: the trials of a search begin anew. A study of Optuna goes on with storage=, "
+            "study_name= and load_if_exists=True."
+        )
+    if trainer.args.push_to_hub:
+        raise RefusedError(
+            "push_to_hub=True: every trial would push over the others. Search without it, then train with the best "
+            "values and push."
+        )

@@ -1,0 +1,209 @@
+"""Data sets to loaders: columns, order, collators, and which batches are this process's."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import randomness
+from ..compat.introspect import accepts, shards_itself
+from ..data import collators
+from ..data.columns import ColumnFilter
+from ..data.length_grouping import LengthGroups, SortishOrder, measure_lengths
+from ..data.loader_options import Loading
+from ..data.order import BatchSampler, Order
+from ..data.process_sharding import ProcessShard, every_nth, shards_by_sampler, with_streams_of
+from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_batches
+from ..data.worker_seeding import GivesBack, SeededData
+from ..errors import DataError
+from . import validation
+from .validation import has_length
+
+if TYPE_CHECKING:
+    from .internals import Internals
+
+logger = logging.getLogger(__name__)
+
+
+# -- order
+
+
+def train_orders(core: "Internals", dataset: Any) -> Any:
+    """epoch -> order of the training samples."""
+    args = core.trainer.args
+    strategy = str(args.train_sampling_strategy)
+    if strategy == "group_by_length":
+        per_update = core.trainer.get_total_train_batch_size(args)
+        return partial(LengthGroups, lengths_of(core, dataset), per_update, core.data_seed)
+    return partial(Order, len(dataset), core.data_seed, shuffle=strategy != "sequential")
+
+
+def sortish_orders(core: "Internals", dataset: Any) -> Any:
+    """The same for sortish_sampler: batches of like lengths, of which the longest comes first."""
+    per_update = core.trainer.get_total_train_batch_size(core.trainer.args)
+    return partial(SortishOrder, lengths_of(core, dataset), per_update, core.data_seed)
+
+
+def lengths_of(core: "Internals", dataset: Any) -> np.ndarray:
+    trainer = core.trainer
+    names = getattr(trainer.processing_class, "model_input_names", None)
+    name = names[0] if names else "input_ids"
+    return measure_lengths(dataset, trainer.args.length_column_name, name, progress=not trainer.args.disable_tqdm)
+
+
+def _groups_by_length(args: Any) -> bool:
+    return args.train_sampling_strategy == "group_by_length" or getattr(args, "sortish_sampler", False)
+
+
+# -- loaders
+
+
+def make_loader(core: "Internals", dataset: Any, where: str, batch_size: int, train: bool) -> Any:
+    """The loader of a data set; `where` is the argument that it was given as."""
+    args, loaders, processes = core.trainer.args, core.backend.loaders, core.processes
+    validation.dataset(where, dataset, core.backend)
+    dataset, collate = select_columns(core, dataset, where)
+    drop_last = train and args.dataloader_drop_last  # an evaluation counts every sample
+    options = Loading(
+        collate,
+        batch_size=batch_size,
+        drop_last=drop_last,
+        workers=args.dataloader_num_workers,
+        pin=args.dataloader_pin_memory and core.backend.devices.kind(args.device) != "cpu",
+        persistent=args.dataloader_persistent_workers,
+        prefetch=args.dataloader_prefetch_factor,
+        context=args.dataloader_multiprocessing_context,
+        in_order=args.dataloader_in_order,
+        seed=core.data_seed,
+    )
+    if loaders.is_iterable(dataset):
+        if train and _groups_by_length(args):
+            raise DataError(
+                f"grouping by length needs a data set with a length and indices, and {where}, a "
+                f"{type(dataset).__name__}, is walked through. Leave train_sampling_strategy (group_by_length, "
+                "sortish_sampler) out, or load the data into a map-style data set."
+            )
+        if processes.size > 1 and not shards_itself(dataset):
+            of_all = (batch_size, processes.size, processes.rank, drop_last, core.data_seed, core.backend)
+            dataset = ProcessShard(dataset, *of_all)
+        return loaders.make_loader(dataset, options)
+    if has_length(dataset) and len(dataset) == 0:
+        raise DataError(f"{where} is empty. Pass a data set with at least one sample.")
+    return _indexed_loader(core, dataset, where, options, train)
+
+
+def _indexed_loader(core: "Internals", dataset: Any, where: str, options: Any, train: bool) -> Any:
+    """The loader of a data set with a length and indices."""
+    trainer, processes = core.trainer, core.processes
+    args = trainer.args
+    sampler = _train_sampler(trainer, dataset) if train else trainer._get_eval_sampler(dataset)
+    workers, own = args.dataloader_num_workers > 0, not isinstance(sampler, IndexSampler)
+    alone = args.seed_each_sample
+    placed = workers or alone
+    collate, batch_size, drop_last = options.collate, options.batch_size, options.drop_last
+    if placed:
+        dataset = SeededData(dataset, core.data_seed, args.process_index, core.backend.NAME, own, alone)
+    if alone and not workers:
+        options = replace(options, collate=GivesBack(collate, dataset))
+    if not own:
+        batches: Any = BatchSampler(
+            sampler.orders, batch_size, args.world_size, args.process_index, drop_last, placed=placed
+        )
+        if len(batches) == 0:
+            raise DataError(
+                f"{where} has {len(dataset)} samples, fewer than one batch of {batch_size}, and "
+                "dataloader_drop_last=True drops it. Use a smaller batch, or dataloader_drop_last=False."
+            )
+    elif makes_batches(sampler):
+        batches = GivenBatches(sampler, placed, processes)
+    else:
+        batches = SamplerBatches(sampler, batch_size, drop_last, placed, processes)
+    return core.backend.loaders.make_loader(dataset, replace(options, batches=batches))
+
+
+def _train_sampler(trainer: Any, dataset: Any) -> Any:
+    # Overrides written for 4.x take no data set.
+    if accepts(trainer._get_train_sampler, "train_dataset") or accepts(trainer._get_train_sampler, "dataset"):
+        return trainer._get_train_sampler(dataset)
+    return trainer._get_train_sampler()
+
+
+# -- which batches are this process's
+
+
+def is_sharded(core: "Internals", loader: Any) -> bool:
+    """Whether a loader gives each process its own batches: ours do, and those with a DistributedSampler."""
+    return core.processes.size == 1 or core.backend.loaders.is_own(loader) or shards_by_sampler(loader)
+
+
+def own_batches(core: "Internals", loader: Any) -> Iterator[Any]:
+    """The batches of a loader that are this process's. Of a loader that knows nothing of processes, and that all of
+    them have, each takes its turn."""
+    iterate, processes = core.backend.loaders.iterate, core.processes
+    if is_sharded(core, loader):
+        return iterate(loader)
+    streams = processes.broadcast_object(randomness.get_state(core.backend))
+    if processes.is_main:
+        batches = iterate(loader)
+    else:
+        batches = with_streams_of(streams, core.backend, lambda: iterate(loader))
+    return every_nth(batches, processes.size, processes.rank)
+
+
+# -- columns
+
+
+def _is_hub_dataset(dataset: Any) -> bool:
+    """A datasets.Dataset, found without importing the package."""
+    return any(base.__module__.startswith("datasets.") and base.__name__ == "Dataset" for base in type(dataset).__mro__)
+
+
+def _warn_of_dropped(where: str, names: list[str]) -> None:
+    logger.warning(
+        "%s: the model's forward does not take the columns %s; they are left out. "
+        "Set remove_unused_columns=False to keep them.",
+        where,
+        ", ".join(sorted(map(str, names))),
+    )
+
+
+def select_columns(core: "Internals", dataset: Any, where: str) -> tuple[Any, Any]:
+    """The data set and the collator, without columns that the model does not take."""
+    trainer = core.trainer
+    collate = collators.for_framework(trainer.data_collator, core.backend.NAME)
+    if not trainer.args.remove_unused_columns:
+        return dataset, collate
+    trainer._set_signature_columns_if_needed()
+    if trainer._signature_columns is None:
+        return dataset, collate
+    keep = set(trainer._signature_columns)
+    if _is_hub_dataset(dataset):
+        return _select_hub_columns(core, dataset, where, keep, collate)
+    if core.as_paddlenlp:  # there a collator sees whole samples
+        return dataset, collate
+    warn = partial(_warn_of_dropped, where) if core.run.events.first_time(where, id(dataset)) else None
+    return dataset, ColumnFilter(collate, keep, warn)
+
+
+def _select_hub_columns(core: "Internals", dataset: Any, where: str, keep: set[str], collate: Any) -> tuple[Any, Any]:
+    args = core.trainer.args
+    length = args.length_column_name
+    if _groups_by_length(args):
+        keep = keep | {length}
+    dropped = [name for name in dataset.column_names if name not in keep]
+    if len(dropped) == len(dataset.column_names):
+        raise DataError(
+            f"{where} has the columns {dataset.column_names}, and the model's forward takes none of them; it "
+            f"takes {sorted(keep)}. Rename the columns (dataset.rename_column), tokenize the text first, or "
+            "set remove_unused_columns=False and pass a data_collator that makes what the model takes."
+        )
+    unknown = [name for name in dropped if name != length]
+    if unknown and core.run.events.first_time(where, tuple(unknown)):
+        _warn_of_dropped(where, unknown)
+    if length in dataset.column_names:
+        # Needed for grouping and useless to the model: dropped when the batch is made.
+        return dataset.remove_columns(unknown), ColumnFilter(collate, keep - {length})
+    return dataset.remove_columns(dropped), collate

@@ -1,0 +1,197 @@
+"""The epochs of a run: an iterator over the micro-batches of each, from any step on, with the right random streams."""
+
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import randomness
+from ..checkpoint.run_state import BUFFER, RANDOM, ResumePoint
+from ..checkpoint.safetensors_io import read as read_tensors
+from ..data.feistel import key_of
+from ..data.order import BatchSampler
+from ..data.process_sharding import of_one_process
+from ..data.worker_seeding import seed_streams
+from . import dataloaders
+
+if TYPE_CHECKING:
+    from .internals import Internals
+    from .run import Run
+
+logger = logging.getLogger(__name__)
+
+_RANKS = -105  # keeps the random streams of the processes apart from all other seeds
+
+
+def start_rank_streams(core: "Internals") -> None:
+    """Other random numbers in every process, or all would drop the same neurons. The main one keeps its own."""
+    if core.processes.rank:
+        key = key_of(core.trainer.args.seed, core.processes.rank, core.trainer.state.global_step, _RANKS)
+        seed_streams(core.backend.NAME, key >> 1)
+
+
+class Epochs:
+    """Lives for one run. `resume` is used up by the first epoch that is opened."""
+
+    def __init__(self, run: "Run") -> None:
+        self.run = run
+        self.resume = ResumePoint()
+        self.streams: dict[str, Any] | None = None  # at the start of the epoch, for data that cannot be positioned
+
+    def start_from(self, resume: ResumePoint) -> None:
+        self.resume = resume
+
+    def open(self, epoch: int, done: int) -> Any:
+        """An iterator over the micro-batches of an epoch, from the given step on. A resume computes its position;
+        only data that cannot be positioned are read again and dropped, with a warning."""
+        core, plan = self.run.core, self.run.plan
+        loader, skip = plan.loader, done * plan.accumulation
+        self.run.update.keep_past(None)
+        sampler: Any = getattr(loader, "batch_sampler", None)
+        dataset: Any = getattr(loader, "dataset", None)
+        parts: list[Any] = [sampler, getattr(loader, "sampler", None), dataset, loader]
+        if not hasattr(sampler, "set_epoch"):  # torch's and Paddle's batch samplers do not pass it on
+            parts.append(getattr(sampler, "sampler", None))
+        for part in {id(p): p for p in parts}.values():
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+        if dataset is not None and core.backend.loaders.is_iterable(dataset):
+            core.backend.loaders.reseed_generator(dataset, core.data_seed + epoch)
+        skip = self._position(loader, sampler, dataset, skip)
+        if not done:
+            self._restore_streams()
+        elif skip and self.resume.random is not None:
+            # The loader draws its order from the streams as they stood when the epoch began.
+            self._load_streams(self.resume.random, "epoch/")
+        # What cannot be positioned has to be read again from where its epoch began.
+        self.streams = None if isinstance(sampler, BatchSampler) else randomness.get_state(core.backend)
+        core.backend.loaders.begin_epoch(loader, core.data_seed, epoch)
+        batches = dataloaders.own_batches(core, loader)
+        if skip:
+            self._drop(batches, skip)
+        # Within an epoch only now: making the iterator may draw numbers, which the unbroken run drew long ago.
+        self._restore_streams()
+        return batches
+
+    def _position(self, loader: Any, sampler: Any, dataset: Any, skip: int) -> int:
+        """Position the data; how many batches are left to read and drop."""
+        stored = self.resume.take_data()
+        if isinstance(sampler, BatchSampler):
+            sampler.start_at(min(skip, len(sampler)))
+            return 0
+        if not skip:
+            return 0
+        if stored is not None:
+            owner = loader if callable(getattr(loader, "load_state_dict", None)) else dataset
+            owner.load_state_dict(stored if self.run.core.processes.size > 1 else of_one_process(stored))
+            return 0
+        return skip
+
+    def _drop(self, batches: Any, count: int) -> None:
+        from tqdm.auto import tqdm
+
+        logger.warning(
+            "The training data cannot be positioned, so the resumed run reads %d batches again and drops them. "
+            "A data set with a length and an index resumes at once, and so does one with state_dict and "
+            "load_state_dict that no other process loads (dataloader_num_workers=0); ignore_data_skip=True starts the "
+            "epoch anew.",
+            count,
+        )
+        for _ in tqdm(range(count), desc="skipping", disable=self.run.core.trainer.args.disable_tqdm):
+            if next(batches, None) is None:
+                return
+
+    # -- random streams
+
+    def do_pending(self) -> None:
+        """Log and evaluate what a signal did not leave time for, before the next step."""
+        resume, core = self.resume, self.run.core
+        if not any(resume.pending.values()):
+            return
+        for name, value in resume.pending.items():
+            setattr(core.trainer.control, name, value)
+        if resume.random is not None:
+            self._load_streams(resume.random)
+        self.run.step_end.log_evaluate_save()
+        resume.continue_with(randomness.get_state(core.backend))
+
+    def _restore_streams(self) -> None:
+        resume = self.resume
+        if resume.streams is not None:
+            randomness.set_state(self.run.core.backend, resume.streams)
+        elif resume.random is not None:
+            self._load_streams(resume.random)
+        resume.streams_restored()
+
+    def _load_streams(self, path: Path, prefix: str = "") -> None:
+        """The random state of the save, or, with the prefix, of the start of its epoch where that was kept."""
+        core = self.run.core
+        stored = {name: raw.array() for name, raw in read_tensors(path / RANDOM).items()}
+        if core.processes.rank:
+            own = f"rank{core.processes.rank}/"
+            stored = {name.removeprefix(own): array for name, array in stored.items() if name.startswith(own)}
+            if not stored:  # the run has more processes now
+                start_rank_streams(core)
+        for i, buffer in enumerate(core.strategy.own_buffers(core.trainer.model)):
+            if (array := stored.pop(f"{BUFFER}{i}", None)) is not None:
+                core.strategy.put_buffer(buffer, array)
+        stored = {name: array for name, array in stored.items() if not name.startswith(BUFFER)}
+        states = {name: array for name, array in stored.items() if name.startswith("epoch/") == bool(prefix)}
+        states = {name.removeprefix(prefix): array for name, array in states.items() if not name.startswith("rank")}
+        if self.resume.crosses_from:
+            states = {name: array for name, array in states.items() if randomness.is_common(name)}
+        if states:
+            randomness.set_state(core.backend, states)
+
+    # -- what a checkpoint has to hold
+
+    def random_state(self) -> dict[str, Any]:
+        """The streams of this process, now and at the start of the epoch, and the buffers that are its own."""
+        core = self.run.core
+        streams = randomness.get_state(core.backend)
+        streams |= {f"epoch/{name}": array for name, array in (self.streams or {}).items()}
+        for i, buffer in enumerate(core.strategy.own_buffers(core.trainer.model)):
+            streams[f"{BUFFER}{i}"] = core.backend.tensors.to_numpy(buffer)
+        return streams
+
+    def data_states(self) -> dict[str, Any]:
+        """What loader, collator and data set keep of themselves, as plain JSON; None for those that keep nothing."""
+        trainer = self.run.core.trainer
+        return {
+            "data": self._loader_state(),
+            "collator": own_state(trainer.data_collator),
+            "dataset": self._indexed_data_state(),
+        }
+
+    def _indexed_data_state(self) -> Any:
+        """An indexed data set needs no position, but may draw random numbers from a stream of its own."""
+        core = self.run.core
+        trainer = core.trainer
+        if trainer.args.dataloader_num_workers or core.backend.loaders.is_iterable(trainer.train_dataset):
+            return None
+        return own_state(trainer.train_dataset)
+
+    def _loader_state(self) -> Any:
+        """The state of data that keep their own position; None for the rest."""
+        loader = self.run.plan.loader
+        if isinstance(getattr(loader, "batch_sampler", None), BatchSampler):
+            return None
+        owners: list[Any] = [loader, getattr(loader, "dataset", None)]
+        if getattr(loader, "num_workers", False):
+            owners.pop()  # the workers have copies of the data set; this one has not moved
+        return next((state for owner in owners if (state := own_state(owner)) is not None), None)
+
+
+def own_state(owner: Any) -> Any:
+    """The state that a loader, data set or collator keeps of itself, as plain JSON; None when it keeps none."""
+    if not callable(getattr(owner, "state_dict", None)) or not callable(getattr(owner, "load_state_dict", None)):
+        return None
+    try:
+        return json.loads(json.dumps(owner.state_dict()))
+    except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
+        logger.warning(
+            "%s has a state_dict that JSON cannot hold (%s); a resumed run cannot restore it.",
+            type(owner).__name__,
+            error,
+        )
+        return None

@@ -1,0 +1,135 @@
+"""What a run notes down about itself for its page: where it runs, what happens to it, and figures at logging steps."""
+
+import os
+import platform
+import signal
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..backends import registry
+from ..distributed.preemption import Preempted
+from ..errors import OneloopError
+from ..integrations.writers.base import public_arguments
+from .event_log import Record
+
+if TYPE_CHECKING:
+    from .run import Run
+
+# Packages that decide how a run goes, by the name that is imported; those in use are noted with their version.
+LIBRARIES = (
+    *("mindnlp", "paddlenlp", "transformers", "tokenizers", "datasets", "accelerate", "peft", "deepspeed"),
+    *("numpy", "safetensors"),
+)
+
+
+class RunEvents:
+    """What a run reports about itself. Events go to run.jsonl; they are the main process's alone. Lives for one run."""
+
+    def __init__(self, run: "Run") -> None:
+        self.run = run
+        self.parent_id: str | None = None  # the run that this one branched off from
+        self.passed_over: list[str] = []  # checkpoints that were not complete when the run was resumed
+        self._log = Record()
+        self._is_open = False  # the start of this train() has been noted, and its end not yet
+        self._reported: set[Any] = set()
+
+    def first_time(self, *what: Any) -> bool:
+        """Whether this has not been reported yet: each evaluation need not warn of the same."""
+        new = what not in self._reported
+        self._reported.add(what)
+        return new
+
+    def add(self, event: str, **facts: Any) -> None:
+        """Add a line to the run's own record, run.jsonl in output_dir; its page shows it among the events."""
+        trainer = self.run.core.trainer
+        if trainer.args.should_save and trainer.is_world_process_zero():
+            step = facts.pop("step", trainer.state.global_step)
+            self._log.add(trainer.args.output_dir, event, self.run.id, step, facts)
+
+    def found(self, passed_over: list[str]) -> None:
+        self.passed_over = passed_over
+
+    def branched_off(self, parent_id: str | None) -> None:
+        self.parent_id = parent_id
+
+    def start(self, checkpoint: Path | None) -> None:
+        """Where and with what this part of the run is trained."""
+        self._is_open = True
+        run, core = self.run, self.run.core
+        trainer = core.trainer
+        if not trainer.args.should_save:
+            return
+        plan, origin = run.plan, {}
+        if checkpoint is not None:
+            origin = {"from": checkpoint.name, "parent": self.parent_id, "passed_over": self.passed_over}
+        self.add(
+            "started" if checkpoint is None else "resumed",
+            **{key: value for key, value in origin.items() if value},
+            framework=core.backend.NAME,
+            crossed_from=run.epochs.resume.crosses_from,
+            packages=packages(),
+            python=platform.python_version(),
+            system=f"{platform.system()} {platform.release()} {platform.machine()}",
+            device=str(trainer.args.device),
+            hardware=self._hardware(),
+            processes=trainer.args.world_size,
+            model=type(core.backend.models.unwrap(trainer.model)).__name__,
+            parameters=trainer.get_num_trainable_parameters(),
+            samples=plan.samples,
+            samples_per_step=plan.samples_per_step,
+            max_steps=plan.max_steps,
+            arguments=public_arguments(trainer.args),
+        )
+
+    def _hardware(self) -> str:
+        """The name of the accelerator where its framework tells it, and the processor with its cores."""
+        core = self.run.core
+        return ", ".join(filter(None, (core.backend.devices.title(core.trainer.args.device), processor())))
+
+    def end(self, error: BaseException | None = None) -> None:
+        """How train() was left. The words of others' errors stay out: nobody knows what they quote."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        run = self.run
+        received = run.sync.signals.received if run.sync.signals is not None else None
+        if error is None:
+            stopped = not run.plan.is_over(run.core.trainer.state.global_step)
+            self.add("ended", **({"stopped": True} if stopped else {}))
+        elif isinstance(error, Preempted) or (isinstance(error, KeyboardInterrupt) and received):
+            last = run.checkpointer.last_saved
+            saved = Path(last).name if last else None
+            self.add("preempted", signal=signal.Signals(received).name if received else None, saved=saved)
+        else:
+            words = {"message": str(error).splitlines()[0]} if isinstance(error, OneloopError) and str(error) else {}
+            self.add("failed", error=type(error).__name__, **words)
+
+
+def packages() -> dict[str, str]:
+    """Versions of the packages in use."""
+    found: dict[str, str] = {}
+    known = {"oneloop": ("oneloop",)} | registry.distributions() | {name: (name,) for name in LIBRARIES}
+    for module, names in known.items():
+        if module not in sys.modules:
+            continue
+        for name in names:
+            try:
+                found[name] = version(name)
+                break
+            except PackageNotFoundError:
+                continue
+    return found
+
+
+def processor() -> str:
+    """The processor and how many of its cores there are."""
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
+            name = next((line.partition(":")[2].strip() for line in f if line.startswith("model name")), name)
+    except OSError:
+        pass
+    cores = os.cpu_count()
+    return f"{name} ({cores} cores)" if cores else name

@@ -1,0 +1,223 @@
+"""What oneloop keeps for a Trainer, behind one reserved name.
+
+Attributes and methods of a Trainer are its users': they are those of transformers' Trainer, and a subclass may add any
+others. Everything else is here, in `trainer._oneloop`, which only this module touches. The objects of oneloop are given
+an `Internals` and find the Trainer, with the methods that may be overridden, as `core.trainer`.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from .. import backends
+from ..compat import mode
+from ..randomness import set_seed
+from . import setup
+from .meter import MemoryTracker
+from .model_info import ModelInfo
+
+if TYPE_CHECKING:
+    from ..distributed.collectives import ProcessGroup
+    from ..integrations.hub.pushing import HubPushes
+    from ..integrations.search.state import SearchState
+    from .run import Run
+    from .trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class GivenOptimizers:
+    """The optimizer and the schedule that the user passed in, with which each train() begins."""
+
+    optimizer: Any = None
+    scheduler: Any = None
+    used: bool = False  # a train() has stepped them
+
+    def start(self, trainer: Any) -> None:
+        """Before a run: those of an earlier train() are dropped, and a new run starts with new ones."""
+        if self.used:
+            trainer.optimizer, trainer.lr_scheduler = self.optimizer, self.scheduler
+
+    def use(self) -> None:
+        self.used = True
+
+
+class Internals:
+    """Lives as long as the Trainer; `run` is the run under way, or the last one, or one that has not begun."""
+
+    run: "Run"
+    hub: "HubPushes"
+    search: "SearchState"
+
+    def __init__(self, trainer: "Trainer", framework: str) -> None:
+        args = trainer.args
+        self.trainer = trainer
+        self.backend: Any = backends.load(framework)
+        self.processes: ProcessGroup = args.processes
+        self.strategy: Any = setup.strategy(args, self.backend, self.processes)
+        self.engine: Any = None
+        self.model_info: Any = None
+        self.compiled_for_eval: Any = None
+        self.memory = MemoryTracker(not args.skip_memory_metrics)
+        self.given_optimizers = GivenOptimizers()
+
+    def attach(self) -> None:
+        """What needs the Trainer's data and functions; called when it has them."""
+        from ..integrations.hub.pushing import HubPushes
+        from ..integrations.search.state import SearchState
+
+        self.hub, self.search = HubPushes(self), SearchState()
+        self.begin_run()
+
+    def begin_run(self) -> "Run":
+        """A new run, with nothing of the one before."""
+        from .run import Run
+
+        self.run = Run(self)
+        return self.run
+
+    def take_optimizers(self, optimizer: Any, scheduler: Any) -> None:
+        self.given_optimizers = GivenOptimizers(optimizer, scheduler)
+
+    @property
+    def as_paddlenlp(self) -> bool:
+        """Whether this is a PaddleNLP script with a Paddle model: where libraries differ, follow PaddleNLP."""
+        return self.backend.NAME == "paddle" and mode.follows("paddlenlp")
+
+    @property
+    def data_seed(self) -> int:
+        args = self.trainer.args
+        return args.seed if args.data_seed is None else args.data_seed
+
+    @property
+    def interrupted(self) -> bool:
+        """A signal has asked the run under way to leave."""
+        return self.trainer.is_in_train and self.run.sync.interrupted
+
+    def to_device(self, inputs: Any) -> Any:
+        """A batch, or a nest of tensors, on the device."""
+        args = self.trainer.args
+        non_blocking = (args.accelerator_config or {}).get("non_blocking") is not False
+        return self.backend.devices.move(inputs, args.device, non_blocking)
+
+    # -- the model
+
+    def prepare_model(self) -> None:
+        """Put the model on the device and switch on what the arguments ask of it."""
+        trainer, models = self.trainer, self.backend.models
+        args = trainer.args
+        trainer.label_names = (
+            list(args.label_names) if args.label_names is not None else models.label_names(trainer.model)
+        )
+        info = ModelInfo.of(trainer.model, models)
+        config = models.config_of(trainer.model)
+        if hasattr(config, "use_cache"):
+            config.use_cache = args.use_cache
+        if args.gradient_checkpointing:
+            models.recompute(trainer.model, args.gradient_checkpointing_kwargs)
+        half = setup.half(args)
+        if half and args.fp16_opt_level not in models.HALF_LEVELS:
+            logger.warning(
+                "fp16_opt_level=%r: %s has no %s is used.", args.fp16_opt_level, self.backend.NAME, models.NEAREST_HALF
+            )
+        if setup.pure_half(args):
+            info = replace(info, input_half=half)
+            trainer.model = models.to_half(trainer.model, half)
+        elif half and args.fp16_opt_level == "O2" and "O2" in models.HALF_LEVELS:
+            trainer.model = models.with_master_weights(trainer.model, half)
+        if args.place_model_on_device:
+            trainer.model = self.backend.devices.place(trainer.model, args.device)
+        self.strategy.agree(trainer.model)
+        trainer.model_wrapped = trainer.model
+        self.model_info, self.compiled_for_eval = info, None
+        if args.torch_compile or args.jit_mode_eval:
+            models.check_compiler(args.torch_compile_backend)
+        if args.torch_compile:
+            trainer.model_wrapped = self.compiled(trainer.model)
+
+    def renew_model(self, trial: Any) -> None:
+        """model_init makes the model anew for each train()."""
+        trainer = self.trainer
+        set_seed(trainer.args.seed)
+        running = self.search.trial
+        trainer.model = trainer.call_model_init(trial) if running is None else running.model(trainer)
+        trainer._signature_columns = None
+        self.prepare_model()
+        trainer.callback_handler.model = trainer.model
+        trainer.optimizer = trainer.lr_scheduler = None
+
+    def compiled(self, model: Any) -> Any:
+        args = self.trainer.args
+        return self.backend.models.compiled(model, args.torch_compile_backend, args.torch_compile_mode)
+
+    def wrap_model(self, again: bool = False) -> None:
+        """The model as training calls it on several processes; evaluations call the model itself."""
+        if self.processes.size == 1:
+            return
+        trainer, contract = self.trainer, self.run.update.contract
+        if contract.step_divides and not again:
+            logger.warning(
+                "training_step divides by num_items_in_batch itself. Gradients are averaged over the %d processes, so "
+                "it is given the items of all processes divided by their number. One that asks for "
+                "self.accelerator.num_processes, or leaves the loss to self.compute_loss, is given all of them.",
+                self.processes.size,
+            )
+        self.strategy.sees_losses = contract.own_step
+        trainer.model_wrapped = self.strategy.rewrap() if again else self.strategy.wrap(trainer.model)
+        if trainer.args.torch_compile:
+            trainer.model_wrapped = self.compiled(trainer.model_wrapped)
+
+    def model_for_evaluation(self) -> Any:
+        trainer = self.trainer
+        if not trainer.args.jit_mode_eval:
+            # A data-parallel wrapper talks to the other processes in every forward, and they may have fewer batches.
+            return trainer.model_wrapped if self.processes.size == 1 else trainer.model
+        if self.compiled_for_eval is None:
+            self.compiled_for_eval = self.compiled(trainer.model)
+        return self.compiled_for_eval
+
+    @contextlib.contextmanager
+    def half_precision_evaluation(self) -> Iterator[None]:
+        """fp16_full_eval and bf16_full_eval: weights in half precision while evaluating, and exactly back after."""
+        trainer, models = self.trainer, self.backend.models
+        kind = "fp16" if trainer.args.fp16_full_eval else "bf16" if trainer.args.bf16_full_eval else None
+        if kind is None:
+            yield
+            return
+        if not trainer.is_in_train:  # HF's rule too: after training nobody needs the full weights, but we keep them
+            logger.info("Evaluating with %s weights.", kind)
+        before, info = models.copy_values(trainer.model), self.model_info
+        models.to_half(trainer.model, kind)
+        self.model_info = replace(info, input_half=kind)
+        try:
+            yield
+        finally:
+            models.restore_values(trainer.model, before)
+            self.model_info = info
+
+    def make_engine(self) -> None:
+        """The engine that computes gradients and updates of the model."""
+        args = self.trainer.args
+        self.engine = self.strategy.engine_class(self.backend.engine.Engine)(
+            self.trainer.model,
+            args.device,
+            half=None if setup.pure_half(args) else setup.half(args),
+            loss_scale=args.scale_loss,
+            max_grad_norm=args.max_grad_norm or 0.0,
+            nonfinite=args.nonfinite,
+        )
+        self.engine.strategy = self.strategy
+
+
+def install(trainer: Any, framework: str) -> Internals:
+    """Give a Trainer its internals: in its constructor, or when it arrives in another process."""
+    core = trainer._oneloop = Internals(trainer, framework)
+    return core
+
+
+def internals_of(trainer: Any) -> Internals:
+    """What oneloop keeps for this Trainer."""
+    return trainer._oneloop

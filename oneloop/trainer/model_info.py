@@ -1,0 +1,30 @@
+"""What a Trainer has to know about its model, found out when the model comes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..compat.introspect import returns_loss_by_default
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Lives as long as the model does."""
+
+    shifts_labels: bool  # position i is compared with label i + 1
+    returns_loss: bool  # without labels: `return_loss` is True by default
+    makes_decoder_inputs: bool  # from labels
+    main_input_name: str
+    matrix_parameters: int  # for the estimate of floating-point operations
+    input_half: str | None = None  # fp16 or bf16 while the weights are in pure half, which take no float32 inputs
+
+    @classmethod
+    def of(cls, model: Any, models: Any) -> "ModelInfo":
+        """`models` is the backend's module of that name."""
+        base = models.base_of(model)
+        return cls(
+            shifts_labels=models.shifts_labels(model),
+            returns_loss=returns_loss_by_default(models.forward_of(model)),
+            makes_decoder_inputs=hasattr(base, "prepare_decoder_input_ids_from_labels"),
+            main_input_name=getattr(base, "main_input_name", "input_ids"),
+            matrix_parameters=models.num_matrix_parameters(model),
+        )

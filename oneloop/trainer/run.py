@@ -1,0 +1,330 @@
+"""One run: everything that train() makes, and what it does around the loop."""
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import loop
+from ..checkpoint import resume, store
+from ..checkpoint.checkpointer import Checkpointer
+from ..checkpoint.directory_lock import DirectoryLock, lock_for_saving
+from ..checkpoint.model_files import check_writable
+from ..checkpoint.run_state import PositionState
+from ..distributed.step_sync import StepSync
+from ..errors import ArgumentError, DataError, ModelError
+from ..outputs import TrainOutput
+from ..state import TrainerControl, TrainerState
+from . import dataloaders, idle_arguments, profiling
+from .epochs import Epochs, start_rank_streams
+from .evaluation import loader_rows
+from .events import RunEvents
+from .meter import Meter, speed_metrics
+from .step_end import StepEnd
+from .update import Update
+from .validation import has_length
+
+if TYPE_CHECKING:
+    from .internals import Internals
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BatchSizes:
+    """Samples of a micro-batch in one process, and micro-batches in an update."""
+
+    per_process: int
+    accumulation: int
+
+
+class Run:
+    """Lives from one train() to the next; a Trainer that has not trained has one that has not begun.
+
+    Its parts each own a piece of the run's state, and find each other through it. The loop (loop.py) calls them.
+    """
+
+    plan: loop.Plan  # how many steps and epochs; there once train() has seen the data
+
+    def __init__(self, core: "Internals") -> None:
+        args = core.trainer.args
+        self.core = core
+        self.id = store.new_run_id()
+        self.sizes = BatchSizes(args.train_batch_size, args.gradient_accumulation_steps)
+        self.position = loop.Position()
+        self.events = RunEvents(self)
+        self.meter = Meter(core)
+        self.update = Update(self)
+        self.sync = StepSync(self)
+        self.epochs = Epochs(self)
+        self.checkpointer = Checkpointer(self)
+        self.step_end = StepEnd(self)
+
+    # -- what its parts may change
+
+    def take_id(self, run_id: str, parent_id: str | None = None) -> None:
+        """The id of the checkpoint that is resumed, or a new one for a run that branches off."""
+        self.id = run_id
+        self.events.branched_off(parent_id)
+
+    def set_accumulation(self, steps: int) -> None:
+        """An update keeps its samples on another number of processes."""
+        self.sizes = replace(self.sizes, accumulation=steps)
+        self.update.accumulates(steps)
+
+    def set_batch_size(self, per_process: int) -> None:
+        self.sizes = replace(self.sizes, per_process=per_process)
+
+    # -- what the loop asks
+
+    def call(self, event: str, **more: Any) -> None:
+        """One of the events of the loop, to all callbacks that listen to it."""
+        trainer = self.core.trainer
+        handler = trainer.callback_handler
+        if event in handler.active:
+            trainer.control = getattr(handler, event)(trainer.args, trainer.state, trainer.control, **more)
+
+    @property
+    def is_over(self) -> bool:
+        """The last step is done, or a callback has stopped the run."""
+        trainer = self.core.trainer
+        return trainer.control.should_training_stop or self.plan.is_over(trainer.state.global_step)
+
+    def end_of_empty_epoch(self) -> None:
+        """The data gave nothing: an iterable that is used up ends the run, with a warning."""
+        trainer = self.core.trainer
+        if trainer.state.global_step == 0:
+            raise DataError("the training data gave no batch at all. Pass data with at least one sample.")
+        logger.warning(
+            "The training data is used up after %d steps (max_steps is %s): the run ends here. An iterable data set "
+            "that can be iterated again goes on for more epochs.",
+            trainer.state.global_step,
+            trainer.state.max_steps,
+        )
+        trainer.control.should_training_stop = True
+
+    # -- train()
+
+    def find_checkpoint(self, wanted: Any, lock: DirectoryLock) -> Path | None:
+        """The output directory can be written, and is cleared of what dead saves left; the checkpoint to resume."""
+        args = self.core.trainer.args
+        folder = Path(args.output_dir)
+        check_writable(folder)
+        if args.save_strategy != "no" or args.load_best_model_at_end:
+            lock_for_saving(lock, folder)
+            store.remove_leftovers(folder)
+        elif lock.take(folder, patience=0):
+            store.remove_leftovers(folder)
+            lock.release()
+        found, passed_over = resume.find(wanted, args.output_dir)
+        self.events.found(passed_over)
+        return found
+
+    def train(self, checkpoint: Path | None, trial: Any, ignore_keys: list[str] | None) -> TrainOutput:
+        """From the checkpoint, or from the beginning, to the end."""
+        trainer = self.core.trainer
+        self.step_end.start(ignore_keys)
+        trainer.is_in_train = True
+        undo = self._add_hooks()
+        try:
+            with self.sync.watching(trainer.args.preemption_signals):
+                self._begin(checkpoint, trial)
+                first_step = trainer.state.global_step
+                loop.run(self)
+                return self._end(first_step)
+        except BaseException as error:
+            self.checkpointer.leaving.set()
+            self.events.end(error)
+            raise
+        finally:
+            trainer.is_in_train = False
+            self.checkpointer.finish()
+            if hasattr(self, "plan"):
+                self.core.backend.loaders.close(self.plan.loader)
+            for remove in undo:
+                remove()
+
+    def _add_hooks(self) -> list[Any]:
+        """Hooks that last as long as train() does."""
+        core, args, undo = self.core, self.core.trainer.args, []
+        model = core.trainer.model
+        if args.neftune_noise_alpha is not None:
+            undo.append(core.backend.models.add_embedding_noise(model, args.neftune_noise_alpha))
+        if "underflow_overflow" in args.debug:
+            undo.append(core.backend.nan_hooks.watch(model, lambda: core.trainer.state.global_step + 1))
+        if args.profile and core.processes.is_main:
+            undo.append(profiling.attach(core.trainer))
+        return undo
+
+    def _begin(self, checkpoint: Path | None, trial: Any) -> None:
+        """Everything before the first step, in the order in which each needs the one before it."""
+        core, trainer = self.core, self.core.trainer
+        late = checkpoint is not None and resume.loads_after_wrapping(core, checkpoint)
+        if checkpoint is None:
+            self._fresh_state()
+        else:
+            if not late:
+                resume.load_weights(core, checkpoint)
+            resume.load_state(trainer, checkpoint)
+            resume.keep_global_batch(self, checkpoint)
+        self.plan = self._make_plan()
+        core.wrap_model()
+        if checkpoint is not None and late:
+            resume.load_weights(core, checkpoint)
+        core.make_engine()
+        self._make_optimizer()
+        if checkpoint is None:
+            start_rank_streams(core)
+        else:
+            self.position = resume.load_run(self, checkpoint)
+        self.id = core.processes.broadcast_object(self.id)
+        self._announce(checkpoint)
+        self._fill_state(trial)
+        core.engine.clear()
+        self.meter.start(trainer.state.global_step)
+        self.events.start(checkpoint)
+        trainer.callback_handler.refresh()
+        trainer.control = TrainerControl()
+        self.call("on_train_begin")
+        if trainer.args.eval_on_start and checkpoint is None:
+            self.step_end.evaluate()
+        control = trainer.control
+        control.should_training_stop = control.should_training_stop or self.epochs.resume.stopped
+        self.epochs.do_pending()
+
+    def _fresh_state(self) -> None:
+        trainer = self.core.trainer
+        trainer.state = TrainerState(
+            is_local_process_zero=trainer.is_local_process_zero(), is_world_process_zero=trainer.is_world_process_zero()
+        )
+        if store.find(Path(trainer.args.output_dir)) and not trainer.args.overwrite_output_dir:
+            logger.warning(
+                "%s holds checkpoints of an earlier run. This run starts from the beginning and leaves them alone; "
+                "checkpoints with the same step are replaced. To go on from them, use resume_from_checkpoint=True.",
+                trainer.args.output_dir,
+            )
+
+    def _make_plan(self) -> loop.Plan:
+        """How many steps and epochs; an error when the data and the arguments do not add up to a run."""
+        core, trainer = self.core, self.core.trainer
+        args = trainer.args
+        loader = trainer.get_train_dataloader()
+        trainer.callback_handler.train_dataloader = loader
+        batches = len(loader) if has_length(loader) else None
+        if batches is not None and not dataloaders.is_sharded(core, loader):
+            batches = -(-batches // core.processes.size)
+        if batches == 0:
+            raise DataError("the training loader has no batch. Pass a train_dataset with at least one sample.")
+        accumulation = self.sizes.accumulation
+        per_epoch = None if batches is None else -(-batches // accumulation)
+        max_steps, epochs = loop.plan_steps(per_epoch, args)
+        if max_steps == 0:
+            raise ArgumentError(f"num_train_epochs={args.num_train_epochs} is no training at all; use a value above 0")
+        samples = loader_rows(loader)
+        if samples is not None and args.dataloader_drop_last and batches is not None:
+            samples = min(samples, batches * self.sizes.per_process * args.world_size)
+        return loop.Plan(
+            loader,
+            accumulation,
+            per_epoch,
+            max_steps,
+            epochs,
+            samples,
+            samples_per_step=trainer.get_total_train_batch_size(args),
+            batches_per_step=accumulation * args.world_size,
+            own_batch_size=getattr(loader, "own_batch_size", None),
+        )
+
+    def _make_optimizer(self) -> None:
+        core, trainer = self.core, self.core.trainer
+        trainer.create_optimizer_and_scheduler(num_training_steps=self.plan.max_steps)
+        if trainer.optimizer is None or trainer.lr_scheduler is None:
+            raise ModelError(
+                "create_optimizer_and_scheduler (or an override of it) left no optimizer or no lr_scheduler; set "
+                "self.optimizer and self.lr_scheduler"
+            )
+        core.given_optimizers.use()
+        trainer.optimizer = core.strategy.take_optimizer(trainer.optimizer)
+        core.backend.optimizers.attach(trainer.optimizer, trainer.lr_scheduler)
+        core.engine.include(trainer.optimizer)
+        self.step_end.take_schedule(trainer.lr_scheduler)
+        trainer.callback_handler.optimizer = trainer.optimizer
+        trainer.callback_handler.lr_scheduler = trainer.lr_scheduler
+
+    def _fill_state(self, trial: Any) -> None:
+        plan, state = self.plan, self.core.trainer.state
+        state.max_steps = plan.max_steps
+        state.num_train_epochs = plan.epochs if plan.epochs < 2**62 else 1
+        state.train_batch_size = self.sizes.per_process
+        state.compute_steps(self.core.trainer.args, plan.max_steps)
+        state.is_hyper_param_search = trial is not None
+        running = self.core.search.trial
+        if running is not None:
+            state.trial_name, state.trial_params = running.name, running.params
+        if state.epoch is None:
+            state.epoch = 0.0
+
+    def _announce(self, checkpoint: Path | None) -> None:
+        plan, trainer = self.plan, self.core.trainer
+        logger.info(
+            "Training %d parameters on %s: %s samples, %d per update (%d x %d accumulated), %s steps%s.",
+            trainer.get_num_trainable_parameters(),
+            trainer.args.device,
+            "unknown" if plan.samples is None else plan.samples,
+            plan.samples_per_step,
+            self.sizes.per_process,
+            plan.accumulation,
+            plan.max_steps if plan.max_steps > 0 else "unknown",
+            "" if checkpoint is None else f", going on from {checkpoint} at step {trainer.state.global_step}",
+        )
+        if self.core.processes.is_main:
+            computes = trainer.compute_metrics is not None
+            idle_arguments.tell(trainer.args, plan.max_steps, computes, self.update.contract.own_loss)
+
+    def _end(self, first_step: int) -> TrainOutput:
+        """Late news from the device, the best model, and the metrics of the whole run."""
+        core, trainer, plan = self.core, self.core.trainer, self.plan
+        args, state = trainer.args, trainer.state
+        late = core.engine.read_pending()
+        if late is not None:
+            self.update.nonfinite(late)
+        self.checkpointer.wait()
+        if args.load_best_model_at_end:
+            trainer._load_best_model()
+        trainer.store_flos()
+        steps = state.global_step - first_step
+        samples = steps * plan.rows_per_step
+        if plan.samples is not None and plan.steps_per_epoch:
+            whole, rest = divmod(steps, plan.steps_per_epoch)
+            samples = whole * plan.samples + rest * plan.rows_per_step
+        tokens = state.num_input_tokens_seen if args.include_tokens_per_second else None
+        metrics: dict[str, Any] = speed_metrics("train", self.meter.started, samples, steps, tokens)
+        metrics["total_flos"] = state.total_flos
+        metrics["train_loss"] = self.meter.losses.average()
+        if core.engine.skipped:
+            metrics["skipped_steps"] = core.engine.skipped
+        trainer.is_in_train = False
+        core.memory.stop("train", core.backend, args.device, metrics)
+        metrics.update(core.memory.of_init)
+        trainer.log(metrics)
+        self.events.end()
+        with self.checkpointer.model_files.saving_for_callbacks():
+            self.call("on_train_end")
+        core.hub.finish()
+        return TrainOutput(state.global_step, metrics["train_loss"], metrics)
+
+    # -- what a checkpoint holds of it
+
+    def position_state(self) -> PositionState:
+        control, position = self.core.trainer.control, self.position
+        return PositionState(
+            epoch=position.epoch,
+            step_in_epoch=position.step_in_epoch,
+            epoch_ended=position.epoch_ended,
+            # A run that was stopped by a callback stays stopped; one that reached its last step may be given more.
+            stopped=control.should_training_stop and not self.plan.is_over(self.core.trainer.state.global_step),
+            epoch_stopped=control.should_epoch_stop,
+            # What a signal did not leave time for at this step.
+            pending={name: getattr(control, name) for name in ("should_log", "should_evaluate")},
+            **self.epochs.data_states(),
+        )

@@ -1,0 +1,190 @@
+"""What follows a step: log, evaluate, save, and leave when a signal asks for it."""
+
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .. import randomness
+from ..arguments.evaluation import higher_is_better
+from ..checkpoint import store
+from ..compat.introspect import accepts
+from ..errors import ArgumentError, EvaluationInterrupted
+from ..optim.scheduler import steps_by_metric
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+class StepEnd:
+    """Does what callbacks asked for. Lives for one run."""
+
+    def __init__(self, run: "Run") -> None:
+        self.run = run
+        self.steps_by_metric = False  # the schedule follows evaluations, not updates
+        self._ignore_keys: list[str] | None = None
+
+    def start(self, ignore_keys: list[str] | None) -> None:
+        self._ignore_keys = ignore_keys
+
+    def take_schedule(self, scheduler: Any) -> None:
+        self.steps_by_metric = steps_by_metric(scheduler)
+
+    def log_evaluate_save(self) -> None:
+        """Do what the callbacks, or a signal, asked for after a step or an epoch."""
+        run, core = self.run, self.run.core
+        trainer, checkpointer = core.trainer, run.checkpointer
+        run.sync.agree()
+        checkpointer.tell_if_ended()
+        if core.interrupted:
+            self._leave()
+        if trainer.control.should_log:
+            self._log()
+        if trainer.control.should_evaluate:
+            streams = randomness.get_state(core.backend)
+            try:
+                metrics = self.evaluate()
+            except EvaluationInterrupted:
+                # Nobody waits hours for an evaluation to end: the resumed run makes it anew, from the same streams.
+                randomness.set_state(core.backend, streams)
+                trainer.control.should_evaluate = True
+                self._leave()
+            trainer.control.should_evaluate = False
+            self._find_best(metrics)
+        if trainer.control.should_save:
+            trainer.control.should_save = False
+            trainer._save_checkpoint(trainer.model, None)
+        else:
+            checkpointer.reserve_memory()
+        checkpointer.best.end_of_step()
+        if core.processes.size == 1 and core.interrupted:  # several processes look again after the next step
+            self._leave()
+
+    def _leave(self) -> NoReturn:
+        """Save, with what is still to be done at this step, and leave train()."""
+        run, core = self.run, self.run.core
+        trainer, checkpointer, signals = core.trainer, run.checkpointer, run.sync.signals
+        assert signals is not None
+        checkpointer.wait()
+        target = f"{store.PREFIX}-{trainer.state.global_step}"
+        if trainer.args.save_strategy != "no" and Path(checkpointer.last_saved or "").name != target:
+            trainer.control.should_save = False
+            trainer._save_checkpoint(trainer.model, None)
+            checkpointer.wait()
+        if core.processes.size > 1:
+            # Nobody leaves before the main process has committed: launchers end the rest at once.
+            core.processes.barrier()
+            signals.leave_with_others()
+        signals.leave(checkpointer.last_saved if Path(checkpointer.last_saved or "").name == target else None)
+
+    def _log(self) -> None:
+        run, core = self.run, self.run.core
+        trainer, meter, engine = core.trainer, run.meter, core.engine
+        loss = meter.losses.take()  # host sync: the losses since the last log are read here
+        trainer.control.should_log = False
+        if loss is None:
+            return
+        logs: dict[str, Any] = {"loss": loss}
+        norm = engine.grad_norm()
+        if norm is not None:
+            logs["grad_norm"] = norm
+        logs["learning_rate"] = run.update.last_rate
+        scale = engine.loss_scale()
+        if scale is not None:
+            logs["loss_scale"] = scale
+        if engine.skipped:
+            logs["skipped_steps"] = engine.skipped
+        step = trainer.state.global_step
+        seconds, steps = meter.since_log(step)
+        if seconds > 0 and steps > 0:
+            logs["steps_per_second"] = round(steps / seconds, 3)
+            logs["samples_per_second"] = round(steps * run.plan.rows_per_step / seconds, 3)
+            if core.as_paddlenlp:
+                logs |= _as_paddlenlp(logs, step, seconds)
+        meter.measure(seconds)
+        # Overrides written for 4.x take the logs alone.
+        trainer.log(logs, *([meter.started] if accepts(trainer.log, "start_time") else []))
+        meter.forget_figures()
+
+    def evaluate(self) -> dict[str, float]:
+        """The evaluation of a step, by the method of the Trainer that may be overridden."""
+        core = self.run.core
+        trial = core.search.trial
+        return core.trainer._evaluate(None if trial is None else trial.given, self._ignore_keys)
+
+    def evaluate_and_report(self, ignore_keys: list[str] | None, skip_scheduler: bool) -> dict[str, float]:
+        """Evaluate, and do what follows from the metrics for the schedule and for a search."""
+        run, core = self.run, self.run.core
+        trainer = core.trainer
+        started = time.perf_counter()
+        metrics = trainer.evaluate(ignore_keys=ignore_keys)
+        run.meter.leave_out(time.perf_counter() - started)
+        metrics = core.processes.broadcast_object(metrics)  # an override may compute them in the main process alone
+        if self.steps_by_metric and not skip_scheduler:
+            trainer.lr_scheduler.step(self._metric_of(metrics))
+        if core.search.trial is not None:
+            trainer._report_to_hp_search(core.search.trial.given, trainer.state.global_step, metrics)
+        return metrics
+
+    def _metric_name(self) -> str:
+        name = self.run.core.trainer.args.metric_for_best_model or "loss"
+        return name if name.startswith("eval_") else f"eval_{name}"
+
+    def _metric_of(self, metrics: dict[str, Any]) -> float:
+        """The number that says how good an evaluation is."""
+        name = self._metric_name()
+        if isinstance(metrics.get(name), (int, float)):
+            return metrics[name]
+        found = f"the evaluation has no {name}"
+        if name in metrics:
+            found = f"the evaluation's {name} is {metrics[name]!r}, not a number"
+        wanted = self.run.core.trainer.args.metric_for_best_model
+        raise ArgumentError(
+            f"metric_for_best_model={wanted!r}: {found}; it has {', '.join(sorted(metrics))}. "
+            "Name one of them, or return it from compute_metrics."
+        )
+
+    def _find_best(self, metrics: dict[str, float]) -> None:
+        """Keep the best evaluation; one that improves is saved whatever save_steps and save_strategy say."""
+        trainer = self.run.core.trainer
+        args, state = trainer.args, trainer.state
+        wanted = args.load_best_model_at_end or args.save_strategy == "best"
+        if args.metric_for_best_model is None and not wanted:
+            return
+        name = self._metric_name()
+        if name not in metrics and not wanted:
+            return
+        value, best = self._metric_of(metrics), self.run.checkpointer.best
+        if wanted and self._improves(value, best.before[0]) and self._is_saving_best:
+            # The disk may refuse that one: then this evaluation is compared with the best before it.
+            self.run.checkpointer.wait(f"{store.PREFIX}-{state.global_step}")
+        if not self._improves(value, state.best_metric):
+            return
+        before = (state.best_metric, state.best_global_step)
+        state.best_metric = value
+        state.best_global_step = state.global_step
+        asks = wanted and not trainer.control.should_save and args.save_strategy != "best"
+        best.found(before, asks)
+        if wanted:
+            trainer.control.should_save = True
+
+    def _improves(self, value: float, best: float | None) -> bool:
+        greater = self.run.core.trainer.args.greater_is_better
+        if greater is None:
+            greater = higher_is_better(self._metric_name())
+        if best is None or math.isnan(best):  # another trainer may have left a NaN
+            return not math.isnan(value)
+        return value > best if greater else value < best
+
+    @property
+    def _is_saving_best(self) -> bool:
+        """Whether the save of the best model has not ended yet."""
+        state = self.run.core.trainer.state
+        step = state.best_global_step
+        return step is not None and Path(state.best_model_checkpoint or "").name != f"{store.PREFIX}-{step}"
+
+
+def _as_paddlenlp(logs: dict[str, Any], step: int, seconds: float) -> dict[str, Any]:
+    """The keys that callbacks and readers of PaddleNLP's logs look for."""
+    speeds = {f"interval_{name}": logs[name] for name in ("samples_per_second", "steps_per_second")}
+    return {"global_step": step, "interval_runtime": round(seconds, 4), **speeds}

@@ -1,0 +1,125 @@
+"""A seed that is set before the framework is imported is the framework's from its import on."""
+
+import ast
+import functools
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.backends_support import names
+
+DRAW = {
+    "torch": "torch.rand(4).tolist()",
+    "paddle": "paddle.rand([4]).tolist()",
+    "mindspore": "mindspore.ops.rand(4).asnumpy().tolist()",
+}
+OWN_SEED = {"torch": "torch.manual_seed(5)", "paddle": "paddle.seed(5)", "mindspore": "mindspore.set_seed(5)"}
+SEED = "from oneloop import set_seed; set_seed(11)"
+
+
+def printed(*lines):
+    """The last line that these statements print in a process of their own."""
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(["", *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+@pytest.fixture(params=names())
+def framework(request):
+    return request.param
+
+
+@functools.cache
+def drawn_after(framework):
+    """What is drawn where the import comes first: with the seed 11, with 12, and with the framework's own seed of 5."""
+    draw = DRAW[framework]
+    return ast.literal_eval(
+        printed(
+            f"import {framework}",
+            SEED,
+            f"first = {draw}",
+            "set_seed(12)",
+            f"second = {draw}",
+            OWN_SEED[framework],
+            f"print([first, second, {draw}])",
+        )
+    )
+
+
+def test_the_import_may_come_after_the_seed(framework):
+    first, second, _ = drawn_after(framework)
+    found = printed("from oneloop import set_seed; set_seed(12)", SEED, f"import {framework}; print({DRAW[framework]})")
+    assert ast.literal_eval(found) == first != second
+
+
+def test_the_backend_may_be_what_imports_the_framework(framework):
+    found = printed(
+        SEED,
+        "from oneloop import Trainer, backends",
+        f"backends.load({framework!r})",
+        f"import {framework}; print({DRAW[framework]})",
+    )
+    assert ast.literal_eval(found) == drawn_after(framework)[0]
+
+
+def test_a_seed_of_the_users_own_after_the_import_stays(framework):
+    found = printed(
+        SEED,
+        f"import {framework}",
+        OWN_SEED[framework],
+        f"from oneloop import backends; backends.load({framework!r})",
+        f"print({DRAW[framework]})",
+    )
+    assert ast.literal_eval(found) == drawn_after(framework)[2]
+
+
+def test_determinism_is_asked_for_when_the_framework_arrives(framework):
+    ask = {
+        "torch": "torch.are_deterministic_algorithms_enabled()",
+        "paddle": "__import__('os').environ.get('FLAGS_cudnn_deterministic') == '1'",
+        "mindspore": "mindspore.get_context('deterministic') == 'ON'",
+    }[framework]
+    found = printed(
+        "from oneloop import enable_full_determinism",
+        "enable_full_determinism(11)",
+        f"import {framework}; print([{ask}, {DRAW[framework]}])",
+    )
+    assert ast.literal_eval(found) == [True, drawn_after(framework)[0]]
+
+
+def test_nothing_is_imported_and_nothing_is_left_behind():
+    others = "; ".join(f"import {name}" for name in ("mindspore", "torch", "paddle") if name in names())
+    found = printed(
+        SEED,
+        "import sys; from importlib.util import find_spec",
+        f"print([name for name in {names()} if name in sys.modules])",
+        "from oneloop.backends import late_seeding, registry",
+        "assert late_seeding._FINDER is sys.meta_path[0]",
+        "assert find_spec('torch') is None or find_spec('torch').origin.endswith('__init__.py')",
+        "assert not [name for name in ('torch', 'paddle', 'mindspore') if name in sys.modules]",
+        others,
+        f"assert len(late_seeding._waiting) == 3 - {len(names())}",
+        "import importlib.machinery as machinery",
+        f"loaders = [type(sys.modules[name].__spec__.loader) for name in {names()}]",
+        "assert set(loaders) == {machinery.SourceFileLoader}, loaders",
+        "print(late_seeding._FINDER in sys.meta_path)",
+    )
+    assert found == str(len(names()) < 3)
+
+
+def test_an_import_that_fails_fails_as_ever(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('no such library')")
+    error = printed(
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})",
+        SEED,
+        "try:\n    import torch\nexcept ImportError as error:\n    print(error)",
+    )
+    assert error == "no such library"

@@ -1,0 +1,34 @@
+"""The modules of the toy's backend."""
+
+from . import (
+    devices,
+    engine,
+    framework_layout,
+    loaders,
+    memory,
+    models,
+    nan_hooks,
+    optimizers,
+    randomness,
+    tensors,
+    transformers_checkpoint,
+    weights,
+)
+
+NAME = "toy"
+parallel = export = profiling = None
+
+__all__ = [
+    "devices",
+    "engine",
+    "framework_layout",
+    "loaders",
+    "memory",
+    "models",
+    "nan_hooks",
+    "optimizers",
+    "randomness",
+    "tensors",
+    "transformers_checkpoint",
+    "weights",
+]

@@ -1,0 +1,5 @@
+from oneloop.checkpoint.convert.framework_layout import Place
+
+
+def layout(model):
+    return {name: Place(name) for name in model.parameters()}

@@ -1,0 +1,54 @@
+from itertools import islice
+
+
+class Loader:
+    num_workers = 0
+
+    def __init__(self, dataset, asked):
+        self.dataset, self.collate = dataset, asked.collator
+        self.batch_sampler, self.batch_size, self.drop_last = asked.batches, asked.batch_size, asked.drop_last
+
+    def __len__(self):
+        return len(self.batch_sampler)
+
+    def __iter__(self):
+        if self.batch_sampler is not None:
+            for indices in self.batch_sampler:
+                yield self.collate([self.dataset[i] for i in indices])
+            return
+        samples = iter(self.dataset)
+        while chunk := list(islice(samples, self.batch_size)):
+            if len(chunk) == self.batch_size or not self.drop_last:
+                yield self.collate(chunk)
+
+
+def make_loader(dataset, asked):
+    return Loader(dataset, asked)
+
+
+def close(loader):
+    pass
+
+
+def begin_epoch(loader, seed, epoch):
+    pass
+
+
+def iterate(loader):
+    return iter(loader)
+
+
+def is_own(loader):
+    return isinstance(loader, Loader)
+
+
+def is_loader(value):
+    return isinstance(value, Loader)
+
+
+def is_iterable(dataset):
+    return not hasattr(dataset, "__getitem__")
+
+
+def reseed_generator(dataset, seed):
+    pass

@@ -1,0 +1,2 @@
+def watch(model, step):
+    return lambda: None

@@ -1,0 +1,188 @@
+"""Figures of the package's structure, read off its syntax trees: python -m tests.structure.figures
+
+Who writes which attribute is found by the last name before it: `self` in a method is its class; `trainer` is the
+Trainer; the other names are those under which the objects of a run are known (OWNERS).
+"""
+
+import ast
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "oneloop"
+TRAINER = ("Trainer", "Seq2SeqTrainer", "TransformersNames", "PaddleNLPNames")
+# The objects that hold state for a Trainer or a run, by the names under which other modules reach them.
+OWNERS = {
+    "core": "Internals",
+    "_oneloop": "Internals",
+    "run": "Run",
+    "update": "Update",
+    "sync": "StepSync",
+    "meter": "Meter",
+    "work": "WorkMeter",
+    "losses": "LossMeter",
+    "checkpointer": "Checkpointer",
+    "model_files": "ModelFiles",
+    "best": "BestModel",
+    "epochs": "Epochs",
+    "resume": "ResumePoint",
+    "events": "RunEvents",
+    "step_end": "StepEnd",
+    "hub": "HubPushes",
+    "search": "SearchState",
+    "memory": "MemoryTracker",
+    "given_optimizers": "GivenOptimizers",
+    "model_info": "ModelInfo",
+    "signals": "Watch",
+    "contract": "LossContract",
+    "counting": "ItemCounting",
+    "weights": "MicroBatchWeights",
+    "shared": "SharedUpdate",
+    "stored": "RunState",
+}
+HOMES = {"Trainer": "trainer/trainer.py", "Run": "trainer/run.py"}
+
+
+@cache
+def trees():
+    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+
+
+@cache
+def classes():
+    """name -> (file, its node); HOMES settles names that two files have."""
+    return {
+        node.name: (file, node)
+        for file, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and HOMES.get(node.name, file) == file
+    }
+
+
+def _targets(node):
+    """Attributes that are assigned anywhere below a node."""
+    return [
+        each
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, (ast.Store, ast.Del))
+    ]
+
+
+def _owner_name(attribute):
+    """The last name before the attribute: `b` in a.b.c."""
+    value = attribute.value
+    return value.id if isinstance(value, ast.Name) else value.attr if isinstance(value, ast.Attribute) else None
+
+
+def fields(name):
+    """The fields of a class: those declared in its body, and those that its methods assign to self."""
+    _, node = classes()[name]
+    declared = {
+        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    return declared | {each.attr for each in _targets(node) if _owner_name(each) == "self"}
+
+
+def written_elsewhere(name):
+    """Fields of a class that modules other than its own assign: "field in file"."""
+    home, _ = classes()[name]
+    names, known = {key for key, owner in OWNERS.items() if owner == name}, fields(name)
+    return sorted(
+        f"{each.attr} in {file}"
+        for file, tree in trees().items()
+        if file != home
+        for each in _targets(tree)
+        if _owner_name(each) in names and each.attr in known
+    )
+
+
+def private_attributes():
+    """Private attributes of the Trainer -> the files that assign them."""
+    found = defaultdict(set)
+    for name in TRAINER:
+        file, node = classes()[name]
+        for each in _targets(node):
+            if _owner_name(each) == "self" and each.attr.startswith("_"):
+                found[each.attr].add(file)
+    for file, tree in trees().items():
+        for each in _targets(tree):
+            if _owner_name(each) in ("trainer", "_trainer") and each.attr.startswith("_"):
+                found[each.attr].add(file)
+    return dict(found)
+
+
+def touched_by_others():
+    """Private names of a Trainer that modules other than those of its classes read or call, and where."""
+    homes = {classes()[name][0] for name in TRAINER}
+    found = defaultdict(set)
+    for file, tree in trees().items():
+        if file in homes:
+            continue
+        for each in ast.walk(tree):
+            of_trainer = isinstance(each, ast.Attribute) and _owner_name(each) in ("trainer", "_trainer")
+            if of_trainer and each.attr.startswith("_") and not each.attr.startswith("__"):
+                found[each.attr].add(file)
+    return dict(found)
+
+
+def root_files():
+    return sorted(path.name for path in PACKAGE.glob("*.py"))
+
+
+def any_escapes():
+    """Classes with a __getattr__ for type checkers, which makes every misspelt name type-check."""
+    return sorted(
+        f"{file}: {node.name}"
+        for file, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(each, ast.FunctionDef) and each.name == "__getattr__" for each in ast.walk(node))
+    )
+
+
+def bases_of_trainer():
+    _, node = classes()["Trainer"]
+    return [ast.unparse(base) for base in node.bases]
+
+
+def public_methods():
+    """Public methods and properties of the Trainer -> whether they have a docstring."""
+    found = {}
+    for name in ("Trainer", "TransformersNames", "PaddleNLPNames"):
+        for each in classes()[name][1].body:
+            if isinstance(each, ast.FunctionDef) and not each.name.startswith("_"):
+                found[each.name] = found.get(each.name, False) or ast.get_docstring(each) is not None
+    return found
+
+
+def frameworks_imported_by_core():
+    names = {"torch", "paddle", "mindspore", "mindtorch"}
+    found = []
+    for file, tree in trees().items():
+        if file.startswith("backends/"):
+            continue
+        for node in ast.walk(tree):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            if any(module.split(".")[0] in names for module in modules):
+                found.append(f"{file}:{node.lineno}")
+    return found
+
+
+def main():
+    sizes = {name: len(fields(name)) for name in sorted(set(OWNERS.values()))}
+    attributes = private_attributes()
+    print(f"private attributes assigned on the Trainer: {len(attributes)} {sorted(attributes)}")
+    print(f"  of them in more than one file: {sorted(k for k, v in attributes.items() if len(v) > 1)}")
+    print(f"classes that make the Trainer: {1 + len(bases_of_trainer())}")
+    print(f"objects with state: {len(sizes)}, fields of the largest: {max(sizes.values())}")
+    print(f"  {', '.join(f'{name} {count}' for name, count in sizes.items())}")
+    print(f"  written outside of their module: {[w for name in sizes for w in written_elsewhere(name)]}")
+    print(f"files at the package's root: {len(root_files())}")
+    print(f"classes with a __getattr__: {any_escapes()}")
+    print(f"public methods of the Trainer: {len(public_methods())}")
+    print(f"frameworks imported outside of backends/: {frameworks_imported_by_core()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""The structure that docs/architecture.md describes, kept: who owns which state, and what is nobody's by accident."""
+
+import pytest
+
+from tests.structure import figures
+
+# Private methods and attributes of transformers' Trainer that oneloop's objects call, since they may be overridden.
+OVERRIDABLE = {
+    *("_evaluate", "_get_eval_sampler", "_get_train_sampler", "_load_best_model", "_report_to_hp_search", "_save"),
+    *("_save_checkpoint", "_set_signature_columns_if_needed", "_signature_columns"),
+}
+# Methods and properties that transformers' Trainer, of 4.45 or of 5.22, has not: each is documented.
+OFFERED = {
+    *("compress", "export", "export_model", "print_config", "set_optimizer_grouped_parameters"),  # PaddleNLP's
+    *("record_event", "rename_parameter"),
+}
+
+
+def test_the_trainer_has_few_private_attributes_and_each_is_written_in_one_file():
+    ours = {name: files for name, files in figures.private_attributes().items() if name not in OVERRIDABLE}
+    assert len(ours) <= 15
+    assert {name: files for name, files in ours.items() if len(files) > 1} == {}
+
+
+def test_nobody_else_touches_what_is_private_to_the_trainer():
+    assert set(figures.touched_by_others()) - OVERRIDABLE == {"_oneloop"}
+    assert figures.touched_by_others()["_oneloop"] == {"trainer/internals.py"}
+
+
+@pytest.mark.parametrize("name", sorted(set(figures.OWNERS.values())))
+def test_an_object_with_state_is_small_and_written_in_its_own_module(name):
+    assert 0 < len(figures.fields(name)) <= 12
+    assert figures.written_elsewhere(name) == []
+
+
+def test_the_trainer_is_one_class_with_the_names_of_other_trainers_beside_it():
+    assert figures.bases_of_trainer() == ["TransformersNames", "PaddleNLPNames"]
+
+
+def test_few_files_lie_at_the_root():
+    assert len(figures.root_files()) < 10
+
+
+def test_no_class_of_the_core_lets_every_name_type_check():
+    """Those that pass attributes on to what they wrap, at run time, are no escape for a type checker."""
+    wrappers = ("backends/", "compat/redirect.py", "data/")
+    assert [each for each in figures.any_escapes() if not each.startswith(wrappers)] == []
+
+
+def test_the_core_imports_no_framework():
+    assert figures.frameworks_imported_by_core() == []
+
+
+def test_public_methods_are_documented_and_few_are_not_those_of_transformers():
+    methods = figures.public_methods()
+    assert [name for name, has_docstring in methods.items() if not has_docstring] == []
+    assert set(methods) >= OFFERED
+
+
+def test_methods_beyond_those_of_transformers():
+    """Of the release that is installed; properties under which 4.45 keeps attributes, and its old names, count too."""
+    transformers = pytest.importorskip("transformers", minversion="5.0")
+    pytest.importorskip("accelerate")
+    beyond = {name for name in figures.public_methods() if not hasattr(transformers.Trainer, name)}
+    attributes = {
+        *("can_return_loss", "current_gradient_accumulation_steps", "hub_model_id", "label_smoother"),
+        "neftune_noise_alpha",
+    }
+    assert len(beyond - attributes) < 15
+    assert beyond >= OFFERED
