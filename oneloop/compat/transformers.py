@@ -13,24 +13,62 @@ from ..trainer.dataloaders import select_columns
 from ..trainer.loss import logits_of
 from ..trainer.validation import has_length
 from .accelerator import Accelerator
+from .introspect import is_overridden
 
 if TYPE_CHECKING:
     from ..trainer.internals import Internals
 
 logger = logging.getLogger(__name__)
 
-# Methods of other trainers' training loops that oneloop does not have, and what to override instead.
+# Methods of transformers' Trainer, 4.45 to 5.22, that oneloop never calls, and what to override instead.
+_LOOP = "training_step, compute_loss, or a callback"
+_LOADING = "nothing: a checkpoint is loaded whole; a callback's on_train_begin comes after it"
+_SAVING = "_save_checkpoint or save_model"
+_DEVICES = "nothing: pass the model as it should be, or use the arguments about devices and sharding"
 UNUSED_OVERRIDES = {
-    "_inner_training_loop": "training_step, or a callback",
-    "_maybe_log_save_evaluate": "log, evaluate or a callback's on_step_end",
-    "_wrap_model": "nothing: pass the wrapped model to the Trainer",
+    **dict.fromkeys(("_inner_training_loop", "_run_epoch", "_init_training_state", "_finalize_training"), _LOOP),
     "_prepare_for_training": "create_optimizer_and_scheduler, or a callback's on_train_begin",
+    "_maybe_log_save_evaluate": "log, evaluate or a callback's on_step_end",
+    "_validate_args": "nothing: arguments are checked when they are made",
+    **dict.fromkeys(("_wrap_model", "_move_model_to_device", "_build_accelerator_args"), _DEVICES),
+    **dict.fromkeys(("_fsdp_qlora_plugin_updates", "propagate_args_to_deepspeed"), _DEVICES),
+    "create_accelerator_and_postprocess": _DEVICES,
+    **dict.fromkeys(("_get_num_items_in_batch", "_track_num_input_tokens"), "get_batch_samples"),
+    **dict.fromkeys(("_clip_grad_norm", "_get_grad_norm"), "a callback's on_pre_optimizer_step"),
+    **dict.fromkeys(("_mixed_mesh_grad_norm", "_has_mixed_mesh_grads"), "a callback's on_pre_optimizer_step"),
+    "_sync_replicated_trainable_parameters": _DEVICES,
+    "_update_auto_batch_size": "nothing: auto_find_batch_size splits micro-batches and keeps the global batch",
+    **dict.fromkeys(("_activate_neftune", "_deactivate_neftune"), "nothing: use neftune_noise_alpha"),
+    **dict.fromkeys(("_prepare_input", "_prepare_context_parallel_inputs"), "_prepare_inputs"),
+    "_is_attention_mask_causal": "_prepare_inputs",
+    "_deepspeed_sp_compute_loss": "compute_loss",
+    "_get_dataloader": "get_train_dataloader, get_eval_dataloader or get_test_dataloader",
+    **dict.fromkeys(("_remove_unused_columns", "_get_collator_with_removed_columns"), "the data_collator"),
+    "num_tokens": "floating_point_ops",
+    "_get_learning_rate": "create_scheduler",
+    "_determine_best_metric": "evaluate, whose metrics are compared",
+    **dict.fromkeys(("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_rng_state"), _LOADING),
+    **dict.fromkeys(("_load_scaler", "_load_callback_state", "_issue_warnings_after_load"), _LOADING),
+    "compare_trainer_and_checkpoint_args": _LOADING,
+    **dict.fromkeys(("_save_optimizer_and_scheduler", "_save_rng_state", "_save_scaler", "_save_tpu"), _SAVING),
+    **dict.fromkeys(("_rotate_checkpoints", "_sorted_checkpoints"), "nothing: use save_total_limit"),
+    "_get_output_dir": "nothing: set args.output_dir",
+    **dict.fromkeys(("_push_from_checkpoint", "_finish_current_push"), "a callback's on_save"),
+    "_add_sm_patterns_to_gitignore": "nothing: no git repository is used",
+    **dict.fromkeys(("_hp_search_setup", "_tune_save_checkpoint"), "hp_space and compute_objective"),
+    **dict.fromkeys(("_gather_and_numpify", "_nested_gather"), "evaluation_loop"),
+    "_align_special_tokens": "nothing: set the tokens of the model's config before training",
+    **dict.fromkeys(("get_cp_size", "get_sp_size", "get_tp_size"), "nothing: no model or sequence is split here"),
+    **dict.fromkeys(("autocast_smart_context_manager",), "compute_loss_context_manager"),
+    **dict.fromkeys(("ipex_optimize_model", "torch_jit_model_eval"), "nothing: use jit_mode_eval or torch_compile"),
+    "set_initial_training_values": "get_train_dataloader, and the arguments about steps and epochs",
+    **dict.fromkeys(("get_learning_rates", "get_optimizer_group"), "create_optimizer"),
 }
 
 
 def warn_unused_overrides(trainer: Any) -> None:
     """Log one warning with all methods of a subclass that are never called."""
-    found = [name for name in UNUSED_OVERRIDES if hasattr(type(trainer), name)]
+    found = [name for name in UNUSED_OVERRIDES if is_overridden(trainer, name)]
     if found:
         logger.warning(
             "%s defines %s, which oneloop never calls. Override instead: %s.",

@@ -19,6 +19,7 @@ from .meter import MemoryTracker
 from .model_info import ModelInfo
 
 if TYPE_CHECKING:
+    from ..backends.base import Backend
     from ..distributed.collectives import ProcessGroup
     from ..integrations.hub.pushing import HubPushes
     from ..integrations.search.state import SearchState
@@ -55,7 +56,7 @@ class Internals:
     def __init__(self, trainer: "Trainer", framework: str) -> None:
         args = trainer.args
         self.trainer = trainer
-        self.backend: Any = backends.load(framework)
+        self.backend: Backend = backends.load(framework)
         self.processes: ProcessGroup = args.processes
         self.strategy: Any = setup.strategy(args, self.backend, self.processes)
         self.engine: Any = None
@@ -123,7 +124,7 @@ class Internals:
             logger.warning(
                 "fp16_opt_level=%r: %s has no %s is used.", args.fp16_opt_level, self.backend.NAME, models.NEAREST_HALF
             )
-        if setup.pure_half(args):
+        if half and setup.pure_half(args):
             info = replace(info, input_half=half)
             trainer.model = models.to_half(trainer.model, half)
         elif half and args.fp16_opt_level == "O2" and "O2" in models.HALF_LEVELS:

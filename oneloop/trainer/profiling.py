@@ -57,6 +57,11 @@ class Profiling(TrainerCallback):
         self.sampler: Any = None
 
     @property
+    def _profiler(self) -> Any:
+        """The backend's module; a backend without one refuses the argument."""
+        return self.core.backend.profiling
+
+    @property
     def folder(self) -> Path:
         return Path(self.trainer.args.output_dir) / FOLDER
 
@@ -65,13 +70,13 @@ class Profiling(TrainerCallback):
         if self.steps == self.first:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.sampler = _start_sampler()
-            self.handle = self.core.backend.profiling.start(args.device, self.folder)
+            self.handle = self._profiler.start(args.device, self.folder)
             self.began = (state.global_step + 1, time.perf_counter())
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.began is None:
             return
-        self.core.backend.profiling.step(self.handle)
+        self._profiler.step(self.handle)
         if self.steps >= self.last:
             self.finish()
 
@@ -100,9 +105,9 @@ class Profiling(TrainerCallback):
         trainer, core, folder = self.trainer, self.core, self.folder
         host = _stop_sampler(self.sampler, folder / f"host-{name}.html")
         trace = folder / f"trace-{name}.json"
-        core.backend.profiling.stop(self.handle, trace)
+        self._profiler.stop(self.handle, trace)
         self.handle = self.sampler = None
-        found = operators(read(trace), core.backend.profiling.operator)
+        found = operators(read(trace), self._profiler.operator)
         where = f"{core.backend.NAME} on {trainer.args.device}"
         table = folder / f"operators-{name}.txt"
         table.write_text(text(found, f"Steps {first} to {last}, {where}"), encoding="utf-8")

@@ -72,7 +72,7 @@ def bind(args: Any, backend: Any) -> None:
 
 def strategy(args: Any, backend: Any, processes: ProcessGroup) -> Any:
     """How the processes share the work; a backend that runs on one alone needs no file `parallel`."""
-    if backend.NAME in registry.parallel():
+    if backend.parallel is not None:
         return backend.parallel.strategy(args, processes)
     return Strategy(args, processes, backend)
 

@@ -526,7 +526,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         Overrides of PaddleNLP's Trainer build the optimizer with a schedule in place of the rate, so for its scripts
         the rate is left out, as there.
         """
-        backend = backends.of_model(model) if model is not None else backends.load(backends.guess() or "torch")
+        backend = backends.of_model(model) if model is not None else backends.assumed()
         cls, options = backend.optimizers.class_and_options(args, model)
         if model is None and backend.NAME == "paddle" and mode.follows("paddlenlp"):
             options.pop("learning_rate", None)

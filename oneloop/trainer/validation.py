@@ -1,10 +1,12 @@
 """What a Trainer is given, looked at when it is given: each error says what was expected."""
 
 import os
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, DataError, ModelError
+
+if TYPE_CHECKING:
+    from ..backends.base import Backend
 
 
 def has_length(dataset: Any) -> bool:
@@ -44,7 +46,7 @@ def tokenizer(given: Any, processing_class: Any) -> Any:
     return found
 
 
-def optimizers(given: Any, cls_and_kwargs: Any, model_init: Any, backend: ModuleType) -> tuple[Any, Any]:
+def optimizers(given: Any, cls_and_kwargs: Any, model_init: Any, backend: "Backend") -> tuple[Any, Any]:
     """(optimizer, scheduler) from the argument `optimizers`, which excludes two others."""
     if cls_and_kwargs is not None and (not isinstance(cls_and_kwargs, (tuple, list)) or len(cls_and_kwargs) != 2):
         raise ArgumentError("optimizer_cls_and_kwargs is a pair: the optimizer's class, and a dict of its options.")
@@ -75,7 +77,7 @@ def optimizers(given: Any, cls_and_kwargs: Any, model_init: Any, backend: Module
     return optimizer, scheduler
 
 
-def dataset(name: str, given: Any, backend: ModuleType) -> None:
+def dataset(name: str, given: Any, backend: "Backend") -> None:
     """A data set can be indexed and has a length, or it can be walked through."""
     expected = "expected a list of samples, a Dataset with __len__ and __getitem__, or an iterable one"
     if isinstance(given, (str, bytes, os.PathLike)):

@@ -89,7 +89,7 @@ EXPECTED = {
     (13, "args.bogus"): ("refused", "no such attribute"),
     (15, "_inner_training_loop"): ("changes", "never calls it; override training_step"),
     (16, "super()._inner_training_loop"): ("refused", "Instead: training_step"),
-    (17, "_load_rng_state"): ("changes", "never called"),
+    (17, "_load_rng_state"): ("changes", "never calls it"),
     (22, "on_step_end"): ("works", ""),
     (24, "on_something"): ("changes", "never called"),
     (28, "evaluation_strategy"): ("maps", "eval_strategy"),

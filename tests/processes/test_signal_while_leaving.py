@@ -33,7 +33,9 @@ def test_all_save_and_leave_on_the_first_signal(first, second, number, tmp_path)
         Path(f"{output}.go").touch()
         assert run.end() == 1
         said = run.said
-    saved = re.findall(r"Training interrupted \(SIGTERM\)\. Checkpoint saved to \S*checkpoint-(\d+);.*Exit status 75", said)
+    saved = re.findall(
+        r"Training interrupted \(SIGTERM\)\. Checkpoint saved to \S*checkpoint-(\d+);.*Exit status 75", said
+    )
     assert len(saved) == 2 and len(set(saved)) == 1, said
     assert "KeyboardInterrupt" not in said and "exitcode  : -" not in said
     assert [path.name for path in output.glob("checkpoint-*")] == [f"checkpoint-{saved[0]}"]

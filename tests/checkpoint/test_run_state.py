@@ -1,0 +1,92 @@
+"""run.json as a dataclass: what is written is what was read, and a later format is refused."""
+
+import json
+
+import pytest
+
+from oneloop.checkpoint.resume import own_position
+from oneloop.checkpoint.run_state import PositionState, ResumePoint, RunState
+from oneloop.distributed.collectives import ProcessGroup
+from oneloop.errors import CheckpointError
+
+POSITION = {
+    "epoch": 1,
+    "step_in_epoch": 4,
+    "epoch_ended": False,
+    "stopped": False,
+    "epoch_stopped": True,
+    "pending": {"should_log": True, "should_evaluate": False},
+    "data": {"at": 3},
+    "collator": None,
+    "dataset": None,
+}
+RUN = {
+    "format": 1,
+    "run_id": "0123",
+    "framework": "torch",
+    "layout": {"weight": ["weight", "oi"]},
+    "optimizer": {"groups": []},
+    "scheduler": None,
+    "engine": {"skipped": 0},
+    "strategy": {"unused": None},
+    "grad_norm": "0x1.0p+0",
+    "learning_rate": 0.1,
+    "losses": {"steps": 3},
+    "work": {"tokens": 7},
+    "split": 2,
+    "position": POSITION,
+    "course": {"samples": 10, "processes": 2},
+}
+
+
+def group(rank, size):
+    found = ProcessGroup()
+    found.rank, found.size = rank, size
+    return found
+
+
+def test_what_is_written_is_what_was_read():
+    assert RunState.from_json(RUN).to_json() == RUN
+    assert RunState.from_json(json.loads(json.dumps(RUN))).to_json() == RUN
+
+
+def test_states_of_other_processes_are_written_only_where_there_are_any():
+    assert "ranks" not in PositionState.from_json(POSITION).to_json()
+    several = POSITION | {"ranks": [{"data": 1, "collator": None, "dataset": None}]}
+    assert PositionState.from_json(several).to_json() == several
+
+
+def test_checkpoints_of_the_first_releases_have_less():
+    less = {key: value for key, value in RUN.items() if key not in ("layout", "strategy", "grad_norm", "split")}
+    found = RunState.from_json(less | {"position": {k: v for k, v in POSITION.items() if k != "pending"}})
+    assert found.layout is None and found.measured == {"learning_rate": 0.1} and found.position.pending == {}
+    assert found.processes == 2 and RunState.from_json(RUN | {"course": {}}).processes == 1
+
+
+def test_a_later_format_is_refused():
+    with pytest.raises(CheckpointError, match="format 2, and this release of oneloop reads 1"):
+        RunState.from_json(RUN | {"format": 2})
+
+
+def test_a_directory_without_one(tmp_path):
+    assert RunState.read(tmp_path) is None
+    (tmp_path / "run.json").write_text(json.dumps(RUN))
+    assert RunState.read(tmp_path).run_id == "0123"
+
+
+def test_each_process_finds_the_states_of_its_own_data():
+    ranks = [{"data": f"rank {i}", "collator": i, "dataset": None} for i in (1, 2)]
+    position = PositionState.from_json(POSITION | {"ranks": ranks})
+    assert own_position(position, group(0, 3)).data == {"at": 3}
+    assert own_position(position, group(2, 3)).data == "rank 2" and own_position(position, group(2, 3)).collator == 2
+    fewer = own_position(position, group(1, 2))
+    assert (fewer.data, fewer.collator, fewer.epoch) == (None, None, 1)
+
+
+def test_a_resume_point_is_used_up():
+    point = ResumePoint(data=[1])
+    assert point.take_data() == [1] and point.take_data() is None
+    point.continue_with({"numpy": 1})
+    assert point.streams == {"numpy": 1}
+    point.streams_restored()
+    assert point.streams is None and point.random is None

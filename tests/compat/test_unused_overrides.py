@@ -1,0 +1,62 @@
+"""Overrides of methods that oneloop never calls are named when the Trainer is built."""
+
+import inspect
+import logging
+
+import pytest
+
+from oneloop import Trainer
+from oneloop.compat.introspect import is_overridden
+from oneloop.compat.transformers import UNUSED_OVERRIDES
+from tests.backends_support import available
+from tests.trainer.test_override_counts import COUNTS
+
+# What scripts call themselves: an override of it is called by them.
+OF_SCRIPTS = {
+    *("add_callback", "create_model_card", "end", "hyperparameter_search", "init_hf_repo", "num_examples"),
+    *("pop_callback", "prediction_loop", "push_to_hub", "remove_callback", "tokenizer"),
+    *("log_metrics", "metrics_format", "save_metrics"),
+}
+CALLED = {*COUNTS, "_report_to_hp_search"}  # the last one within a search
+
+
+def test_every_method_of_transformers_is_called_or_named():
+    """Of the release that is installed. Those of older releases were read off their sources."""
+    transformers = pytest.importorskip("transformers", minversion="5.0")
+    pytest.importorskip("accelerate")
+    theirs = {
+        name
+        for name, member in vars(transformers.Trainer).items()
+        if not name.startswith("__") and (inspect.isfunction(member) or isinstance(member, (staticmethod, property)))
+    }
+    assert theirs - CALLED - OF_SCRIPTS - set(UNUSED_OVERRIDES) == set()
+
+
+def test_none_that_is_called_is_named():
+    assert not CALLED & set(UNUSED_OVERRIDES) and not OF_SCRIPTS & set(UNUSED_OVERRIDES)
+
+
+@pytest.mark.parametrize("name", sorted(UNUSED_OVERRIDES))
+def test_an_override_is_named(arguments, caplog, name):
+    own = type("Own", (Trainer,), {name: lambda self, *args, **kwargs: None})
+    with caplog.at_level(logging.WARNING, "oneloop"):
+        own(available()[0].classifier(), arguments())
+    (text,) = [record.getMessage() for record in caplog.records if "never calls" in record.getMessage()]
+    assert f"Own defines {name}," in text and UNUSED_OVERRIDES[name] in text
+
+
+def test_a_plain_trainer_is_not_warned_of(backend, arguments, caplog):
+    Trainer(backend.classifier(), arguments())
+    assert "never calls" not in caplog.text
+
+
+def test_what_is_an_override(backend, arguments):
+    class Own(Trainer):
+        def log(self, *args, **kwargs):
+            super().log(*args, **kwargs)
+
+    class Derived(Own):
+        pass
+
+    for cls, answer in ((Trainer, False), (Own, True), (Derived, True)):
+        assert is_overridden(cls(backend.classifier(), arguments()), "log") is answer
