@@ -38,7 +38,7 @@ def make(backend, arguments):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_one_error_in_words(case, make):
+def test_one_error_with_a_clear_message(case, make):
     do, kind, words = CASES[case]
     own_kind, own_words = ON[make.kit.name].get(case, (kind, []))
     assert issubclass(own_kind, kind)
@@ -46,7 +46,7 @@ def test_one_error_in_words(case, make):
         do(make)
 
 
-def test_every_framework_has_words_for_what_differs():
+def test_every_framework_lists_its_own_messages():
     first, *others = [set(table) for table in ON.values()]
     assert first <= set(CASES) and all(other == first for other in others)
 

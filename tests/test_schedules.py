@@ -70,7 +70,7 @@ ENDLESS = ("constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_pla
 BY_METRIC = ("reduce_lr_on_plateau", "greedy")
 
 
-def test_a_factor_depends_on_the_step_alone():
+def test_a_factor_depends_only_on_the_step():
     for name, options in BY_STEP:
         first, second = (make_schedule(name, 5, 50, lr_init=1e-3, **options) for _ in range(2))
         forwards = [first(step) for step in range(60)]
@@ -94,22 +94,22 @@ def test_endless_schedules_need_no_total():
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (("linar", 0, 10), {}, "no schedule 'linar'; did you mean linear"),
-        ((3, 0, 10), {}, "no schedule 3"),
-        (("linear", 0), {}, "linear ends with the training and needs num_training_steps.*max_steps.*inverse_sqrt"),
+        (("linar", 0, 10), {}, "Unknown schedule 'linar'; did you mean linear"),
+        ((3, 0, 10), {}, "Unknown schedule 3"),
+        (("linear", 0), {}, "linear needs num_training_steps.*max_steps.*inverse_sqrt"),
         (("warmup_stable_decay", 0), {"num_decay_steps": 3}, "needs num_training_steps"),
         (("warmup_stable_decay", 0, 10), {}, "num_decay_steps"),
         (("warmup_stable_decay", 0, 10), {"num_decay_steps": 3, "decay_type": "cubic"}, "decay_type.*'cubic'"),
         (("cosine", 0, 10), {"num_cycle": 1}, "no option 'num_cycle'; did you mean num_cycles"),
-        (("cosine", 0, 10), {"num_cycles": "2"}, "number, not the string '2'"),
-        (("constant", 0, 10), {"power": 1}, "takes no options"),
+        (("cosine", 0, 10), {"num_cycles": "2"}, "num_cycles='2'.*expected a number, not a string"),
+        (("constant", 0, 10), {"power": 1}, "accepts no options"),
         (("cosine_with_min_lr", 0, 10), {}, "neither is given"),
         (("cosine_with_min_lr", 0, 10), {"min_lr": 1e-6, "min_lr_rate": 0.1}, "both are given"),
         (("cosine_warmup_with_min_lr", 0, 10), {"min_lr": 1e-6}, "base learning rate"),
-        (("polynomial", 0, 10), {"lr_init": 1e-8}, "falls to lr_end=1e-07.*1e-08"),
+        (("polynomial", 0, 10), {"lr_init": 1e-8}, "ends at lr_end=1e-07.*1e-08"),
         (("polynomial", 0, 10), {}, "lr_init"),
         (("inverse_sqrt", 0), {"timescale": 0}, "timescale"),
-        (("greedy", 0, 10), {}, "follows a metric"),
+        (("greedy", 0, 10), {}, "depends on a metric"),
     ],
 )
 def test_bad_schedules_say_what_to_do(arguments, options, message):
@@ -213,9 +213,9 @@ def test_a_state_does_not_change_afterwards():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "low"}, "mode is min or max, not 'low'"),
-        ({"threshold_mode": "log"}, "threshold_mode is rel or abs"),
-        ({"factor": 1.0}, "between 0 and 1, not at 1.0"),
+        ({"mode": "low"}, "Invalid mode='low': expected min or max"),
+        ({"threshold_mode": "log"}, "Invalid threshold_mode='log': expected rel or abs"),
+        ({"factor": 1.0}, "factor=1.0: expected a number between 0 and 1"),
         ({"min_lr": [0.1, 0.2]}, "min_lr has 2 values for 1 parameter groups"),
         ({"patiense": 3}, "no option 'patiense'; did you mean patience"),
     ],
@@ -230,5 +230,5 @@ def test_a_foreign_state_is_refused():
         Greedy(0.1).load_state_dict(Plateau(0.1).state_dict())
     with pytest.raises(ArgumentError, match="for 2 parameter groups"):
         Plateau([0.1, 0.2]).load_state_dict(Plateau(0.1).state_dict())
-    with pytest.raises(ArgumentError, match="follows the step"):
+    with pytest.raises(ArgumentError, match="depends on the step"):
         make_metric_schedule("linear", 0.1)

@@ -1,4 +1,4 @@
-"""Packages that an argument can ask for, and whether they are here. Nothing is imported to find out."""
+"""Packages that arguments can require, and whether they are installed. The check imports nothing."""
 
 import sys
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 
 def installed(module: str) -> bool:
-    """Whether the module can be imported. A folder of that name in the working directory is not a package."""
+    """Whether the module can be imported. A plain folder of that name does not count."""
     if module in sys.modules:
         return sys.modules[module] is not None
     try:
@@ -18,13 +18,13 @@ def installed(module: str) -> bool:
 
 @dataclass(frozen=True)
 class Writer:
-    """A destination of logs: the module that serves it, the package to install, what it asks for."""
+    """A log writer: its module, the package to install, and whether it is used by default."""
 
     module: str
     package: str
-    account: bool = True  # it sends data away, or asks for an account: used only when named
-    released: bool = True  # this release of oneloop writes to it
-    usual: bool = False  # used without being asked, since it writes into logging_dir and nowhere else
+    account: bool = True  # sends data to a service or needs an account: used only if named in report_to
+    released: bool = True  # supported by this release of oneloop
+    usual: bool = False  # used by default, since it only writes to logging_dir
 
     @property
     def installed(self) -> bool:
@@ -51,7 +51,7 @@ WRITERS = {
 
 
 def usual_writers(every: bool) -> list[str]:
-    """The writers that can be used here and now and ask for no account: those that are quiet about it, or every one."""
+    """Installed writers that need no account: those used by default, or with `every`, all of them."""
     return [
         name
         for name, writer in WRITERS.items()
@@ -59,8 +59,8 @@ def usual_writers(every: bool) -> list[str]:
     ]
 
 
-# optim -> (module, package to install). NOT_DRIVEN: the torch backend has no use for the package even when it is here:
-# GaLore and APOLLO need their parameter groups by module, LOMO its own backward pass, XLA its own step.
+# optim -> (module, package to install). NOT_DRIVEN: not supported by the torch backend even if it is installed:
+# GaLore and APOLLO need parameter groups by module, LOMO its own backward pass, XLA its own step.
 NOT_DRIVEN = ("galore_", "apollo_", "lomo", "adalomo", "adamw_torch_xla")
 _BITSANDBYTES = ("bitsandbytes", "bitsandbytes")
 _GALORE = ("galore_torch", "galore-torch")

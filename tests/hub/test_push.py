@@ -284,6 +284,6 @@ def test_a_card_that_somebody_changed_stays(backend, arguments, tmp_path, caplog
     path = tmp_path / "out" / "README.md"
     trainer.create_model_card(model_name="second")
     assert "# second" in path.read_text()
-    path.write_text(path.read_text().replace("yours to add", "mine"))
+    path.write_text(path.read_text().replace("please add", "I added"))
     trainer.create_model_card(model_name="third")
     assert "# second" in path.read_text() and "left as it is" in caplog.text

@@ -79,9 +79,9 @@ class Derived(Trainer):
 """
 EXPECTED = {
     (1, "accelerate"): ("unseen", "not redirected"),
-    (3, "Trainer"): ("works", "oneloop's own"),
-    (3, "TrainingArguments"): ("works", "oneloop's own"),
-    (4, "get_last_checkpoint"): ("works", "oneloop's own"),
+    (3, "Trainer"): ("works", "from oneloop"),
+    (3, "TrainingArguments"): ("works", "from oneloop"),
+    (4, "get_last_checkpoint"): ("works", "from oneloop"),
     (5, "SageMakerTrainer"): ("refused", "no backend"),
     (11, "compute_loss"): ("works", "called without num_items_in_batch"),
     (13, "self.nothing"): ("refused", "no such attribute"),
@@ -89,7 +89,7 @@ EXPECTED = {
     (13, "args.bogus"): ("refused", "no such attribute"),
     (15, "_inner_training_loop"): ("changes", "never calls it; override training_step"),
     (16, "super()._inner_training_loop"): ("refused", "Instead: training_step"),
-    (17, "_load_rng_state"): ("changes", "not called"),
+    (17, "_load_rng_state"): ("changes", "never calls it"),
     (22, "on_step_end"): ("works", ""),
     (24, "on_something"): ("changes", "never called"),
     (28, "evaluation_strategy"): ("maps", "eval_strategy"),
@@ -98,14 +98,14 @@ EXPECTED = {
     (31, "save_safetensors"): ("refused", "never written as pickles"),
     (32, "gradient_accumulation_steps"): ("changes", "undivided batch"),
     (33, "leraning_rate"): ("refused", "did you mean 'learning_rate'?"),
-    (34, "tensor_parallel_degree"): ("refused", "the model is not cut up"),
+    (34, "tensor_parallel_degree"): ("refused", "model parallelism is not supported"),
     (35, "predict_with_generate"): ("refused", "belongs to Seq2SeqTrainingArguments"),
     (36, "optim"): ("works", ""),
     (37, "report_to"): ("works", ""),
-    (38, "**more"): ("unseen", "not seen"),
+    (38, "**more"): ("unseen", "not checked"),
     (40, "output_dir"): ("works", ""),
     (40, "num_train_epochs"): ("works", ""),
-    (40, "together"): ("refused", "num_train_epochs=-3.0 is not possible"),
+    (40, "together"): ("refused", "Invalid num_train_epochs=-3.0: expected"),
     (41, "predict_with_generate"): ("works", ""),
     (41, "gradient_accumulation_steps"): ("works", ""),
     (42, "beside"): ("works", ""),
@@ -185,7 +185,7 @@ def test_the_command_line(script):
         "works",
         "refused",
     ]
-    assert said["own"] == ("works", "a field of the script's own")
+    assert said["own"] == ("works", "a field of the script")
     assert said["bogus"][0] == "unseen"
 
 
@@ -193,7 +193,10 @@ def test_a_command_line_that_contradicts_itself(script):
     said = command_line(script, "--max_steps", "many")
     assert said == {"together": ("refused", said["together"][1])} and "max_steps" in said["together"][1]
     said = command_line(script, "--evaluation_strategy", "epoch", "--eval_strategy", "no")
-    assert said["together"][0] == "refused" and "are two spellings of one argument" in said["together"][1]
+    assert (
+        said["together"][0] == "refused"
+        and "are aliases of one argument, but have different values" in said["together"][1]
+    )
 
 
 PARSING = """\
@@ -267,8 +270,8 @@ def test_a_script_of_paddlenlp_with_compression(tmp_path):
     assert (libraries, framework) == (["paddlenlp"], "paddle")
     assert [each for each in found if each.answer not in ("works", "maps")] == []
     said = command_line(path, *words)
-    assert said["debug"] == ("works", "a field of the script's own") and said["do_train"] == ("works", "")
-    assert said["strategy"] == ("works", "for compression alone, which is refused")
+    assert said["debug"] == ("works", "a field of the script") and said["do_train"] == ("works", "")
+    assert said["strategy"] == ("works", "only for model compression, which is not supported")
     for switch in (["--do_compress"], ["--do_compress", "True"], ["--do_compress=1"]):
         assert command_line(path, *switch)["do_compress"][0] == "refused"
     path.write_text(
@@ -324,11 +327,11 @@ def test_the_framework_follows_from_the_script(tmp_path):
         assert (name, said) == (framework, answers[framework])
 
 
-def test_a_script_without_a_trainer_is_told(tmp_path):
+def test_a_script_without_a_trainer_is_reported(tmp_path):
     path = tmp_path / "script.py"
     path.write_text("from accelerate import Accelerator\n")
     found, _, _ = check(str(path))
-    assert any("nothing of them would run on oneloop" in each.text for each in found)
+    assert any("none of their code would run on oneloop" in each.text for each in found)
 
 
 def test_exit_status_text_and_json(script, tmp_path, capsys):
@@ -341,7 +344,7 @@ def test_exit_status_text_and_json(script, tmp_path, capsys):
     assert data["framework"] == "torch" and data["counts"]["maps"] >= 3
     assert {"file", "line", "kind", "name", "answer", "text"} == data["findings"][0].keys()
     assert main(["check", str(tmp_path / "nothing.py")]) == 2
-    assert "there is no script" in capsys.readouterr().err
+    assert "nothing.py not found" in capsys.readouterr().err
     (tmp_path / "broken.py").write_text("x = (")
     assert main(["check", str(tmp_path / "broken.py")]) == 2
-    assert "is not Python that can be read" in capsys.readouterr().err
+    assert "cannot be parsed as Python" in capsys.readouterr().err

@@ -34,13 +34,13 @@ def test_a_json_file_and_a_command_line_that_beats_it(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "the first word has to be a JSON file"),
+        ([], "the first argument must be a JSON file"),
         (["settings.json", "--widht", "3"], "did you mean --width?"),
         (["wrong.json"], "unknown key 'widht'"),
         (["settings.json", "--width", "x"], "width"),
     ],
 )
-def test_what_is_wrong_with_them_is_said(words, said, monkeypatch, tmp_path, capsys):
+def test_invalid_settings_are_reported(words, said, monkeypatch, tmp_path, capsys):
     (tmp_path / "settings.json").write_text(json.dumps({"output_dir": "o"}))
     (tmp_path / "wrong.json").write_text(json.dumps({"output_dir": "o", "widht": 3}))
     monkeypatch.chdir(tmp_path)
@@ -50,12 +50,12 @@ def test_what_is_wrong_with_them_is_said(words, said, monkeypatch, tmp_path, cap
     assert said in capsys.readouterr().err
 
 
-def test_the_arguments_know_that_nothing_is_cut_up(tmp_path, capsys):
+def test_model_parallel_properties(tmp_path, capsys):
     args = TrainingArguments(str(tmp_path), device="cpu")
     assert args.tensor_parallel_degree == args.pipeline_parallel_degree == args.sep_parallel_degree == 1
     assert (args.dataset_rank, args.dataset_world_size, args.tensor_parallel_rank) == (0, 1, 0)
     assert not args.use_hybrid_parallel and args.should_load_dataset and args.should_save_model_state
-    with pytest.raises(RefusedError, match="the model is not cut up"):
+    with pytest.raises(RefusedError, match="model parallelism is not supported"):
         TrainingArguments(str(tmp_path), tensor_parallel_degree=2)
     args.print_config(Own(7), "Model")
     assert capsys.readouterr().out == "***** Model arguments *****\n  name  = a\n  width = 7\n"

@@ -54,9 +54,7 @@ def test_as_plain_python(name, tmp_path):
 def test_a_script_that_is_not_there(tmp_path):
     done = run(tmp_path, "-m", "oneloop", "run", "nothing.py")
     assert done.returncode == 2
-    assert done.stderr == (
-        "oneloop run: there is no script nothing.py; the script's path comes before its arguments.\n"
-    )
+    assert done.stderr == ("oneloop run: script nothing.py not found; pass its path before its arguments.\n")
 
 
 STAND_IN = """
@@ -110,12 +108,12 @@ def test_a_library_that_is_not_installed(tmp_path):
     done = run(tmp_path, "-c", hide)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("do_compress=True is refused: compression (pruning, quantisation")
-    assert lines[1].startswith("Evaluator is refused under oneloop: it has a loop of its own")
+    assert lines[0].startswith("do_compress=True is not supported: model compression (pruning, quantization")
+    assert lines[1].startswith("Evaluator is not supported under oneloop: it has its own training loop")
     assert lines[2].endswith("MindNLP's first Trainer; use load_best_model_at_end.")
-    assert lines[3].startswith("parser: Evaluator is refused")
-    assert "oneloop stands in for its Trainer alone: pip install paddlenlp" in lines[4]
-    assert "oneloop stands in for its Trainer alone: pip install mindnlp" in lines[5]
+    assert lines[3].startswith("parser: Evaluator is not supported")
+    assert "oneloop only replaces its Trainer: pip install paddlenlp" in lines[4]
+    assert "oneloop only replaces its Trainer: pip install mindnlp" in lines[5]
     assert "cannot import name 'get_wsd_schedule'" in lines[6]
 
 
@@ -166,10 +164,10 @@ def test_a_library_that_was_imported_before(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["", "import sys\nsys.exit(0)\n"])
-def test_a_script_that_trains_past_oneloop_is_told_so(tmp_path, end):
+def test_a_script_without_a_trainer_prints_a_note(tmp_path, end):
     (tmp_path / "paddlenlp").mkdir()
     (tmp_path / "paddlenlp" / "__init__.py").write_text("")
     (tmp_path / "script.py").write_text(f"import paddlenlp\nfrom paddlenlp.trainer import Trainer, set_seed\n{end}")
     done = run(tmp_path, "-m", "oneloop", "run", "script.py")
     assert done.returncode == 0
-    assert done.stderr == "oneloop run: script.py built no Trainer, so nothing of it ran on oneloop.\n"
+    assert done.stderr == "oneloop run: script.py created no Trainer, so none of it ran on oneloop.\n"

@@ -34,7 +34,7 @@ def results(outcomes, place):
     def read(name):
         assert outcomes[name]["code"] == 0, outcomes[name]["stderr"][-4000:]
         folder = place / "out" / ("classification" if name == "resumed" else name)
-        assert "built no Trainer" not in outcomes[name]["stderr"]
+        assert "created no Trainer" not in outcomes[name]["stderr"]
         check_oneloop(folder)
         return folder, json.loads((folder / "all_results.json").read_text())
 
@@ -52,7 +52,7 @@ def test_classification_with_a_full_command_line(results, outcomes):
     assert "INFO - __main__ - *** Evaluate ***" in outcomes["classification"]["stdout"]
 
 
-def test_the_second_time_it_goes_on_from_the_last_checkpoint(results):
+def test_the_second_run_resumes_from_the_last_checkpoint(results):
     folder, _ = results("resumed")
     state = json.loads((folder / "trainer_state.json").read_text())
     assert state["global_step"] == 15

@@ -53,5 +53,5 @@ def test_an_error_of_another_kind_ends_all_with_its_words(ended):
         pytest.skip("only torch's launcher leaves the others the time to say why")
     words = "CheckpointError: a checkpoint could not be written: a bug in the writer"
     assert f"[rank0]: oneloop.errors.{words}" in said
-    assert re.search(rf"ProcessLostError: Process 0 \(.*\) has left after an error: {words}", said), said
+    assert re.search(rf"ProcessLostError: Process 0 \(.*\) exited after an error: {words}", said), said
     assert [c.step for c in store.find(folder / "broken")] == [1] and list((folder / "broken").glob(".*")) == []

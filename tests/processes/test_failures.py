@@ -60,14 +60,17 @@ def test_a_stopped_process_is_named_within_the_timeout(rank, tmp_path):
 def test_a_process_that_hangs_is_named(tmp_path):
     """Its threads live, so it gives signs of life; but it does not come."""
     with Watched(2, tmp_path / "run", "--hang", "1:3") as run:
-        run.wait_for(r"ProcessLostError: Process 1 \(pid \d+ on .*\) hangs: it lives, but", seconds=TIMEOUT + 60)
+        run.wait_for(
+            r"ProcessLostError: Process 1 \(pid \d+ on .*\) hangs: it is alive, but has not reached collective",
+            seconds=TIMEOUT + 60,
+        )
         os.kill(run.pid(1), signal.SIGKILL)
         assert run.end() == 1
 
 
 def test_a_process_that_fails_is_named_with_its_error(tmp_path):
     with Watched(2, tmp_path / "run", "--fail", "1:3") as run:
-        run.wait_for(r"ProcessLostError: Process 1 \(pid \d+ on .*\) has left after an error: KeyError: 'broken'")
+        run.wait_for(r"ProcessLostError: Process 1 \(pid \d+ on .*\) exited after an error: KeyError: 'broken'")
         assert run.end() == 1
 
 
@@ -79,7 +82,7 @@ def test_a_signal_to_one_process_makes_all_save_the_same_step_and_leave(rank, tm
         # torchrun ends the rest as soon as it sees that one has left, and reports only those that it has seen.
         assert run.said.count("Exit status 75.") == 2
         assert "exitcode  : 75" in run.said and "exitcode  : -" not in run.said
-        assert run.said.count("The run left on SIGTERM. It was saved as") == 2
+        assert run.said.count("Training interrupted (SIGTERM). Checkpoint saved to") == 2
     goes_on_to_the_same_end(tmp_path / "run", unbroken)
 
 

@@ -198,13 +198,13 @@ def test_a_checkpoint_of_stage_1_is_whole(runs):
 @pytest.mark.skipif("paddle" not in FRAMEWORKS, reason="Paddle is not installed")
 def test_a_process_of_paddle_that_fails_is_named_with_its_error(tmp_path):
     said = run_cases("paddle", 2, tmp_path, "fails", succeeds=False)
-    assert re.search(r"ProcessLostError: Process 1 \(pid \d+ on .*\) has left after an error: KeyError: 'broken'", said)
+    assert re.search(r"ProcessLostError: Process 1 \(pid \d+ on .*\) exited after an error: KeyError: 'broken'", said)
     assert (tmp_path / "fails" / "checkpoint-2" / "manifest.json").is_file()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif("mindspore" not in FRAMEWORKS, reason="MindSpore is not installed")
-@pytest.mark.parametrize(("case", "words"), [("dies", "has died"), ("fails", "has left after an error: KeyError")])
+@pytest.mark.parametrize(("case", "words"), [("dies", "has died"), ("fails", "exited after an error: KeyError")])
 def test_a_process_of_mindspore_that_is_lost_is_named(case, words, tmp_path):
     """At once, by the others; msrun's switchboard misses it, and ends them, half a minute later."""
     said = run_cases("mindspore", 2, tmp_path, case, succeeds=False)

@@ -73,8 +73,8 @@ def test_the_one_that_hangs_is_named(rank, hanging, board, signs):
     board.note(hanging, meetings=MEETING - 1)
     board.note(waiting)
     said = signs(rank).who_is_lost("timed out")
-    assert said.startswith(f"Process {hanging} (pid {100 + hanging} on there) hangs: it lives, but has not come to ")
-    assert f"meeting {MEETING} within ddp_timeout (2 s). This process ({rank} of 3) cannot go on alone" in said
+    assert said.startswith(f"Process {hanging} (pid {100 + hanging} on there) hangs: it is alive, but has not ")
+    assert f"reached collective {MEETING} within ddp_timeout (2 s). This process ({rank} of 3) cannot continue" in said
     assert said.endswith("(timed out)")
 
 
@@ -82,21 +82,21 @@ def test_nobody_hangs_who_has_come(board, signs):
     """Others may even be further: their word to this one was lost."""
     board.note(1)
     board.note(2, meetings=MEETING + 1)
-    assert signs(0).who_is_lost("").startswith("The connection to another process was lost, though all of them give")
+    assert signs(0).who_is_lost("").startswith("The connection to another process was lost, although all of them send")
 
 
 def test_one_that_gives_no_sign_of_life_is_named_before_one_that_is_late(board, signs):
     """It is the late one that waits for it."""
     board.note(1, meetings=MEETING - 1)
     board.note(2, alive=False)
-    assert signs(0).who_is_lost("").startswith("Process 2 (pid 102 on there) has died or is cut off: it gives no sign")
+    assert signs(0).who_is_lost("").startswith("Process 2 (pid 102 on there) has died or lost its connection: no heart")
 
 
 def test_one_that_failed_is_named_with_its_error_before_all_others(board, signs):
     board.note(1, alive=False, meetings=MEETING - 1)
     board.note(2, alive=False, left="KeyError: 'broken'")
     own = signs(0)
-    name = "Process 2 (pid 102 on there) has left after an error: KeyError: 'broken'"
+    name = "Process 2 (pid 102 on there) exited after an error: KeyError: 'broken'"
     assert own.seen_lost() == name
     assert own.who_is_lost("").startswith(name)
 
@@ -122,7 +122,7 @@ def test_one_that_has_ended_well_is_lost_only_to_those_who_wait_for_it(board, si
     board.note(2, alive=False, left="")
     own = signs(0)
     assert own.seen_lost() is None
-    assert own.who_is_lost("").startswith("Process 2 (pid 102 on there) has ended while others still work")
+    assert own.who_is_lost("").startswith("Process 2 (pid 102 on there) exited while other processes are still running")
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
@@ -167,7 +167,7 @@ def test_a_process_that_leaves_says_so(error, board, signs, monkeypatch):
     leaving = signs(1)
     leaving.stop()
     assert json.loads(board.written["1"])["left"] == ("KeyError: 'broken'" if error else "")
-    assert (signs(0).seen_lost() or "").endswith("has left after an error: KeyError: 'broken'") == bool(error)
+    assert (signs(0).seen_lost() or "").endswith("exited after an error: KeyError: 'broken'") == bool(error)
 
 
 @pytest.mark.slow

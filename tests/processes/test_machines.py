@@ -78,7 +78,7 @@ def test_a_machine_is_lost_and_the_run_goes_on_with_the_other(cluster):
     hosts, children, said, output = cluster("--steps", 30, "--pause", 0.3)
     wait_for("step 7\n", said[1], children[1])
     hosts[1].cut_off()
-    wait_for("cannot go on alone and leaves", said[0], children[0])
+    wait_for("cannot continue without it and stops", said[0], children[0])
     wait_for("The launcher's store cannot be reached", said[1], children[1])
     assert children[0].wait(240) == 0, said[0].read_text()
     text = said[0].read_text()

@@ -29,11 +29,13 @@ def test_all_save_and_leave_on_the_first_signal(first, second, number, tmp_path)
         run.signal(signal.SIGTERM, first, step=3)
         run.wait_for("rank 0 saves")
         os.kill(run.pid(second), number)
-        run.wait_for(rf"oneloop: {number.name}: the run finishes this step")
+        run.wait_for(rf"oneloop: {number.name}: finishing this step")
         Path(f"{output}.go").touch()
         assert run.end() == 1
         said = run.said
-    saved = re.findall(r"The run left on SIGTERM. It was saved as \S*checkpoint-(\d+);.*Exit status 75", said)
+    saved = re.findall(
+        r"Training interrupted \(SIGTERM\)\. Checkpoint saved to \S*checkpoint-(\d+);.*Exit status 75", said
+    )
     assert len(saved) == 2 and len(set(saved)) == 1, said
     assert "KeyboardInterrupt" not in said and "exitcode  : -" not in said
     assert [path.name for path in output.glob("checkpoint-*")] == [f"checkpoint-{saved[0]}"]

@@ -36,7 +36,7 @@ CHARTS = {
     "memory": {
         "memory_bytes": "process",
         "device_memory_bytes": "device",
-        "device_peak_bytes": "device, most so far",
+        "device_peak_bytes": "device, peak",
     },
     "loss scale": {"loss_scale": "loss scale"},
     "entropy of routing": {"entropy_of_routing": "entropy_of_routing"},

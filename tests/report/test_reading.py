@@ -8,7 +8,7 @@ import pytest
 
 from oneloop.errors import DataError
 from oneloop.report import comparison, page_data, summary, write_page
-from oneloop.report.downsample import Series, thin
+from oneloop.report.downsample import Series, downsample
 from oneloop.report.json_lines import Tail
 from oneloop.report.log_reader import Directory, find_runs
 from tests.report.scenes import ARGUMENTS, START, event, lines, write_lines, write_run
@@ -35,7 +35,7 @@ def test_a_tail_gives_each_line_once_and_waits_for_a_torn_one(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["replaced", "cut"])
-def test_a_file_that_begins_anew_is_read_from_its_beginning(tmp_path, how):
+def test_a_replaced_file_is_read_from_its_start(tmp_path, how):
     path = tmp_path / "log.jsonl"
     write_lines(path, [{"n": i} for i in range(9)])
     tail = Tail(path)
@@ -85,7 +85,7 @@ def test_no_spike_and_no_nan_of_the_loss_is_missed_between_the_stretches(tmp_pat
 
 
 @pytest.mark.parametrize("end", ["", '{"n": 9'])
-def test_a_tail_goes_on_after_a_sample(tmp_path, end):
+def test_a_tail_continues_after_a_sample(tmp_path, end):
     """Also where a line is longer than a stretch, the last one among them."""
     path = tmp_path / "log.jsonl"
     write_lines(path, [{"n": i, "pad": "x" * (9000 if i % 50 == 49 else 10)} for i in range(2000)])
@@ -112,7 +112,7 @@ def test_thinning_keeps_ends_peaks_and_gaps():
     values = np.sin(steps / 5000)
     values[[31_415, 77_777]] = [50, -50]
     values[60_000] = np.nan
-    kept, left = thin(steps, values, 300)
+    kept, left = downsample(steps, values, 300)
     assert len(kept) <= 300 and (np.diff(kept) > 0).all() and kept[0] == 0 and kept[-1] == 99_999
     assert left[kept == 31_415] == 50 and left[kept == 77_777] == -50 and np.isnan(left[kept == 60_000]).all()
     assert (kept == 60_000).any()
@@ -157,7 +157,7 @@ def test_a_run_that_branched_off_has_the_curve_before_the_branch(tmp_path):
     found = directory(tmp_path)
     steps, values = found.curves(1000)["loss"]
     assert steps.tolist() == list(range(10, 101, 10)) and (values[6:] == 7).all() and (values[:6] < 7).all()
-    assert [e["title"] for e in summary.events(found)] == ["started", "ended without a word", "branched off"]
+    assert [e["title"] for e in summary.events(found)] == ["started", "ended unexpectedly", "branched off"]
 
 
 def test_pauses_are_not_training(tmp_path):
@@ -169,7 +169,7 @@ def test_pauses_are_not_training(tmp_path):
     assert steps.tolist() == [1, 2, 3, 4, 5, 6] and seconds.tolist() == [10, 20, 30, 41, 51, 61]
 
 
-def test_lines_that_are_no_logs_are_passed_over(tmp_path):
+def test_lines_that_are_not_logs_are_skipped(tmp_path):
     odd = [{"run": 5, "step": "x", "loss": 1}, {"step": None}, {"loss": 1}, {"step": 1, "loss": "text", "flag": True}]
     odd += [{"step": 2, "loss": 10**400, "note": None}, {"step": 3, "loss": "inf"}, {"step": 4, "loss": [1]}]
     write_lines(tmp_path / "log.jsonl", odd + [{"step": 5, "loss": 2.0, "time": "now"}])
@@ -190,7 +190,7 @@ def test_the_state_of_a_checkpoint_serves_where_there_is_no_log(tmp_path):
     assert found.curves(10)["loss"][1].tolist() == [2, 1] and summary.status(found, 0) == "unknown"
 
 
-def test_whether_a_run_is_running_is_told_by_its_last_word(tmp_path):
+def test_the_last_log_line_decides_whether_a_run_is_running(tmp_path):
     folder = write_run(tmp_path / "done", steps=100)
     assert summary.status(directory(folder), 2e9) == "finished"
     running = tmp_path / "running"
@@ -199,7 +199,7 @@ def test_whether_a_run_is_running_is_told_by_its_last_word(tmp_path):
     found = directory(running)
     heard = found.points.recent[-1]["time"]
     assert summary.status(found, heard + 5) == "running" and summary.status(found, heard + 5000) == "silent"
-    assert "to go" in {row[0]: row[2] for row in summary.summary(found, heard + 5)}["time trained"]
+    assert "remaining" in {row[0]: row[2] for row in summary.summary(found, heard + 5)}["training time"]
     for last, word in (("preempted", "preempted"), ("failed", "failed")):
         write_lines(running / "run.jsonl", [event(last, 100, 60)])
         assert summary.status(directory(running), heard) == word
@@ -216,7 +216,7 @@ def test_runs_are_found_below_a_directory_and_a_directory_without_one_is_named(t
     (tmp_path / "empty").mkdir()
     assert [path.relative_to(tmp_path).as_posix() for path in find_runs(tmp_path)] == ["a/deep", "b"]
     assert find_runs(tmp_path / "b") == [tmp_path / "b"]
-    with pytest.raises(DataError, match="empty holds no run"):
+    with pytest.raises(DataError, match="empty contains no run"):
         comparison.find([tmp_path, tmp_path / "empty"])
 
 
@@ -238,7 +238,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(tmp_path):
     (tmp_path / "bad" / "trainer_state.json").write_text('{"log_history": [')
     data = comparison.page(comparison.find([tmp_path]))
     assert [(run["name"], run["status"]) for run in data["runs"]] == [("bad", "unknown"), ("good", "finished")]
-    with pytest.raises(DataError, match="is not the state of a run"):
+    with pytest.raises(DataError, match="is not a trainer state"):
         write_page(tmp_path / "bad")
 
 

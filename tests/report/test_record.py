@@ -100,7 +100,7 @@ def test_steps_that_are_not_finite_are_noted(backend, trained, tmp_path, action)
     assert events[-1]["event"] == ("failed" if action == "stop" else "ended")
 
 
-def test_what_went_wrong_is_noted_without_the_words_of_others(backend, trained, tmp_path):
+def test_errors_of_others_are_recorded_by_type_only(backend, trained, tmp_path):
     def fail():
         raise RuntimeError("password=1234")
 
@@ -121,7 +121,7 @@ def test_a_save_that_the_disk_did_not_take_is_noted(backend, trained, tmp_path, 
     assert [e["what"] for e in failed] == ["checkpoint-3", "checkpoint-6"] and "No space" in failed[0]["error"]
 
 
-def test_a_torn_line_costs_itself_alone(tmp_path):
+def test_an_incomplete_line_is_skipped(tmp_path):
     """What kill -9 leaves in the middle of a write."""
     first = Record()
     first.add(str(tmp_path), "started", "r", 0, {})
@@ -135,7 +135,7 @@ def test_a_torn_line_costs_itself_alone(tmp_path):
     assert found.events[1]["odd"] == "nan" and len(found.events[1]["long"]) == LONGEST
 
 
-def test_a_record_that_cannot_be_written_is_said_once(tmp_path, caplog):
+def test_an_unwritable_record_warns_once(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     record = Record()
     for _ in range(3):

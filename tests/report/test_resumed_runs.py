@@ -62,7 +62,7 @@ def test_what_a_resumed_run_meets_again_is_told_once(tmp_path):
     found.look()
     shown = [(one["kind"], one["step"]) for one in facts.events(found)]
     assert shown == [("started", 0), ("nonfinite", 12), ("died", 10), ("resumed", 10), ("nonfinite", 15), ("ended", 30)]
-    assert [one["text"] for one in facts.events(found) if one["step"] == 15] == ["the update was left out; samples [3]"]
+    assert [one["text"] for one in facts.events(found) if one["step"] == 15] == ["the update was skipped; samples [3]"]
 
 
 def test_a_branch_has_what_happened_to_the_other_run_before_it_and_nothing_later(tmp_path):

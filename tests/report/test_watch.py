@@ -205,13 +205,13 @@ def test_a_page_of_another_site_gets_no_answer(tmp_path):
             assert ask(address, "/data", host)[0] == 200
 
 
-def test_it_listens_on_this_machine_only_and_says_when_it_cannot(tmp_path, capsys):
+def test_it_listens_on_this_machine_only_and_reports_an_unavailable_port(tmp_path, capsys):
     server = serve(tmp_path, port=0)
     try:
         host, port = server.server_address[:2]
         assert host == "127.0.0.1"
         assert main(["watch", str(tmp_path), "--port", str(port)]) == 1
-        assert f"port {port} cannot be used" in capsys.readouterr().err
+        assert f"port {port} is not available" in capsys.readouterr().err
     finally:
         server.server_close()
     assert main(["watch", str(tmp_path), "--port", "70000"]) == 1
@@ -250,7 +250,7 @@ def test_the_command_imports_no_framework_and_ends_cleanly_on_ctrl_c(tmp_path):
     finally:
         process.kill()
     assert (process.returncode, err) == (0, "")
-    assert "no longer watching" in out and out.endswith("[]\n")
+    assert "Stopped watching." in out and out.endswith("[]\n")
     with socket.socket() as probe:  # the port is free again
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", int(address.rstrip("/").rsplit(":", 1)[1])))

@@ -100,7 +100,7 @@ def test_evaluating_and_saving_out_of_step(run_script, tmp_path):
     [
         (["--ltr", "list"], "--ltr: 'list' is not one of point, pair"),
         (["--lrt", "pair"], "unknown option --lrt (did you mean --ltr?)"),
-        (["--learning_rate", "fast"], "learning_rate='fast' is not possible; expected a number"),
+        (["--learning_rate", "fast"], "Invalid learning_rate='fast': expected a number"),
     ],
 )
 def test_a_slip_on_the_command_line(run_script, capsys, words, message):

@@ -195,8 +195,8 @@ def test_foreign_ones_that_made_room_are_listed(run, capsys):
         (["{0}/nowhere"], "is not a directory"),
         (["{0}", "prune"], "needs --keep N"),
         (["{0}", "prune", "--keep", "0"], "at least 1"),
-        (["{0}", "list", "--keep", "3"], "--keep belongs to prune"),
-        (["{0}", "--dry-run"], "--dry-run belongs to prune"),
+        (["{0}", "list", "--keep", "3"], "--keep is an option of prune"),
+        (["{0}", "--dry-run"], "--dry-run is an option of prune"),
         (["{0}/checkpoint-40", "prune", "--keep", "1"], "is a checkpoint"),
     ],
 )

@@ -46,7 +46,7 @@ def test_leaves_with_a_checkpoint_of_that_step(number, options, group, forks, tm
     assert ended.status == PREEMPTED, ended.output
     saved = store.latest(output)
     assert saved.step >= 6
-    assert f"left on {signal.Signals(number).name}. It was saved as {saved.path}" in ended.output
+    assert f"interrupted ({signal.Signals(number).name}). Checkpoint saved to {saved.path}" in ended.output
     assert store.problems(saved.path) == []
     assert f"step {saved.step + 1}\n" not in ended.output, "no step was begun after it"
     ended = forks.run(*argv, "--slow", "0", "--resume", "latest", output=output)
@@ -72,8 +72,8 @@ def test_exit_status_of_the_interpreter(number, status, forks, unbroken, tmp_pat
     assert child.returncode == status, said
     step = store.latest(output).step
     assert step >= 5
-    assert f"left on {signal.Signals(number).name}. It was saved as {output}/checkpoint-{step};" in said
-    assert "finishes this step, saves and leaves" in said
+    assert f"interrupted ({signal.Signals(number).name}). Checkpoint saved to {output}/checkpoint-{step};" in said
+    assert ": finishing this step, then saving and exiting" in said
     ended = forks.run(*SLOW, "--slow", "0", "--resume", "latest", output=output)
     assert ended.status == 0, ended.output
     assert differences(result(unbroken), result(output)) == []

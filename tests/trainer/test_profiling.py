@@ -127,7 +127,7 @@ def test_how_steps_are_named(arguments, value, stored):
 
 
 def test_mindtorch_refuses(arguments):
-    with pytest.raises(RefusedError, match="profile='3-5' cannot be used on mindtorch.*sees nothing of mindtorch"):
+    with pytest.raises(RefusedError, match="profile='3-5' cannot be used on mindtorch.*does not record mindtorch"):
         arguments(profile=True).check_backend("mindtorch", "cpu")
 
 

@@ -32,7 +32,7 @@ def broken_and_resumed(backend, arguments, writer):
     trainer().train(resume_from_checkpoint=True)
 
 
-def test_tensorboard_goes_on(backend, arguments, tmp_path):
+def test_tensorboard_resumes(backend, arguments, tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -44,7 +44,7 @@ def test_tensorboard_goes_on(backend, arguments, tmp_path):
     assert [event.step for event in events.Scalars("eval/loss")] == [2, 4, 6, 8]
 
 
-def test_visualdl_goes_on(backend, arguments, tmp_path):
+def test_visualdl_resumes(backend, arguments, tmp_path):
     pytest.importorskip("visualdl")
     from visualdl import LogReader
 

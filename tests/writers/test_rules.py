@@ -68,7 +68,7 @@ def test_a_resumed_run_is_the_same_run(train, tmp_path):
     assert list(service) == [0] and steps(service) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_run_that_is_taken_back_is_a_new_one_with_the_whole_curve(train, tmp_path):
+def test_resuming_an_earlier_checkpoint_starts_a_new_run_with_the_full_curve(train, tmp_path):
     service = {}
     train(Listed(service))
     train(Listed(service), resume=str(tmp_path / "out" / "checkpoint-2"))

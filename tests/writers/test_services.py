@@ -51,7 +51,7 @@ def refused(service):
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_run_that_is_killed_goes_on_as_the_same_run(service, tmp_path):
+def test_a_killed_run_resumes_as_the_same_run(service, tmp_path):
     """Steps 1 to 5, SIGKILL after the checkpoint of step 3, and on to 8: every value once, in one run."""
     if refused(service):
         return
@@ -79,7 +79,7 @@ def check(service, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_run_that_ends_with_an_error_goes_on_as_the_same_run(service, tmp_path):
+def test_a_failed_run_resumes_as_the_same_run(service, tmp_path):
     """Here the service has had time to write what lies after the checkpoint."""
     if refused(service):
         return

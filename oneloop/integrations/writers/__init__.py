@@ -1,4 +1,4 @@
-"""Where logs go. Each writer is one small file; only those named in report_to are imported."""
+"""Log writers. Each writer is one small file; only those named in report_to are imported."""
 
 from importlib import import_module
 from typing import Any
