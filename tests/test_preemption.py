@@ -20,7 +20,7 @@ def test_signals_by_name():
 
 @pytest.mark.parametrize("name", ["SIGKILL", "kill", "STOP", "SIGNAL", "", "TERM "])
 def test_signals_that_no_program_can_catch(name):
-    with pytest.raises(ArgumentError, match=f"{name!r} is not a signal that a program can catch"):
+    with pytest.raises(ArgumentError, match=f"Invalid preemption_signals={name!r}: not a signal that a process can handle"):
         parse(["SIGTERM", name])
 
 
@@ -34,7 +34,7 @@ def test_the_first_is_remembered_and_the_second_works_as_ever(capfd):
             assert watch.received == signal.SIGUSR1 and watch.heard() == [True, False] and heard == []
             os.kill(os.getpid(), signal.SIGUSR1)
             assert heard == [signal.SIGUSR1]
-        assert "oneloop: SIGUSR1: the run finishes this step, saves and leaves" in capfd.readouterr().err
+        assert "oneloop: SIGUSR1: finishing this step, then saving and exiting." in capfd.readouterr().err
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -67,8 +67,10 @@ def test_what_is_said_on_leaving(number, error, saved):
     watch.received = number
     with pytest.raises(error) as caught:
         watch.leave(saved)
-    text = f"the run left on {number.name}. "
-    text += "It was saved as out/checkpoint-3; resume" if saved else "This step was not saved: save_strategy is 'no'"
+    text = f"training interrupted ({number.name}). "
+    text += (
+        "Checkpoint saved to out/checkpoint-3; resume" if saved else "This step was not saved: save_strategy is 'no'"
+    )
     assert str(caught.value).startswith(text)
     if error is Preempted:
         assert isinstance(caught.value, SystemExit) and caught.value.code == EXIT_STATUS == 75
