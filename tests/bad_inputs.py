@@ -4,7 +4,7 @@ import numpy as np
 
 from oneloop import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 from oneloop.errors import ArgumentError, DataError, ModelError, OneloopError, RefusedError
-from tests.backends_support import rows
+from tests.backends.support import rows
 
 PARTS = {"args", "train_dataset", "eval_dataset", "data_collator", "tokenizer", "processing_class", "model_init"}
 PARTS |= {"criterion", "compute_loss_func", "compute_metrics", "callbacks", "optimizers", "optimizer_cls_and_kwargs"}

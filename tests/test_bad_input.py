@@ -16,7 +16,7 @@ from oneloop.errors import (
     OneloopError,
     RefusedError,
 )
-from tests.backends_support import rows
+from tests.backends.support import rows
 from tests.bad_inputs import CASES, ON, Maker
 
 

@@ -5,7 +5,7 @@ import pytest
 from oneloop import ExportableState, Trainer, TrainerCallback, TrainerControl, TrainerState
 from oneloop.callbacks import EVENTS, DefaultFlowCallback
 from oneloop.errors import ArgumentError
-from tests.backends_support import rows
+from tests.backends.support import rows
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4}
 EVERYWHERE = {"model", "processing_class", "tokenizer", "optimizer", "lr_scheduler"}

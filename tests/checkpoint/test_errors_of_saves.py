@@ -14,7 +14,7 @@ import pytest
 from oneloop import TrainerCallback
 from oneloop.checkpoint import contents, store, tensors
 from oneloop.errors import CheckpointError
-from tests.backends_support import rows
+from tests.backends.support import rows
 
 RUN = {"per_device_train_batch_size": 4, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
 

@@ -8,7 +8,7 @@ import pytest
 from oneloop import Trainer
 from oneloop.compat.introspect import is_overridden
 from oneloop.compat.transformers import UNUSED_OVERRIDES
-from tests.backends_support import available
+from tests.backends.support import available
 from tests.trainer.test_override_counts import COUNTS
 
 # What scripts call themselves: an override of it is called by them.

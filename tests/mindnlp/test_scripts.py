@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tests.migration import local, plans
-from tests.migration.support import environment
+from tests.compat import local, plans
+from tests.compat.support import environment
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from oneloop.report import write_comparison, write_page
-from tests.report.scenes import ARGUMENTS, RUN, START, event, lines, write_eventful_run, write_lines, write_run
+from tests.report.tiny_runs import ARGUMENTS, RUN, START, event, lines, write_eventful_run, write_lines, write_run
 
 CHARTS = ["loss", "evaluation", "learning rate", "gradient norm", "samples per second", "tokens per second", "memory"]
 

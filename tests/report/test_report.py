@@ -12,7 +12,7 @@ import pytest
 from oneloop.cli.main import main
 from oneloop.errors import DataError, MissingPackageError
 from oneloop.report import Run, page, write_page, write_report
-from tests.report.scenes import write_run
+from tests.report.tiny_runs import write_run
 
 
 def history(steps=50):

@@ -9,7 +9,7 @@ import pytest
 from oneloop.report import facts, write_page
 from oneloop.report.lines import Tail
 from oneloop.report.reading import Directory
-from tests.report.scenes import event, lines, write_lines
+from tests.report.tiny_runs import event, lines, write_lines
 
 PARENT, CHILD = "a" * 16, "b" * 16
 

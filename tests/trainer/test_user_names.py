@@ -7,7 +7,7 @@ scripts; the others were oneloop's own, and a subclass that happens to use one o
 import pytest
 
 from oneloop import Trainer
-from tests.backends_support import available, rows, same_bytes
+from tests.backends.support import available, rows, same_bytes
 
 INTERNAL = (
     *("accumulate", "agree", "backend", "call", "end_of_empty_epoch", "engine", "first_time", "interrupted"),

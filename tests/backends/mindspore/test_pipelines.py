@@ -11,8 +11,8 @@ from oneloop import Trainer
 from oneloop.backends._common import mindspore_datasets
 from oneloop.compat import mode
 from oneloop.errors import ArgumentError, DataError
-from tests.backends_support import rows, same_bytes
-from tests.kits.mindspore_kit import Kit
+from tests.backends.kits.mindspore_kit import Kit
+from tests.backends.support import rows, same_bytes
 
 kit = Kit()
 RUN = {"learning_rate": 0.1, "optim": "sgd", "logging_steps": 1}

@@ -12,8 +12,8 @@ paddle = pytest.importorskip("paddle")
 from oneloop import Trainer  # noqa: E402
 from oneloop.backends.paddle import loaders  # noqa: E402
 from oneloop.errors import DataError  # noqa: E402
-from tests.backends_support import rows, same_bytes  # noqa: E402
-from tests.kits.paddle_kit import Kit  # noqa: E402
+from tests.backends.kits.paddle_kit import Kit  # noqa: E402
+from tests.backends.support import rows, same_bytes  # noqa: E402
 
 KIT = Kit()
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "num_train_epochs": 2}

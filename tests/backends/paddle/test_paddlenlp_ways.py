@@ -14,9 +14,9 @@ from oneloop.compat import mode  # noqa: E402
 from oneloop.data.samplers import GivenBatches  # noqa: E402
 from oneloop.distributed.collectives import ProcessGroup  # noqa: E402
 from oneloop.errors import ArgumentError, CheckpointError, DataError, RefusedError  # noqa: E402
-from tests.backends_support import rows, same_bytes  # noqa: E402
-from tests.kits.paddle_kit import Kit  # noqa: E402
-from tests.paddle_models import Classifier  # noqa: E402
+from tests.backends.kits.paddle_kit import Kit  # noqa: E402
+from tests.backends.kits.paddle_models import Classifier  # noqa: E402
+from tests.backends.support import rows, same_bytes  # noqa: E402
 
 KIT = Kit()
 SHORT = {"max_steps": 4, "logging_steps": 2, "learning_rate": 0.1, "per_device_train_batch_size": 4}
