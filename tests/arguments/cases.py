@@ -12,7 +12,7 @@ FLOAT, HALF, BRAIN = "torch.float32", "torch.float16", "torch.bfloat16"
 
 @dataclass(frozen=True)
 class Observation:
-    """see: from a TinyRun to a value. seen: (value of the argument, what is to be seen); only `differs` leaves that open.
+    """see: from a TinyRun to a value. seen: (value of the argument, what is to be seen); `differs` leaves that open.
     given: the other arguments of these runs."""
 
     see: Any

@@ -1,6 +1,6 @@
 """Small runs to look at: a model that notes what it is given, sixteen samples, and a Trainer over both.
 
-The models here are torch's; scenes_paddle.py and scenes_mindspore.py have those of the same names.
+The models here are torch's; tiny_runs_paddle.py and tiny_runs_mindspore.py have those of the same names.
 """
 
 import importlib

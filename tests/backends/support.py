@@ -1,7 +1,8 @@
 """Small models and data for the tests that run on every backend.
 
 A backend takes part in tests/trainer, tests/callbacks and tests/checkpoint when tests/backends/kits has a module for
-it, with the classes and methods of torch_kit. Data is plain Python and NumPy, so only models and their weights are written again.
+it, with the classes and methods of torch_kit. Data is plain Python and NumPy, so only models and their weights are
+written again.
 """
 
 import os
