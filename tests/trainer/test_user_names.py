@@ -105,6 +105,7 @@ def plain(backend, arguments, tmp_path):
     return weights
 
 
+@pytest.mark.slow  # all of them at once, below, find the same; this tells which one it was
 @pytest.mark.parametrize("backend", available()[:1], ids=lambda kit: kit.name)
 @pytest.mark.parametrize(
     ("name", "way"),
