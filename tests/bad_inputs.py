@@ -133,8 +133,16 @@ PARTS_OF_A_TRAINER = {
     ),
     "tokenizer's name": (lambda make: make(tokenizer="bert"), ArgumentError, ["'bert'", "from_pretrained"]),
     "not a pair": (lambda make: make(optimizers=object()), ArgumentError, ["optimizers", "pair"]),
-    "not an optimizer": (lambda make: make(optimizers=(object(), None)), ArgumentError, ["first of optimizers"]),
-    "not a schedule": (lambda make: make(optimizers=(None, object())), ArgumentError, ["second of optimizers"]),
+    "not an optimizer": (
+        lambda make: make(optimizers=(object(), None)),
+        ArgumentError,
+        ["Invalid optimizers: the first"],
+    ),
+    "not a schedule": (
+        lambda make: make(optimizers=(None, object())),
+        ArgumentError,
+        ["Invalid optimizers: the second"],
+    ),
     "class without options": (lambda make: make(optimizer_cls_and_kwargs=object), ArgumentError, ["pair", "dict"]),
     "collator": (lambda make: make(data_collator=5), ArgumentError, ["data_collator", "function"]),
     "criterion": (lambda make: make(criterion="mse"), ArgumentError, ["criterion", "function"]),
@@ -143,7 +151,7 @@ PARTS_OF_A_TRAINER = {
     "positional": (
         lambda make: Trainer(make.kit.classifier(), make.arguments(), None, None, None, None, None, None),
         ArgumentError,
-        ["positional", "by name"],
+        ["positional", "by keyword"],
     ),
 }
 

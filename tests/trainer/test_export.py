@@ -72,7 +72,7 @@ def trainer_output(trainer):
 
 
 def test_without_data_there_is_nothing_to_read_inputs_off(backend, arguments):
-    with pytest.raises(DataError, match="export needs a batch"):
+    with pytest.raises(DataError, match="export needs an example batch"):
         Trainer(backend.classifier(), arguments()).export()
 
 

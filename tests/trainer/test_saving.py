@@ -257,7 +257,7 @@ def test_a_fresh_run_leaves_the_checkpoints_of_another_alone(backend, trained, t
     trained(backend.classifier(), rows(12), **(options | {"max_steps": 20}))
     assert "earlier run" not in caplog.text
     trained(backend.classifier(), rows(12), **(options | {"max_steps": 5, "save_total_limit": 1}))
-    assert "holds checkpoints of an earlier run" in caplog.text
+    assert "contains checkpoints of an earlier run" in caplog.text
     assert checkpoints(tmp_path / "out") == [5, *range(6, 21, 2)], "2 and 4 were replaced by this run and rotated away"
     assert get_last_checkpoint(tmp_path / "out").endswith("checkpoint-5")
     caplog.clear()
