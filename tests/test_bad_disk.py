@@ -100,7 +100,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(background, backend, traine
 
 def test_another_error_of_the_writer_is_raised(backend, trained, output, full_disk):
     full_disk(good=1, error=RuntimeError("the writer broke"))
-    with one_error(CheckpointError, "could not be written", "the writer broke"):
+    with one_error(CheckpointError, "cannot write a checkpoint", "the writer broke"):
         trained(backend.classifier(), rows(), **STEPS)
     assert is_whole(output / "checkpoint-2") and not (output / "checkpoint-4").exists()
     assert not leftovers(output)
@@ -165,7 +165,7 @@ def change(folder):
 def test_a_damaged_checkpoint(damage, words, backend, trained, output):
     trained(backend.classifier(), rows(), **STEPS)
     damage(output / "checkpoint-4")
-    with one_error(CheckpointError, "checkpoint-4 is not whole", "checkpoint-2", *words):
+    with one_error(CheckpointError, "checkpoint-4 is incomplete or corrupt", "checkpoint-2", *words):
         trained(backend.classifier(), rows(), resume=str(output / "checkpoint-4"), **STEPS)
 
 
