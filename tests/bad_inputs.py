@@ -226,7 +226,7 @@ DATA = {
     "collator of nothing": (
         lambda make: make(data_collator=lambda samples: {}).train(),
         DataError,
-        ["batch is empty", "data_collator"],
+        ["empty batch", "data_collator"],
     ),
     "collator of samples": (
         lambda make: make(data_collator=lambda samples: samples).train(),

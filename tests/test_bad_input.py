@@ -156,7 +156,7 @@ def loss_of(change):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda losses: losses, ["shape (4,)", "one number"]),
+        (lambda losses: losses, ["shape (4,)", "a single number"]),
         (lambda losses: losses.mean().detach(), ["depends on no trainable parameter", ".detach()"]),
         (lambda losses: losses.mean().item(), ["a float", ".item()"]),
         (lambda losses: None, ["no loss", "criterion="]),
