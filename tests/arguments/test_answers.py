@@ -160,7 +160,7 @@ ON_MINDSPORE = [
     ({"sharding": "stage1"}, ["sharding='stage1'", "parallel optimizer", "Ascend"]),
     ({"fsdp": "full_shard"}, ["fsdp='full_shard'", "Ascend"]),
     ({"sharding_degree": 2}, ["sharding_degree=2", "nothing is divided"]),
-    ({"fsdp_config": {"min_num_params": 100}}, ["FSDP of torch"]),
+    ({"fsdp_config": {"min_num_params": 100}}, ["torch's FSDP"]),
 ]
 FINE_ON_MINDSPORE = [
     {},
@@ -258,7 +258,7 @@ CONFIG = {"zero_optimization": {"stage": 2}}
 DIVIDED = [
     ({"sharding": "stage2", "auto_find_batch_size": True}, ["sharding='stage2'", "out of memory"]),
     ({"fsdp": "full_shard", "bf16_full_eval": True}, ["fsdp='full_shard'", "bf16=True"]),
-    ({"sharding": "stage1", "sharding_degree": 3}, ["sharding_degree=3", "a number that divides them"]),
+    ({"sharding": "stage1", "sharding_degree": 3}, ["sharding_degree=3", "a divisor of the number of processes"]),
     ({"sharding_degree": 2}, ["sharding_degree=2", "set sharding"]),
     ({"fsdp_config": {"min_num_params": 9}, "sharding": "stage1"}, ["fsdp_config", "full_shard"]),
     ({"fsdp": "full_shard", "fsdp_config": {"fsdp_use_orig_params": False}}, ["fsdp_config", "use_orig_params"]),

@@ -115,7 +115,7 @@ def test_an_argument_that_it_refuses(make):
     )
     with pytest.raises(RefusedError, match=r"optim='adamw_torch' cannot be used on toy.*Instead: optim=\"sgd\""):
         make(optim="adamw_torch")
-    with pytest.raises(RefusedError, match="deepspeed=.* cannot be used on toy.*DeepSpeed is an engine for torch"):
+    with pytest.raises(RefusedError, match="deepspeed=.* cannot be used on toy.*DeepSpeed supports torch only"):
         make(deepspeed={"zero_optimization": {"stage": 1}})
     assert support.refused_by("bf16", "toy") and not support.refused_by("bf16", "torch")
 
