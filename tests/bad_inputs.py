@@ -105,7 +105,7 @@ ARGUMENTS = {
     "optimizer's numbers": (
         lambda make: make(optim="sgd", optim_args="momentum=much").train(),
         ArgumentError,
-        ["cannot be built", "optim_args"],
+        ["cannot create ", "optim_args"],
     ),
     "compiler": (
         lambda make: make(torch_compile_backend="warp"),
@@ -120,8 +120,16 @@ ARGUMENTS = {
     ),
     "no epochs": (lambda make: make(max_steps=-1, num_train_epochs=0).train(), ArgumentError, ["num_train_epochs"]),
     "past_index": (lambda make: make(past_index=7).train(), ArgumentError, ["past_index=7", "2 outputs"]),
-    "noise without embeddings": (lambda make: make(neftune_noise_alpha=1).train(), ModelError, ["Leave it out"]),
-    "recompute without blocks": (lambda make: make(recompute=True), OneloopError, ["recompute", "put its layers into"]),
+    "noise without embeddings": (
+        lambda make: make(neftune_noise_alpha=1).train(),
+        ModelError,
+        ["neftune_noise_alpha", "Remove it"],
+    ),
+    "recompute without blocks": (
+        lambda make: make(recompute=True),
+        OneloopError,
+        ["recompute", "put its layers into"],
+    ),
     "train(nope=)": (lambda make: make().train(nope=1), ArgumentError, ["train()", "nope"]),
 }
 
@@ -291,24 +299,24 @@ CASES = {
 # What a framework's error must be and say besides, where they differ. Every framework has each of these cases.
 ON = {
     "torch": {
-        "arguments: optimizer's numbers": (ArgumentError, ["SGD cannot be built", "'str' and 'float'"]),
-        "arguments: optimizer's options": (ArgumentError, ["AdamW takes no nope", "betas", "fused"]),
-        "arguments: compiler": (RefusedError, ["not known to PyTorch", "inductor"]),
+        "arguments: optimizer's numbers": (ArgumentError, ["cannot create SGD", "'str' and 'float'"]),
+        "arguments: optimizer's options": (ArgumentError, ["AdamW does not accept nope", "betas", "fused"]),
+        "arguments: compiler": (RefusedError, ["unknown torch_compile_backend", "inductor"]),
         "arguments: compiler's mode": (ArgumentError, ["reduce-overhead", "max-autotune"]),
         "arguments: recompute without blocks": (RefusedError, ["nn.ModuleList or nn.Sequential"]),
         "arguments: no such device": (ArgumentError, ["PyTorch", "0 cuda device(s)"]),
     },
     "paddle": {
-        "arguments: optimizer's numbers": (ArgumentError, ["Momentum cannot be built: momentum='much' is no number"]),
-        "arguments: optimizer's options": (ArgumentError, ["AdamW takes no nope", "beta1", "multi_precision"]),
+        "arguments: optimizer's numbers": (ArgumentError, ["cannot create Momentum: momentum='much' is not a number"]),
+        "arguments: optimizer's options": (ArgumentError, ["AdamW does not accept nope", "beta1", "multi_precision"]),
         "arguments: compiler": (RefusedError, ["a compiler of torch", "paddle.jit.to_static"]),
         "arguments: compiler's mode": (RefusedError, ["paddle.jit.to_static has no modes"]),
         "arguments: recompute without blocks": (RefusedError, ["paddle.nn.LayerList", "enable_recompute"]),
         "arguments: no such device": (ArgumentError, ["Paddle", "0 gpu device(s)"]),
     },
     "mindspore": {
-        "arguments: optimizer's numbers": (ArgumentError, ["SGD cannot be built", "string to float: 'much'"]),
-        "arguments: optimizer's options": (ArgumentError, ["AdamW takes no nope", "betas, eps, weight_decay."]),
+        "arguments: optimizer's numbers": (ArgumentError, ["cannot create SGD", "string to float: 'much'"]),
+        "arguments: optimizer's options": (ArgumentError, ["AdamW does not accept nope", "betas, eps, weight_decay."]),
         "arguments: compiler": (RefusedError, ["a compiler of torch", "mindspore.jit"]),
         "arguments: compiler's mode": (RefusedError, ["a mode of torch's compiler"]),
         "arguments: recompute without blocks": (RefusedError, ["nn.CellList or nn.SequentialCell"]),

@@ -173,7 +173,7 @@ def test_nothing_but_damaged_checkpoints(backend, trained, output):
     trained(backend.classifier(), rows(), **STEPS)
     for step in (2, 4):
         cut(output / f"checkpoint-{step}")
-    with one_error(CheckpointError, "none of the 2 checkpoints", "Leave resume_from_checkpoint out"):
+    with one_error(CheckpointError, "none of the 2 checkpoints", "Remove resume_from_checkpoint"):
         trained(backend.classifier(), rows(), resume=True, **STEPS)
 
 
@@ -182,7 +182,7 @@ def test_a_checkpoint_of_another_model_or_without_its_course(backend, trained, o
     checkpoint = str(output / "checkpoint-4")
     with one_error(CheckpointError, "save_only_model=True", "start a new run"):
         trained(backend.classifier(), rows(), resume=checkpoint, **STEPS)
-    with one_error(CheckpointError, "do not fit the model", "missing: ", "norm"):
+    with one_error(CheckpointError, "do not match the model", "missing: ", "norm"):
         trained(backend.classifier(norm=True), rows(), resume=checkpoint, **STEPS)
 
 

@@ -52,7 +52,7 @@ def test_falls_back_to_the_newest_whole_one(damage, name, run, finished, trainer
     assert len(told) == 1
     assert str(run / "checkpoint-22") in told[0]
     assert name in told[0]
-    assert any(f"going on from {run / 'checkpoint-18'}" in record.getMessage() for record in caplog.records)
+    assert any(f"resuming from {run / 'checkpoint-18'}" in record.getMessage() for record in caplog.records)
     assert store.problems(run / "checkpoint-22") == [], "the run has written it anew"
     assert contents(run / "checkpoint-22") == contents(finished / "checkpoint-22")
 

@@ -281,7 +281,7 @@ def test_a_whole_checkpoint_that_was_hidden_gets_its_name_back(state, trainer, t
     resumed = trainer(*KEEP_ALL, "--steps", "6")
     resumed.train(resume_from_checkpoint=True)
     assert "Restoring checkpoint-6" in caplog.text
-    assert f"going on from {output / 'checkpoint-6'}" in caplog.text
+    assert f"resuming from {output / 'checkpoint-6'}" in caplog.text
     assert contents_of(output / "checkpoint-6") == before
 
 

@@ -91,5 +91,5 @@ def test_a_forward_that_cannot_be_followed_says_why(arguments):
             return {"loss": logits.mean(), "logits": logits if float(x.sum()) > 0 else -logits}
 
     trainer = Trainer(Looks(), arguments(), train_dataset=rows(4))
-    with pytest.raises(ModelError, match="torch.export cannot follow"):
+    with pytest.raises(ModelError, match="torch.export cannot trace"):
         trainer.export()

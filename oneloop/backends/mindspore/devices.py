@@ -34,7 +34,7 @@ class Device:
 
 @functools.cache
 def available(kind: str) -> int:
-    """How many devices of that kind this machine has."""
+    """The number of devices of that kind on this machine."""
     if kind == "cpu":
         return 1
     with bootstrap.quiet():
@@ -42,7 +42,7 @@ def available(kind: str) -> int:
 
 
 def resolve(spec: str | None) -> Device:
-    """A real device for "cpu", "gpu", "npu:1" or None, which means the best there is."""
+    """A real device for "cpu", "gpu", "npu:1" or None, which means the best available."""
     framework = f"MindSpore {ms.__version__}"
     return Device(*device_moves.choose(spec, _KINDS, ("npu", "cuda"), available, framework, _TARGETS))
 
@@ -78,7 +78,7 @@ def move(batch: Any, device: Device, non_blocking: bool = True) -> Any:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the device or the host ran out of memory."""
+    """Whether an exception means that the device or the host ran out of memory."""
     if isinstance(error, MemoryError):
         return True
     text = str(error)
@@ -89,7 +89,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def empty_cache(device: Device) -> None:
-    """Give cached blocks back to the device; nothing to do on a CPU."""
+    """Free cached memory of the device; no effect on a CPU."""
     if device.type != "cpu":
         ms.runtime.empty_cache()
 

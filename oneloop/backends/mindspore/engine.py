@@ -47,11 +47,11 @@ class Engine(FunctionEngine):
             compute_in_half(model, half)
         self.max_grad_norm = max_grad_norm
         self.nonfinite = nonfinite
-        # All of them: a callback may unfreeze some in the middle of a run.
+        # All of them, since a callback may unfreeze some during a run.
         self.parameters: list[ms.Parameter] = list(unwrap(model).get_parameters())
         self._on_host = device.type == "cpu"  # where NumPy is quicker than an operation, and reads cost nothing
         self.norm: float | None = None
-        self.skipped = 0  # updates that a loss-scale overflow or nonfinite="skip" left out
+        self.skipped = 0  # updates skipped because of a loss-scale overflow or nonfinite="skip"
         self._bad = False
         self._loss: ms.Tensor | None = None
         self._recorded: list[ms.Tensor] | None = None  # losses of a training_step that is being differentiated
@@ -75,7 +75,7 @@ class Engine(FunctionEngine):
         self._recorded.append(_as_loss(loss))
 
     def loss_and_gradients(self, compute: Callable[[], ms.Tensor], divisor: Any = None) -> ms.Tensor:
-        """The primitive of the loop: run compute, add the gradients of its loss, divided by divisor, to those held."""
+        """The primitive of the loop: run compute and accumulate the gradients of its loss, divided by divisor."""
 
         def divided() -> ms.Tensor:
             loss = _as_loss(compute())
@@ -144,7 +144,7 @@ class Engine(FunctionEngine):
             _pynative_executor.clear_res()
             return self._differentiated()
         except BaseException:
-            # What was recorded up to the exception would be taken for the beginning of the next forward pass.
+            # What was recorded before the exception would be taken for the start of the next forward pass.
             _pynative_executor.clear_res()
             raise
 
@@ -156,22 +156,22 @@ class Engine(FunctionEngine):
         return loss * self.scaler.scale, ops.stop_gradient(loss)
 
     def stand_by(self) -> None:
-        """This process had nothing to compute in an update whose gradients come from the others."""
+        """Called when this process had nothing to compute in an update: its gradients come from the others."""
 
     def include(self, optimizer: Any) -> None:
-        """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
+        """Add parameters of the optimizer that are not the model's, such as those of a criterion."""
         known = {id(p) for p in self.parameters}
         self.parameters.extend(p for p in parameters_of(optimizer) if id(p) not in known)
 
     def clear(self) -> None:
-        """Forget the gradients held."""
+        """Clear the accumulated gradients."""
         for p in self.parameters:
             p.grad = None
 
     # -- update
 
     def prepare_update(self, optimizer: Any, loss: ms.Tensor | None) -> None:
-        """Unscale and clip the gradients, and find out whether they and the loss are finite."""
+        """Unscale and clip the gradients, and determine whether they and the loss are finite."""
         self._loss = loss
         self.norm, self._bad = None, False
         held = [p for p in self.parameters if _held(p) is not None]

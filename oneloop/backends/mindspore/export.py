@@ -21,8 +21,8 @@ _TOLERANCE = 1e-4
 
 
 def input_spec(inputs: list[ms.Tensor]) -> list[ms.Tensor]:
-    """What the exported model takes, read off a batch: any number of rows, and any length where values are numbers of
-    words (integers); other sizes are those of the batch."""
+    """The inputs of the exported model, from a batch: any number of rows, and any length for integer inputs (token
+    ids); other sizes are those of the batch."""
     return [ms.Tensor(shape=_any_size(value), dtype=value.dtype) for value in inputs]
 
 
@@ -99,6 +99,6 @@ def _compare(expected: list[np.ndarray], found: list[np.ndarray]) -> None:
     )
     if not close:
         raise ModelError(
-            "the exported model does not compute what the model does: something in its construct depends on Python "
-            "values that the export has frozen. Use tensor operations there, or pass an input_spec that fixes sizes."
+            "the outputs of the exported model differ from the model's: its construct depends on Python values that "
+            "the export has frozen. Use tensor operations there, or pass an input_spec with fixed sizes."
         )

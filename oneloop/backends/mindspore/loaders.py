@@ -28,7 +28,7 @@ from .._common.mindspore_datasets import (
 )
 from . import randomness, tensors
 
-_WORKERS = -104  # keeps the seeds of workers apart from those of data/seeding.py
+_WORKERS = -104  # separates the seeds of workers from those of data/worker_seeding.py
 
 
 class Loader:
@@ -55,7 +55,7 @@ class Loader:
         self.settings = settings or {}  # of Workers
         self.seed = 0  # of workers that walk; begin_epoch sets it
         self.workers: Workers | None = None
-        # (batches, samples of all processes) where the data set has only a part
+        # (batches, samples of all processes) if the dataset has only a shard
         self.known = dataset.known if isinstance(dataset, ProcessShard) else None
 
     def __len__(self) -> int:
@@ -84,7 +84,8 @@ class Loader:
         try:
             yield from workers.run(tasks)
         finally:
-            # An iteration that was left early ends here only when it is collected: the next one has its workers then.
+            # An iteration that was abandoned ends here only when it is garbage-collected: the next one has its workers
+            # by then.
             if not self.persistent:
                 workers.close()
                 self.workers = None if self.workers is workers else self.workers
@@ -136,7 +137,7 @@ def _walked(loader: Loader, worker: int) -> Iterator[Any]:
 
 
 def _reduce(value: Any) -> Any:
-    """How a tensor travels from a worker: as an array."""
+    """How a tensor is sent from a worker: as an array."""
     if not isinstance(value, ms.Tensor):
         return NotImplemented
     return ms.Tensor, (np.array(value.asnumpy()),)
@@ -174,18 +175,18 @@ def _dealt_pipeline(dealt: ProcessShard) -> Any:
     return dealt
 
 
-# -- what the core asks
+# -- the interface of the backend
 
 
 def close(loader: Any) -> None:
-    """End the processes that a loader of ours has."""
+    """Stop the workers of a loader of ours."""
     if isinstance(loader, Loader) and loader.workers is not None:
         workers, loader.workers = loader.workers, None
         workers.close()
 
 
 def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
-    """Call it before iter(): the workers of a loader of ours draw numbers that depend on (seed, epoch) alone."""
+    """Call it before iter(): the random numbers of the workers of a loader of ours depend on (seed, epoch) only."""
     if isinstance(loader, Loader):
         loader.seed = key_of(seed, epoch, _WORKERS) >> 1
         if not loader.persistent:
@@ -198,17 +199,17 @@ def iterate(loader: Any) -> Iterator[Any]:
 
 
 def is_own(loader: Any) -> bool:
-    """Made by make_loader, which knows of several processes."""
+    """Whether make_loader created it, which shards by process."""
     return isinstance(loader, Loader)
 
 
 def is_loader(value: Any) -> bool:
-    """Something that makes batches, not a data set."""
+    """Whether it yields batches, rather than being a dataset."""
     return is_iterator(value) or isinstance(value, Loader)
 
 
 def is_iterable(dataset: Any) -> bool:
-    """A data set that can only be walked through, not indexed."""
+    """Whether it is an iterable dataset, without __getitem__."""
     return isinstance(dataset, Pipeline) or is_pipeline(dataset) or not hasattr(dataset, "__getitem__")
 
 

@@ -26,7 +26,7 @@ def is_optimizer(value: Any) -> bool:
 
 
 def class_and_options(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
-    """The optimizer class for args.optim, and what to build it with."""
+    """The optimizer class for args.optim, and its keyword arguments."""
     name = str(getattr(args.optim, "value", args.optim))
     extra = optimizer_options(args.optim_args)
     options: dict[str, Any] = {"lr": args.learning_rate}
@@ -34,11 +34,11 @@ def class_and_options(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]
         return AdamW, options | {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon} | extra
     if name in _SIMPLE:
         return _SIMPLE[name], options | extra
-    raise ArgumentError(f"optim={name!r} has no implementation on mindspore; use adamw, {', '.join(_SIMPLE)}")
+    raise ArgumentError(f"optim={name!r} is not supported on mindspore; use adamw, {', '.join(_SIMPLE)}")
 
 
 def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
-    """An optimizer over these groups; an option that the class does not take is an error that names it."""
+    """An optimizer over these groups; an error lists options that the class does not accept."""
     options = dict(options)
     if issubclass(cls, nn.Optimizer) and "lr" in options:  # the name that those of mindspore.nn have for it
         options["learning_rate"] = options.pop("lr")
@@ -46,14 +46,14 @@ def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> An
     wrong = [key for key in options if key not in accepted]
     if wrong and not any(p.kind == p.VAR_KEYWORD for p in accepted.values()):
         raise ArgumentError(
-            f"{cls.__name__} takes no {', '.join(wrong)} (from optim_args or optimizer_cls_and_kwargs); it takes "
-            f"{', '.join(list(accepted)[2:])}."
+            f"{cls.__name__} does not accept {', '.join(wrong)} (from optim_args or optimizer_cls_and_kwargs); it "
+            f"accepts {', '.join(list(accepted)[2:])}."
         )
     try:
         return cls(groups, **options)
     except (TypeError, ValueError) as error:
         raise ArgumentError(
-            f"{cls.__name__} cannot be built: {error}. Look at learning_rate, the adam_ arguments, optim_args and "
+            f"cannot create {cls.__name__}: {error}. Check learning_rate, the adam_ arguments, optim_args and "
             "optimizer_cls_and_kwargs."
         ) from error
 
@@ -101,9 +101,9 @@ def own_schedule(optimizer: Any) -> None:
 
 
 def schedule_alone(rate: float, factor: Callable[[int], float]) -> NoReturn:
-    """A schedule that an optimizer can be built with: Paddle has such."""
+    """A schedule with which an optimizer can be created; only Paddle has such schedules."""
     raise RefusedError(
-        "there is no optimizer yet, and a schedule needs one here: call create_optimizer before create_scheduler."
+        "the schedule needs an optimizer, but there is none yet: call create_optimizer before create_scheduler."
     )
 
 
@@ -112,7 +112,7 @@ def attach(optimizer: Any, scheduler: Any) -> None:
 
 
 def group_of(optimizer: Any, parameter: ms.Parameter | None) -> Any:
-    """The group that holds the parameter, or all groups."""
+    """The group of the parameter, or all groups."""
     if parameter is None:
         return [group["params"] for group in groups(optimizer)]
     return next((group for group in groups(optimizer) if any(p is parameter for p in group["params"])), None)

@@ -1,6 +1,6 @@
-"""Several processes: how they find each other, what they say to each other, and how they share the work on a model.
+"""Several processes: the process group, its collectives, and the distributed strategies.
 
-A `ProcessGroup` (distributed/collectives.py) carries plain values; a strategy (distributed/strategy.py) carries
+A `ProcessGroup` (distributed/collectives.py) exchanges plain values; a strategy (distributed/strategy.py) exchanges
 gradients and weights.
 `strategy(args, processes)` picks one: `Alone` for one process, `DataParallel` for several.
 """
@@ -56,11 +56,11 @@ def _start_group(args: Any) -> None:
     if asked not in (None, known):
         raise ArgumentError(
             f"ddp_backend (xpu_backend) {asked!r} does not connect processes on the device {args.device} in MindSpore; "
-            f"expected {known}. Leave it out to take the one for the device."
+            f"expected {known}. Remove it to use the default for the device."
         )
     if world().launcher != "mindspore":
         raise ArgumentError(
-            f"the model is one of MindSpore, and the {world().size} processes were started by the launcher of "
+            f"the model is a MindSpore model, but the {world().size} processes were started by the launcher of "
             f"{world().launcher}. Start them with msrun."
         )
     devices.place(None, args.device)
@@ -70,13 +70,13 @@ def _start_group(args: Any) -> None:
         if os.environ.get("MS_ROLE") == "MS_SCHED":  # which is in here as long as the workers work
             raise ProcessLostError(f"msrun's switchboard has lost a worker: {_first_line(error)}") from error
         raise ProcessLostError(
-            f"the {world().size} processes that msrun started did not all come together: {_first_line(error)}. Look "
+            f"the {world().size} processes that msrun started did not all join the group: {_first_line(error)}. Look "
             "for one that failed at its start, or raise msrun's --cluster_time_out."
         ) from error
 
 
 def leave() -> None:
-    """End the group that join() made, before the interpreter takes its threads apart."""
+    """Destroy the group that join() created, before the interpreter shuts down its threads."""
     global _processes
     processes, _processes = _processes, None
     if processes is not None:
@@ -90,7 +90,7 @@ class FrameworkProcesses(ObjectCollectives):
 
     def __init__(self, own: bool) -> None:
         self.rank, self.size = communication.get_rank(), communication.get_group_size()
-        self.own = own  # whether the group is ours to end
+        self.own = own  # whether we created the group and must destroy it
         self._gather, self._spread = ops.AllGather(), ops.Broadcast(0)
         self.peers = PeerWatch(self.rank, self.size)
 
@@ -132,7 +132,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class Alone(Strategy):
-    """One process, which shares nothing."""
+    """One process, without communication."""
 
     def __init__(self, args: Any, processes: ProcessGroup) -> None:
         from . import backend  # it imports this module
@@ -204,12 +204,12 @@ class DataParallel(Alone):
 
 
 def strategy(args: Any, processes: ProcessGroup) -> Alone:
-    """The way in which these arguments let the processes share the work."""
+    """The distributed strategy for these arguments."""
     return Alone(args, processes) if processes.size == 1 else DataParallel(args, processes)
 
 
 def _buffers(cell: nn.Cell) -> list[Any]:
-    """What changes without being trained. MindSpore keeps the running means of its norms as parameters."""
+    """Buffers. MindSpore keeps the running means of its norms as parameters."""
     return [
         value
         for name, value in weights._every_name(cell)
@@ -218,7 +218,7 @@ def _buffers(cell: nn.Cell) -> list[Any]:
 
 
 def _buckets(parameters: Iterable[ms.Parameter], size: int) -> Iterator[list[ms.Parameter]]:
-    """Parameters in groups of a size that is worth sending."""
+    """Parameters in buckets, since small messages are inefficient."""
     bucket: list[ms.Parameter] = []
     held = 0
     for p in parameters:

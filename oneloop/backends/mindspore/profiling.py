@@ -46,5 +46,5 @@ def _numbers(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def operator(event: dict[str, Any]) -> str | None:
-    """The name of the operator that an event of the trace is a call of; None for other events."""
+    """The name of the operator that an event of the trace calls; None for other events."""
     return _PLACE.sub("", event["name"]) if event["name"] != _WHOLE else None

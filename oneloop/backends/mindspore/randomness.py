@@ -37,7 +37,7 @@ def seed(value: int) -> None:
 
 
 def get_state() -> dict[str, np.ndarray]:
-    """The state of every generator that training may draw from."""
+    """The state of every RNG that training may use."""
     table = sorted([kernel, number, current] for (kernel, number), current in _seeds._KERNEL_SEED.items())
     known = _seeds._GLOBAL_SEED
     state = {
@@ -49,7 +49,7 @@ def get_state() -> dict[str, np.ndarray]:
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Put back what get_state returned; streams of other frameworks are passed over."""
+    """Restore the result of get_state; the state of other frameworks is skipped."""
     if "mindspore.dropout" in state:
         dropout.set_state(state["mindspore.dropout"])
     if "mindspore.seed" in state:

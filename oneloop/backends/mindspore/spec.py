@@ -1,4 +1,4 @@
-"""What is known of MindSpore without importing it."""
+"""The properties of MindSpore that are known without importing it."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Tensors to and from NumPy, and the few operations on them that the core asks for."""
+"""Conversion of tensors to and from NumPy, and the few operations on them that the core uses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -43,7 +43,7 @@ def stack(values: Sequence[ms.Tensor]) -> ms.Tensor:
 
 
 def detach(value: Any) -> Any:
-    """Nested values cut off from the graph."""
+    """Nested values, detached from the graph."""
     return map_tensors(value, is_tensor, ops.stop_gradient)
 
 
@@ -63,7 +63,7 @@ def total(values: Sequence[ms.Tensor], skip_nonfinite: bool = False) -> float:
         return 0.0
     found = np.array([float(value.asnumpy().reshape(-1)[0]) for value in values])
     if skip_nonfinite:
-        # A non-finite value counts as the mean of the finite ones, so that it does not pull the average down.
+        # A non-finite value counts as the mean of the finite ones, so that it does not lower the average.
         finite = np.isfinite(found)
         count = int(finite.sum())
         return float(found[finite].sum()) * (len(values) / count) if count else 0.0
@@ -71,7 +71,7 @@ def total(values: Sequence[ms.Tensor], skip_nonfinite: bool = False) -> float:
 
 
 def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:
-    """How many label entries take part in the loss. Labels are still on the host, so nothing waits for a device."""
+    """The number of labels that count in the loss. Labels are still on the host: no host sync."""
     if isinstance(labels, ms.Tensor):
         labels = labels.asnumpy()
     if not isinstance(labels, np.ndarray):
@@ -84,7 +84,7 @@ def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) ->
 
 
 def smoothed_loss(logits: ms.Tensor, labels: ms.Tensor, epsilon: float, shift: bool) -> ms.Tensor:
-    """Cross entropy against labels of which a share epsilon is spread over all classes; -100 takes no part."""
+    """Cross entropy with label smoothing epsilon; labels of -100 are ignored."""
     if shift:
         logits, labels = logits[..., :-1, :], labels[..., 1:]
     # Not ops.cross_entropy: its logarithm is good to five digits only.
@@ -93,5 +93,5 @@ def smoothed_loss(logits: ms.Tensor, labels: ms.Tensor, epsilon: float, shift: b
 
 
 def split(value: Any, parts: int, rows: int) -> list[Any]:
-    """A batch cut into parts along its first axis; values without that axis are shared by all parts."""
+    """A batch split into parts along its first axis; values without that axis are in all parts."""
     return common_split(value, parts, rows, lambda leaf: isinstance(leaf, (ms.Tensor, np.ndarray)))

@@ -3,7 +3,7 @@
 from .._common.unsupported import ForeignRefused
 
 _refused = ForeignRefused(
-    "on MindSpore cannot go on from it. Load its weights into the model by hand, and start a new run."
+    "on MindSpore cannot resume from it. Load its weights into the model yourself, and start a new run."
 )
 load_weights = _refused.load_weights
 load_optimizer = _refused.load_optimizer

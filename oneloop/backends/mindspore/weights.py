@@ -37,7 +37,7 @@ def _every_name(cell: nn.Cell) -> list[tuple[str, Any]]:
 
 
 def model_tensors(model: Any) -> tuple[dict[str, ms.Tensor], dict[str, str]]:
-    """Every weight and buffer once, and which other names share it (tied weights)."""
+    """Every weight and buffer once, and the other names of each (tied weights)."""
     first: dict[int, str] = {}
     tensors: dict[str, ms.Tensor] = {}
     tied: dict[str, str] = {}
@@ -61,7 +61,7 @@ def copy_to(tensor: Any, buffer: np.ndarray | None) -> np.ndarray:
 
 
 def room(tensor: Any) -> np.ndarray:
-    """A buffer for copies of a tensor, with nothing in it yet."""
+    """An uninitialised buffer for copies of a tensor."""
     array = _host(tensor)
     return np.empty(array.shape, array.dtype)
 
@@ -75,7 +75,7 @@ def _host(tensor: Any) -> np.ndarray:
 
 
 def raw(tensor: Any) -> Raw:
-    """A tensor on the host as the bytes that go into a file."""
+    """A tensor on the host as the bytes to store."""
     return from_numpy(_host(tensor))
 
 
@@ -93,7 +93,7 @@ def put(target: Any, value: Any) -> None:
 
 
 def load_model(model: Any, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
-    """Copy weights into the model; every name and shape that does not fit is listed in one error."""
+    """Copy weights into the model; one error lists every name and shape that does not match."""
     own = dict(_every_name(unwrap(model)))
     values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
     by_place = {id(value): name for name, value in own.items() if name in values}
@@ -168,11 +168,11 @@ def _plain(value: Any) -> Any:
 
 
 def optimizer_state(optimizer: Any, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """State by parameter name: tensors, and plain data for the rest."""
+    """State by parameter name: tensors, and plain data for everything else."""
     if not is_optimizer(optimizer):
         raise CheckpointError(
-            f"{type(optimizer).__name__} keeps no per-parameter state as MindSpore's optimizers do, so a checkpoint "
-            "cannot hold it. Use save_only_model=True to save without it."
+            f"{type(optimizer).__name__} keeps no per-parameter state as MindSpore's optimizers do, so it cannot "
+            "be stored in a checkpoint. Use save_only_model=True to save without it."
         )
     names = optimizer_names(optimizer, model)
     groups = getattr(optimizer, "param_groups", None) or [

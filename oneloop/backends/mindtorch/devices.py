@@ -1,4 +1,4 @@
-"""Devices: which there are, and how models and batches get there."""
+"""Devices: which are available, and how models and batches are moved to them."""
 
 import functools
 from typing import Any
@@ -27,7 +27,7 @@ def place(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the device or the host ran out of memory."""
+    """Whether an exception means that the device or the host ran out of memory."""
     signs = ("out of memory", "Out of memory", "Alloc memory failed", "Memory not enough", "malloc")
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)

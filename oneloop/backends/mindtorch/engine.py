@@ -46,10 +46,10 @@ class Engine(FunctionEngine):
         self.scaler = Scaler(loss_scale) if half == "fp16" else None
         self.max_grad_norm = max_grad_norm
         self.nonfinite = nonfinite
-        # All of them: a callback may unfreeze some in the middle of a run.
+        # All of them, since a callback may unfreeze some during a run.
         self.parameters = list(model.parameters())
         self.norm: float | None = None
-        self.skipped = 0  # updates that a loss-scale overflow or nonfinite="skip" left out
+        self.skipped = 0  # updates skipped because of a loss-scale overflow or nonfinite="skip"
         self._bad = False
         self._loss: Any = None
         self._warned = False
@@ -65,7 +65,7 @@ class Engine(FunctionEngine):
         raise ModelError(patches.NO_BACKWARD)
 
     def loss_and_gradients(self, compute: Callable[[], Any], divisor: Any = None) -> Any:
-        """The primitive of the loop: run compute, add the gradients of its loss, divided by divisor, to those held."""
+        """The primitive of the loop: run compute and accumulate the gradients of its loss, divided by divisor."""
         trainable = [p for p in self.parameters if p.requires_grad]
         if not trainable:
             raise ModelError(_NO_GRADIENTS)
@@ -85,7 +85,7 @@ class Engine(FunctionEngine):
         try:
             (_, loss), found = value_and_grad(forward, trainable, has_aux=True, attach_grads=False)()
         except BaseException:
-            # What was recorded up to the exception would be taken for the beginning of the next forward pass.
+            # What was recorded before the exception would be taken for the start of the next forward pass.
             _pynative_executor.clear_res()
             raise
         for p, gradient in zip(trainable, found, strict=True):
@@ -94,20 +94,20 @@ class Engine(FunctionEngine):
         return _with_device(loss, trainable[0])
 
     def include(self, optimizer: Any) -> None:
-        """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
+        """Add parameters of the optimizer that are not the model's, such as those of a criterion."""
         known = {id(p) for p in self.parameters}
         for group in getattr(optimizer, "param_groups", []):
             self.parameters.extend(p for p in group["params"] if id(p) not in known)
 
     def clear(self) -> None:
-        """Forget the gradients held."""
+        """Clear the accumulated gradients."""
         for p in self.parameters:
             p.grad = None
 
     # -- update
 
     def prepare_update(self, optimizer: Any, loss: Any) -> None:
-        """Unscale and clip the gradients, and find out whether they and the loss are finite."""
+        """Unscale and clip the gradients, and determine whether they and the loss are finite."""
         self._loss = None if loss is None else float(to_numpy(loss))
         self.norm, self._bad = None, False
         held = [p for p in self.parameters if p.grad is not None]
@@ -167,10 +167,10 @@ def _norm(gradients: list[Any]) -> float:
 
 
 def no_gradients() -> contextlib.AbstractContextManager:
-    """Evaluation: nothing in here is differentiated."""
+    """A context without gradients, for evaluation."""
     return torch.no_grad()
 
 
 def clip_norm(parameters: Any, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-    """Clip gradients in place; the norm that they had."""
+    """Clip gradients in place; returns their norm before."""
     return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)

@@ -64,12 +64,12 @@ def is_own(loader: Any) -> bool:
 
 
 def is_loader(value: Any) -> bool:
-    """Something that makes batches, not a data set."""
+    """Whether it yields batches, rather than being a dataset."""
     return is_iterator(value) or on_torch.is_loader(value)
 
 
 def is_iterable(dataset: Any) -> bool:
-    """A data set that can only be walked through, not indexed."""
+    """Whether it is an iterable dataset, without __getitem__."""
     return isinstance(dataset, Pipeline) or is_pipeline(dataset) or on_torch.is_iterable(dataset)
 
 

@@ -1,4 +1,4 @@
-"""What the core asks of a model."""
+"""The functions on models that the core uses."""
 
 import functools
 from collections.abc import Callable
@@ -61,8 +61,8 @@ __all__ = [
     "with_master_weights",
 ]
 
-HALF_LEVELS = ("O0", "O2", "O3")  # of fp16_opt_level; O1 becomes O2, aloud
-NEAREST_HALF = "autocast; the nearest, O2 (half precision with float32 master weights),"
+HALF_LEVELS = ("O0", "O2", "O3")  # of fp16_opt_level; O1 is mapped to O2 with a warning
+NEAREST_HALF = "autocast; the closest level, O2 (half precision with float32 master weights),"
 
 
 def invoke(model: Callable, inputs: Any) -> Any:
@@ -72,7 +72,7 @@ def invoke(model: Callable, inputs: Any) -> Any:
 
 
 def recompute(model: nn.Module, options: dict[str, Any] | None) -> None:
-    """Throw activations away in the forward pass and compute them again in the backward pass.
+    """Discard activations in the forward pass and recompute them in the backward pass.
 
     What transformers calls for it, torch.utils.checkpoint, keeps everything under mindtorch. So each element of a
     ModuleList or Sequential is a block of its own, also in models of transformers.
@@ -81,8 +81,8 @@ def recompute(model: nn.Module, options: dict[str, Any] | None) -> None:
     blocks = on_torch._blocks(base)
     if not blocks:
         raise RefusedError(
-            "gradient_checkpointing (recompute) needs a model that is built from blocks: an nn.ModuleList or "
-            f"nn.Sequential whose elements have weights. {type(base).__name__} has none: leave the argument out."
+            "gradient_checkpointing (recompute) needs a model built from blocks: an nn.ModuleList or "
+            f"nn.Sequential whose elements have weights. {type(base).__name__} has none: remove the argument."
         )
     for block in blocks:
         if not hasattr(block, "_recomputed_forward"):
@@ -124,7 +124,7 @@ def copy_values(model: nn.Module) -> list[Any]:
 
 
 def restore_values(model: nn.Module, values: list[Any]) -> None:
-    """Put values from copy_values back, with their dtypes."""
+    """Restore the values from copy_values, with their dtypes."""
     for target, (dtype, array) in zip((*model.parameters(), *model.buffers()), values, strict=True):
         target.data = target.to(dtype)
         write(target, array)

@@ -7,8 +7,8 @@ _NO_BF16 = "MindSpore has no bfloat16 kernels on a CPU"
 _OPTIMIZERS = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused", "sgd")
 
 REFUSALS: tuple[Refusal, ...] = (
-    Refusal("torch_compile", "True", lambda args: args.torch_compile, _NO_COMPILER, "leave it out"),
-    Refusal("jit_mode_eval", "True", lambda args: args.jit_mode_eval, _NO_COMPILER, "leave it out"),
+    Refusal("torch_compile", "True", lambda args: args.torch_compile, _NO_COMPILER, "remove it"),
+    Refusal("jit_mode_eval", "True", lambda args: args.jit_mode_eval, _NO_COMPILER, "remove it"),
     Refusal("bf16", "True", lambda args: args.bf16, _NO_BF16, "fp16=True, or float32", ("cpu",)),
     Refusal(
         "bf16_full_eval", "True", lambda args: args.bf16_full_eval, _NO_BF16, "fp16_full_eval=True", ("cpu",)
@@ -23,6 +23,6 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "profile", "any", lambda args: bool(args.profile), "torch.profiler sees nothing of mindtorch",
-        "leave it out",
+        "remove it",
     ),
 )  # fmt: skip

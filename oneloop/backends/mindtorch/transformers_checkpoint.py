@@ -4,7 +4,7 @@ read; they are refused in words."""
 from .._common.unsupported import ForeignRefused
 
 _refused = ForeignRefused(
-    "under mindnlp can go on from checkpoints of oneloop alone. Load its weights with from_pretrained, and start a new "
+    "under mindnlp can only resume from checkpoints of oneloop. Load its weights with from_pretrained, and start a new "
     "run."
 )
 load_weights = _refused.load_weights

@@ -37,7 +37,7 @@ def _array(value: Any) -> np.ndarray:
 
 
 def copy_to(tensor: Any, buffer: np.ndarray | None) -> np.ndarray:
-    """A real copy on the host, in the buffer of the save before where it fits."""
+    """A copy on the host, in the buffer of the previous save if it fits."""
     array = _array(tensor)
     if buffer is None or buffer.shape != array.shape or buffer.dtype != array.dtype:
         buffer = room(array)
@@ -46,7 +46,7 @@ def copy_to(tensor: Any, buffer: np.ndarray | None) -> np.ndarray:
 
 
 def room(tensor: Any) -> np.ndarray:
-    """A buffer for copies of a tensor, with nothing in it yet."""
+    """An uninitialised buffer for copies of a tensor."""
     array = _array(tensor)
     return np.empty(array.shape, array.dtype)
 
@@ -65,7 +65,7 @@ def load_tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def load_model(model: nn.Module, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
-    """Copy weights into the model; every name and shape that does not fit is listed in one error."""
+    """Copy weights into the model; one error lists every name and shape that does not match."""
     base = unwrap(model)
     values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
     own = {name: value for name, value in base.state_dict().items() if is_tensor(value)}
@@ -96,7 +96,7 @@ def optimizer_state(optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], d
 
 
 def load_optimizer(optimizer: Any, model: nn.Module, tensors: dict[str, Any], data: Any, source: str) -> None:
-    """Put state back by name."""
+    """Restore state by name."""
     names = optimizer_names(optimizer, model)
     by_name = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
     check_optimizer_fit({name for group in data["groups"] for name in group["names"]}, set(by_name), source)

@@ -71,7 +71,7 @@ def test_options_that_make_no_sense():
         optimizers.build(SGD, [{"params": one}], {"lr": 0.1, "nesterov": True})
     with pytest.raises(ArgumentError, match="betas"):
         optimizers.build(AdamW, [{"params": one}], {"lr": 0.1, "betas": (1.0, 0.9)})
-    with pytest.raises(ArgumentError, match="AdamW takes no momentum"):
+    with pytest.raises(ArgumentError, match="AdamW does not accept momentum"):
         optimizers.build(AdamW, [{"params": one}], {"lr": 0.1, "momentum": 0.9})
 
 

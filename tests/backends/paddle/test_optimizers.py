@@ -103,7 +103,7 @@ def test_momentum_by_optim_args(trained):
 
 def test_options_that_an_optimizer_does_not_take(arguments):
     trainer = Trainer(KIT.classifier(), arguments(optim_args="betas=3"), train_dataset=rows(4))
-    with pytest.raises(ArgumentError, match="AdamW takes no betas .*it takes learning_rate, beta1"):
+    with pytest.raises(ArgumentError, match="AdamW does not accept betas .*it accepts learning_rate, beta1"):
         trainer.create_optimizer()
 
 

@@ -32,7 +32,7 @@ def test_parameter_groups_are_refused(stage1):
 
 
 def test_an_optimizer_that_is_built_already_is_refused(stage1):
-    with pytest.raises(RefusedError, match="was given a SGD that is built already. Pass its class and options"):
+    with pytest.raises(RefusedError, match="but got an existing SGD. Pass its class and options"):
         stage1.take_optimizer(Kit().sgd(Kit().classifier()))
 
 
@@ -72,7 +72,7 @@ def test_the_model_and_its_optimizer_are_given_to_paddle(stage, level, asked, tm
     assert strategy.called(None) is model
     with pytest.raises(RefusedError, match="save_only_model=True"):
         strategy.optimizer_state(optimizer, model)
-    with pytest.raises(RefusedError, match="a run cannot go on from one"):
+    with pytest.raises(RefusedError, match="a run cannot resume from one"):
         strategy.load_optimizer(optimizer, model, {}, {}, "")
 
 
