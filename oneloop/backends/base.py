@@ -395,7 +395,7 @@ class Randomness(Protocol):
         """Restore the result of get_state; devices that this machine lacks are skipped."""
 
     def deterministic(self, on: bool = True) -> None:
-        """Deterministic algorithms everywhere."""
+        """Use deterministic algorithms."""
 
     def worker_seed(self) -> int:
         """In a worker of a loader: the seed that the framework set."""

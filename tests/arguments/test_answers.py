@@ -45,14 +45,14 @@ REFUSED = [
     ({"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 2}}}, ["gradient_accumulation_steps"]),
 ]
 ON_PADDLE = [
-    ({"sharding": "stage2"}, ["sharding='stage2'", "group_sharded_parallel runs on accelerators alone", "stage1"]),
+    ({"sharding": "stage2"}, ["sharding='stage2'", "group_sharded_parallel runs on accelerators only", "stage1"]),
     ({"fsdp": "full_shard"}, ["fsdp='full_shard'", "group_sharded_parallel"]),
     ({"sharded_ddp": "zero_dp_2"}, ["sharded_ddp='zero_dp_2'", "group_sharded_parallel"]),
     ({"sharding": "stage1 auto_wrap"}, ["sharding='stage1 auto_wrap'", "needs no wrapping"]),
-    ({"fp16": True}, ["fp16=True", "Paddle computes in half precision on accelerators alone"]),
-    ({"bf16": True, "fp16_opt_level": "O2"}, ["bf16=True", "on accelerators alone"]),
-    ({"fp16_full_eval": True}, ["fp16_full_eval=True", "on accelerators alone"]),
-    ({"bf16_full_eval": True}, ["bf16_full_eval=True", "on accelerators alone"]),
+    ({"fp16": True}, ["fp16=True", "Paddle supports half precision on accelerators only"]),
+    ({"bf16": True, "fp16_opt_level": "O2"}, ["bf16=True", "on accelerators only"]),
+    ({"fp16_full_eval": True}, ["fp16_full_eval=True", "on accelerators only"]),
+    ({"bf16_full_eval": True}, ["bf16_full_eval=True", "on accelerators only"]),
     ({"optim": "adafactor"}, ["optim='adafactor'", "adamw"]),
     ({"adafactor": True}, ["adafactor=True", "adamw"]),
     ({"optim": "adamw_anyprecision"}, ["optim='adamw_anyprecision'", "Paddle has no such optimizer"]),
@@ -159,7 +159,7 @@ ON_MINDSPORE = [
     ({"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}, ["no such options"]),
     ({"sharding": "stage1"}, ["sharding='stage1'", "parallel optimizer", "Ascend"]),
     ({"fsdp": "full_shard"}, ["fsdp='full_shard'", "Ascend"]),
-    ({"sharding_degree": 2}, ["sharding_degree=2", "nothing is divided"]),
+    ({"sharding_degree": 2}, ["sharding_degree=2", "nothing is sharded"]),
     ({"fsdp_config": {"min_num_params": 100}}, ["torch's FSDP"]),
 ]
 FINE_ON_MINDSPORE = [

@@ -1,4 +1,4 @@
-"""Devices: which there are, and how batches get there. MindSpore has one device a process, for everything in it."""
+"""Devices: which are available, and how batches are moved to them. MindSpore has one device per process."""
 
 import functools
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Device:
 
     @property
     def target(self) -> str:
-        """MindSpore's word for it: CPU, GPU or Ascend."""
+        """MindSpore's name for it: CPU, GPU or Ascend."""
         return _TARGETS[self.type]
 
     def __str__(self) -> str:
@@ -53,27 +53,27 @@ def kind(device: Device) -> str:
 
 
 def title(device: Device) -> str | None:
-    """The product's name of an accelerator; MindSpore does not tell it."""
+    """The product name of an accelerator, which MindSpore does not report."""
     return None
 
 
 def place(model: ms.nn.Cell, device: Device) -> ms.nn.Cell:
-    """Let the process compute on that device; a model has no place of its own."""
+    """Set the device of the process; models have no device of their own."""
     current = ms.get_context("device_target")
     if current != device.target:
         try:
             ms.set_device(device.target, device.index or 0)
         except RuntimeError as error:
             raise ArgumentError(
-                f"device={str(device)!r}, but this process already computes on {current}, and MindSpore cannot change "
-                f"that: {error}. Call mindspore.set_device({device.target!r}) at the start of the program."
+                f"device={str(device)!r}, but this process already uses {current}, and MindSpore cannot change "
+                f"it: {error}. Call mindspore.set_device({device.target!r}) at the start of the program."
             ) from error
     bootstrap.settle(device.target)
     return model
 
 
 def move(batch: Any, device: Device, non_blocking: bool = True) -> Any:
-    """Every array of a nested batch as a tensor; tensors go to the device when they are used."""
+    """Convert every array of a nested batch to a tensor; tensors are moved to the device when used."""
     return device_moves.map_batch(batch, lambda value: value, ms.Tensor)
 
 
@@ -95,8 +95,8 @@ def empty_cache(device: Device) -> None:
 
 
 def allow_tf32(on: bool) -> None:
-    """TF32 matrix products and convolutions on NVIDIA devices; elsewhere there is nothing to switch, and MindSpore
-    would write an error to the terminal."""
+    """TF32 matrix products and convolutions on NVIDIA devices; elsewhere it has no effect, and MindSpore would print an
+    error."""
     if not available("cuda"):
         return
     ms.device_context.gpu.op_precision.matmul_allow_tf32(on)

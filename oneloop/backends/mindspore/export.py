@@ -1,4 +1,4 @@
-"""A trained model as files that run without its code: MINDIR, and ONNX where MindSpore can write it."""
+"""Export of a trained model to files that run without its code: MINDIR, and ONNX if MindSpore can write it."""
 
 import logging
 from importlib.util import find_spec
@@ -31,21 +31,21 @@ def _any_size(value: ms.Tensor) -> list[int | None]:
 
 
 def _in_order(model: nn.Cell, batch: Any) -> list[ms.Tensor]:
-    """The inputs of a batch as construct takes them by position."""
+    """The inputs of a batch in the positional order of construct."""
     if not isinstance(batch, dict):
         return list(batch) if isinstance(batch, (list, tuple)) else [batch]
     names = forward_parameters(model) or list(batch)
     given = [name for name in names if name in batch]
     if given != names[: len(given)]:
         raise DataError(
-            f"export hands inputs over by position, and {type(model).__name__}.construct takes {', '.join(names)}, of "
-            f"which the batch has {', '.join(given)}: put those that are always given first."
+            f"export passes inputs by position, but {type(model).__name__}.construct accepts {', '.join(names)}, of "
+            f"which the batch has only {', '.join(given)}: move those that are always passed to the front."
         )
     return [batch[name] for name in given]
 
 
 def export(model: Any, directory: Path, batch: Any, spec: Any = None) -> list[str]:
-    """Write the model, load it again and compare what both make of the batch; the files."""
+    """Write the model, load it again and compare the outputs for the batch; returns the files."""
     base = unwrap(model)
     inputs = _in_order(base, batch)
     directory.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def export(model: Any, directory: Path, batch: Any, spec: Any = None) -> list[st
 
 
 def _export_onnx(model: nn.Cell, path: Path, inputs: list[ms.Tensor], expected: list[np.ndarray]) -> None:
-    """ONNX has the sizes of the batch, and not every operation; without it there is still MINDIR."""
+    """ONNX has the fixed sizes of the batch, and does not support every operation; MINDIR is written anyway."""
     file = Path(f"{path}.onnx")
     try:
         with bootstrap.quiet():
@@ -80,7 +80,7 @@ def _export_onnx(model: nn.Cell, path: Path, inputs: list[ms.Tensor], expected: 
     except Exception as error:
         file.unlink(missing_ok=True)
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        logger.warning("There is no ONNX file beside %s.mindir: %s", path, reason)
+        logger.warning("No ONNX file is written next to %s.mindir: %s", path, reason)
 
 
 def _arrays(outputs: Any) -> list[np.ndarray]:

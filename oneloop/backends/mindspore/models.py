@@ -25,7 +25,7 @@ def unwrap(model: Any) -> nn.Cell:
 
 
 def is_adapter(model: nn.Cell) -> bool:
-    """A PEFT model: there are none for MindSpore's own cells."""
+    """Whether it is a PEFT model: never, since PEFT does not support MindSpore's cells."""
     return False
 
 
@@ -109,7 +109,7 @@ def named_parameters(model: Any) -> list[tuple[str, ms.Parameter]]:
 
 
 def is_buffer(name: str) -> bool:
-    """Statistics that a norm gathers: MindSpore keeps them as parameters that are not trained."""
+    """Running statistics of norms: MindSpore keeps them as parameters that are not trained."""
     return name.rpartition(".")[2] in ("moving_mean", "moving_variance")
 
 
@@ -192,24 +192,24 @@ def add_embedding_noise(model: Any, alpha: float) -> Callable[[], None]:
 
 
 def compiled(model: Any, backend: str | None, mode: str | None) -> Compiled:
-    """The model behind MindSpore's graph compiler; what it cannot compile runs as it is, with a reason."""
+    """The model compiled by MindSpore's graph compiler; what it cannot compile runs uncompiled, with a warning."""
     return Compiled(unwrap(model))
 
 
 def check_compiler(backend: str | None) -> None:
-    """MindSpore has one compiler; another one's name is an error before training."""
+    """Raise an error before training for another compiler than MindSpore's."""
     if backend is not None and backend not in ("ms.jit", "jit", "mindspore"):
         raise RefusedError(
             f"torch_compile_backend (torchdynamo) {backend!r} is a compiler of PyTorch; on MindSpore models are "
-            "compiled by mindspore.jit. Leave it out, and use torch_compile=True."
+            "compiled with mindspore.jit. Remove it, and use torch_compile=True."
         )
 
 
 def to_half(model: Any, kind: str) -> Any:
-    """Weights in float16 ("fp16") or bfloat16 ("bf16"), but for those of norms."""
+    """Weights in float16 ("fp16") or bfloat16 ("bf16"), except those of norms."""
     dtype = ms.float16 if kind == "fp16" else ms.bfloat16
     for _, cell in unwrap(model).cells_and_names():
-        if not isinstance(cell, _NORMS):  # their kernels want weights and statistics of one kind
+        if not isinstance(cell, _NORMS):  # their kernels need weights and statistics of the same dtype
             for _, p in cell.parameters_and_names(expand=False):
                 if p.dtype == ms.float32:
                     p.set_dtype(dtype)
@@ -217,12 +217,12 @@ def to_half(model: Any, kind: str) -> Any:
 
 
 def with_master_weights(model: Any, kind: str) -> Any:
-    """O2: the weights stay in float32 here, and the engine lets the operations compute in half: see below."""
+    """O2: the weights stay in float32 here, and the engine runs the operations in half precision: see below."""
     return model
 
 
 def compute_in_half(model: Any, kind: str) -> None:
-    """O2: operations in half precision, but for norms; the weights stay in float32 and are the master weights."""
+    """O2: operations in half precision, except norms; the weights stay in float32 and are the master weights."""
     dtype = ms.float16 if kind == "fp16" else ms.bfloat16
     base = unwrap(model)
     base.to_float(dtype)

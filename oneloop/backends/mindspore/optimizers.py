@@ -40,7 +40,7 @@ def class_and_options(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]
 def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
     """An optimizer over these groups; an error lists options that the class does not accept."""
     options = dict(options)
-    if issubclass(cls, nn.Optimizer) and "lr" in options:  # the name that those of mindspore.nn have for it
+    if issubclass(cls, nn.Optimizer) and "lr" in options:  # its name in mindspore.nn
         options["learning_rate"] = options.pop("lr")
     accepted = inspect.signature(cls.__init__).parameters
     wrong = [key for key in options if key not in accepted]
@@ -72,13 +72,13 @@ def groups(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def _rates(optimizer: Any) -> list[Any]:
-    """Where the rates lie: numbers or parameters, one a group."""
+    """The rates: numbers or parameters, one per group."""
     if hasattr(optimizer, "param_groups"):
         return [group["lr"] for group in optimizer.param_groups]
     if getattr(optimizer, "dynamic_lr", False):
         raise ArgumentError(
-            f"{type(optimizer).__name__} was built with a learning-rate schedule of its own, and the Trainer sets the "
-            "rate of every step: build it with a number, and choose the schedule with lr_scheduler_type."
+            f"{type(optimizer).__name__} was created with its own learning-rate schedule, but the Trainer sets the "
+            "rate of every step: create it with a number, and choose the schedule with lr_scheduler_type."
         )
     rate = optimizer.learning_rate
     return list(rate) if getattr(optimizer, "is_group_lr", False) else [rate]
@@ -97,7 +97,7 @@ def set_learning_rates(optimizer: Any, rates: list[float]) -> None:
 
 
 def own_schedule(optimizer: Any) -> None:
-    """The schedule inside an optimizer: one of mindspore.nn that has one is refused, see above."""
+    """The schedule inside an optimizer: none, since one of mindspore.nn with a schedule is an error, see above."""
 
 
 def schedule_alone(rate: float, factor: Callable[[int], float]) -> NoReturn:
@@ -108,7 +108,7 @@ def schedule_alone(rate: float, factor: Callable[[int], float]) -> NoReturn:
 
 
 def attach(optimizer: Any, scheduler: Any) -> None:
-    """Let an optimizer follow a schedule that was given without one: a schedule holds its optimizer."""
+    """Connect an optimizer to a schedule that was created without one: not needed, schedules have their optimizer."""
 
 
 def group_of(optimizer: Any, parameter: ms.Parameter | None) -> Any:

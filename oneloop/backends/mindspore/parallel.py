@@ -2,7 +2,7 @@
 
 A `ProcessGroup` (distributed/collectives.py) exchanges plain values; a strategy (distributed/strategy.py) exchanges
 gradients and weights.
-`strategy(args, processes)` picks one: `Alone` for one process, `DataParallel` for several.
+`strategy(args, processes)` selects one: `Alone` for one process, `DataParallel` for several.
 """
 
 import atexit
@@ -32,10 +32,10 @@ _processes: "FrameworkProcesses | None" = None
 
 
 def join(args: Any) -> ProcessGroup:
-    """The processes of this run. The group is made at the first call, from msrun's variables, and ends with the
-    interpreter; one that the script has made itself is used, and left alone.
+    """The processes of this run. The group is created at the first call, from msrun's variables, and destroyed at exit;
+    a group that the script has created itself is used and not destroyed.
 
-    In the process that msrun starts as a switchboard for the others, this is where the script ends.
+    The process that msrun starts as the scheduler never returns from it.
     """
     global _processes
     if world().size == 1:
@@ -51,7 +51,7 @@ def join(args: Any) -> ProcessGroup:
 
 def _start_group(args: Any) -> None:
     if os.environ.get("MS_ROLE") == "MS_SCHED" and os.environ.get("MS_WORKER_NUM") == "1":
-        raise SystemExit(0)  # its one worker never asks for it
+        raise SystemExit(0)  # its single worker does not need it
     asked, known = args.ddp_backend, _BACKENDS[args.device.type]
     if asked not in (None, known):
         raise ArgumentError(
@@ -67,11 +67,11 @@ def _start_group(args: Any) -> None:
     try:
         communication.init(known)
     except RuntimeError as error:
-        if os.environ.get("MS_ROLE") == "MS_SCHED":  # which is in here as long as the workers work
-            raise ProcessLostError(f"msrun's switchboard has lost a worker: {_first_line(error)}") from error
+        if os.environ.get("MS_ROLE") == "MS_SCHED":  # which stays in this call as long as the workers run
+            raise ProcessLostError(f"msrun's scheduler has lost a worker: {_first_line(error)}") from error
         raise ProcessLostError(
             f"the {world().size} processes that msrun started did not all join the group: {_first_line(error)}. Look "
-            "for one that failed at its start, or raise msrun's --cluster_time_out."
+            "for one that failed at its start, or increase msrun's --cluster_time_out."
         ) from error
 
 
@@ -86,7 +86,7 @@ def leave() -> None:
 
 
 class FrameworkProcesses(ObjectCollectives):
-    """The processes over MindSpore's collectives. Each is an operation on the device, which the host waits for."""
+    """The processes over MindSpore's collectives. Each is an operation on the device, with a host sync."""
 
     def __init__(self, own: bool) -> None:
         self.rank, self.size = communication.get_rank(), communication.get_group_size()
@@ -97,11 +97,11 @@ class FrameworkProcesses(ObjectCollectives):
     def explain_lost_peer(self, error: BaseException) -> ProcessLostError | None:
         if isinstance(error, ProcessLostError) or not _is_of_communication(error):
             return None
-        name = self.peers.signs.seen_lost() or "Another process of the run is gone or does not answer"
+        name = self.peers.signs.seen_lost() or "Another process of the run has ended or does not respond"
         return ProcessLostError(
-            f"{name}. This process ({self.rank} of {self.size}) cannot "
-            "go on alone and leaves. What was saved before is whole: start all processes again with "
-            f"resume_from_checkpoint=True. msrun's logs (worker_*.log) say who was first. ({_first_line(error)})"
+            f"{name}. This process ({self.rank} of {self.size}) cannot continue alone and exits. Saved checkpoints are "
+            "complete: start all processes again with resume_from_checkpoint=True. msrun's logs (worker_*.log) show "
+            f"which one failed first. ({_first_line(error)})"
         )
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
@@ -118,7 +118,7 @@ _SIGNS_OF_LOSS = ("mccl", "hccl", "nccl", "allgather", "allreduce", "collective"
 
 
 def _is_of_communication(error: BaseException) -> bool:
-    """MindSpore raises plain RuntimeErrors, which only their words tell apart."""
+    """MindSpore raises plain RuntimeErrors, which can only be recognised by their messages."""
     text = str(error).lower()
     return type(error) is RuntimeError and any(sign in text for sign in _SIGNS_OF_LOSS)
 
@@ -141,8 +141,8 @@ class Alone(Strategy):
 
 
 class DataParallel(Alone):
-    """Every process has the whole model. Gradients are averaged once an update, after its last micro-batch, as a few
-    flat tensors: MindSpore's own averaging takes part in every gradient of a graph, and so in every micro-batch."""
+    """Every process has the whole model. Gradients are averaged once per update, after its last micro-batch, as a few
+    flat tensors: MindSpore's own averaging would run a collective in every micro-batch."""
 
     def __init__(self, args: Any, processes: ProcessGroup) -> None:
         super().__init__(args, processes)
@@ -163,8 +163,8 @@ class DataParallel(Alone):
             self.settle(self._model)
 
     def finish(self, parameters: list[ms.Parameter]) -> bool:
-        """The mean of the gradients of all processes. All have the same ones: what takes no part in a loss has a
-        gradient of zeros here; a process that had nothing to compute has none at all."""
+        """The mean of the gradients of all processes. All have the same ones: unused parameters have a gradient of
+        zeros here; a process that had nothing to compute has none at all."""
         trained = [p for p in parameters if p.requires_grad]
         none = [float(getattr(p, "grad", None) is None) for p in trained]
         every = self.processes.all_gather([float(bool(none) and all(none))])

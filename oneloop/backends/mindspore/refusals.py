@@ -1,4 +1,4 @@
-"""What MindSpore refuses."""
+"""What is not supported on MindSpore."""
 
 from ...arguments.packages import OPTIMIZERS
 from ...arguments.refusal import Refusal, fsdp_config, other_optimizer, static_graph
@@ -23,8 +23,8 @@ REFUSALS: tuple[Refusal, ...] = (
     *(other_optimizer(name, "MindSpore") for name in (*OPTIMIZERS, "adamw_anyprecision")),
     Refusal(
         "optim", "adafactor", lambda args: args.optim == "adafactor",
-        "MindSpore's nn.AdaFactor is for Ascend, and leaves the weight decay of parameter groups aside",
-        'optim="adamw", "sgd", "rmsprop" or "adagrad", or an optimizer of your own in optimizers=',
+        "MindSpore's nn.AdaFactor is for Ascend, and ignores the weight decay of parameter groups",
+        'optim="adamw", "sgd", "rmsprop" or "adagrad", or your own optimizer in optimizers=',
     ),
     Refusal(
         "torch_compile_backend", "any", lambda args: args.torch_compile_backend is not None,
@@ -36,11 +36,11 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "sharding", "any", lambda args: bool(args.sharding) and args.sharding != "replicate",
-        "MindSpore divides optimizer state by its parallel optimizer, which is for graphs on Ascend alone",
+        "MindSpore shards optimizer state with its parallel optimizer, which is for graphs on Ascend only",
         "remove it: every process keeps all of it",
     ),
     Refusal(
-        "sharding_degree", "any", lambda args: args.sharding_degree != -1, "nothing is divided on MindSpore",
+        "sharding_degree", "any", lambda args: args.sharding_degree != -1, "nothing is sharded on MindSpore",
         "remove it",
     ),
     fsdp_config(),

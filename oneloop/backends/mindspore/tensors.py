@@ -12,7 +12,7 @@ from .._common.helpers import split as common_split
 
 Tensor = ms.Tensor
 
-in_worker = False  # in a loader's worker, which must not make tensors: see workers.py
+in_worker = False  # in a worker of a loader, which must not create tensors: see data/worker_pool.py
 
 _HALF = {"fp16": ms.float16, "bf16": ms.bfloat16}
 
@@ -26,13 +26,13 @@ def is_floating(tensor: ms.Tensor) -> bool:
 
 
 def from_numpy(array: np.ndarray) -> Any:
-    """A copy: MindSpore's kernels may keep what they are given."""
+    """A copy, since MindSpore's kernels may keep a reference to their inputs."""
     return array if in_worker else ms.Tensor(array)
 
 
 def to_numpy(tensor: ms.Tensor) -> np.ndarray:
-    """On the host, as a copy: `asnumpy` alone is a window on memory that the next update writes to. bfloat16 becomes
-    float32, since NumPy has no such type."""
+    """On the host, as a copy (a host sync): `asnumpy` shares memory that the next update overwrites. bfloat16 becomes
+    float32, since NumPy lacks it."""
     if tensor.dtype == ms.bfloat16:
         tensor = tensor.astype(ms.float32)
     return np.array(tensor.asnumpy())
@@ -87,7 +87,7 @@ def smoothed_loss(logits: ms.Tensor, labels: ms.Tensor, epsilon: float, shift: b
     """Cross entropy with label smoothing epsilon; labels of -100 are ignored."""
     if shift:
         logits, labels = logits[..., :-1, :], labels[..., 1:]
-    # Not ops.cross_entropy: its logarithm is good to five digits only.
+    # Not ops.cross_entropy: its logarithm is accurate to five digits only.
     scores = ops.log_softmax(logits.reshape(-1, logits.shape[-1]).astype(ms.float32))
     return ops.nll_loss(scores, labels.reshape(-1).astype(ms.int32), ignore_index=-100, label_smoothing=epsilon)
 

@@ -1,4 +1,4 @@
-"""Checkpoints of other trainers on MindSpore: their weights can be read, the rest of a run cannot."""
+"""Checkpoints of other trainers on MindSpore: their weights can be loaded, but a run cannot be resumed."""
 
 from .._common.unsupported import ForeignRefused
 

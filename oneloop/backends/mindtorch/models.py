@@ -66,7 +66,7 @@ NEAREST_HALF = "autocast; the closest level, O2 (half precision with float32 mas
 
 
 def invoke(model: Callable, inputs: Any) -> Any:
-    """Call the model with a batch; weights in half precision (O2) take their inputs in it too."""
+    """Call the model with a batch; weights in half precision (O2) need inputs in half precision too."""
     kind = getattr(unwrap(model), "_computes_in", None) if isinstance(model, nn.Module) else None
     return on_torch.invoke(model, inputs if kind is None else in_half(inputs, kind))
 
@@ -74,8 +74,8 @@ def invoke(model: Callable, inputs: Any) -> Any:
 def recompute(model: nn.Module, options: dict[str, Any] | None) -> None:
     """Discard activations in the forward pass and recompute them in the backward pass.
 
-    What transformers calls for it, torch.utils.checkpoint, keeps everything under mindtorch. So each element of a
-    ModuleList or Sequential is a block of its own, also in models of transformers.
+    torch.utils.checkpoint, which transformers uses, discards nothing under mindtorch. So each element of a ModuleList
+    or Sequential is a block, also in models of transformers.
     """
     base = unwrap(model)
     blocks = on_torch._blocks(base)
@@ -97,12 +97,12 @@ def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def compiled(model: nn.Module, backend: str | None, mode: str | None) -> NoReturn:
-    """torch.compile returns the model as it is under mindtorch."""
+    """torch.compile returns the model unchanged under mindtorch."""
     check_compiler(backend)
 
 
 def check_compiler(backend: str | None) -> NoReturn:
-    raise RefusedError("torch_compile and jit_mode_eval have no compiler under mindnlp. Leave them out.")
+    raise RefusedError("torch_compile and jit_mode_eval have no compiler under mindnlp. Remove them.")
 
 
 def to_half(model: nn.Module, kind: str) -> nn.Module:
@@ -111,7 +111,7 @@ def to_half(model: nn.Module, kind: str) -> nn.Module:
 
 
 def with_master_weights(model: nn.Module, kind: str) -> nn.Module:
-    """O2: weights in half precision; the optimizer keeps them in float32 too."""
+    """O2: weights in half precision; the optimizer has float32 master weights."""
     base = unwrap(model)
     if getattr(base, "_computes_in", None) != kind:
         to_half(model, kind)

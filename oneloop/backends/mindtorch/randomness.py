@@ -10,7 +10,7 @@ from . import random_stream
 
 
 def seed(value: int) -> None:
-    """Seed every generator of the framework. Weights are drawn from NumPy's stream, which the core seeds."""
+    """Seed every generator of the framework. Weights are drawn from NumPy's RNG, which the core seeds."""
     torch.manual_seed(value % 2**63)
     random_stream.seed(value)
 
@@ -30,7 +30,7 @@ def set_state(state: dict[str, Any]) -> None:
 
 
 def deterministic(on: bool = True) -> None:
-    """Deterministic algorithms everywhere."""
+    """Use deterministic algorithms."""
     mindspore.set_deterministic(on)
 
 

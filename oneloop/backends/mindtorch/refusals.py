@@ -1,8 +1,8 @@
-"""What is refused under mindnlp, where torch is mindtorch on MindSpore, beside all that torch refuses."""
+"""What is not supported under mindnlp, where torch is mindtorch on MindSpore, in addition to torch's refusals."""
 
 from ...arguments.refusal import Refusal
 
-_NO_COMPILER = "torch.compile returns the model as it is there"
+_NO_COMPILER = "torch.compile returns the model unchanged there"
 _NO_BF16 = "MindSpore has no bfloat16 kernels on a CPU"
 _OPTIMIZERS = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused", "sgd")
 

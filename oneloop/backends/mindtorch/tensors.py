@@ -1,5 +1,5 @@
-"""Tensors to and from NumPy. On a CPU NumPy does the small operations that the core asks for: mindtorch has not all
-of their kernels, and its float() of a tensor is rounded to five digits."""
+"""Conversion of tensors to and from NumPy. On a CPU NumPy does the small operations that the core uses: mindtorch lacks
+some of their kernels, and its float() of a tensor is rounded to five digits."""
 
 import ctypes
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
 
 
 def memory_of(tensor: Tensor) -> np.ndarray:
-    """A tensor of the CPU as an array over the same memory: what is written there, the tensor holds."""
+    """A CPU tensor as an array over the same memory: writing to it changes the tensor."""
     dtype = np.dtype(mindtorch.dtype2np[tensor.dtype])
     size = int(np.prod(tensor.shape)) * dtype.itemsize
     if size == 0:
@@ -50,7 +50,7 @@ def memory_of(tensor: Tensor) -> np.ndarray:
 
 
 def write(tensor: Tensor, array: Any) -> None:
-    """New values for a tensor that others hold too; its type and its device stay."""
+    """Set new values of a tensor in place; it keeps its dtype and device."""
     if tensor.device.type == "cpu":
         memory_of(tensor)[...] = array
     else:

@@ -1,5 +1,5 @@
-"""Checkpoints of other trainers: their optimizer files are pickles of PyTorch's, which mindtorch cannot be trusted to
-read; they are refused in words."""
+"""Checkpoints of other trainers: their optimizer files are PyTorch pickles, which mindtorch cannot read safely;
+resuming from them raises an error."""
 
 from .._common.unsupported import ForeignRefused
 

@@ -2,7 +2,7 @@
 
 A `ProcessGroup` (distributed/collectives.py) exchanges plain values; a strategy (distributed/strategy.py) exchanges
 gradients and weights.
-`strategy(args, processes)` picks one: `Alone` for one process, `DataParallel` for several, or one of sharding.py.
+`strategy(args, processes)` selects one: `Alone` for one process, `DataParallel` for several, or one of sharding.py.
 """
 
 import atexit

@@ -273,7 +273,7 @@ def test_importing_mindspore_after_paddle_is_an_error_in_words(tmp_path):
     ended = run("import paddle\nimport oneloop.backends as b\nb.load('mindspore')", tmp_path)
     if ended.returncode == 0:  # a release of both that get along
         return
-    assert "Put `import mindspore` before `import paddle`" in ended.stderr
+    assert "Move `import mindspore` before `import paddle`" in ended.stderr
 
 
 def test_mindspore_before_paddle(tmp_path):

@@ -27,7 +27,7 @@ def test_parameter_groups_are_refused(stage1):
     named = list(Kit().classifier().named_parameters())
     groups = parameter_groups(named, {name for name, _ in named if name.endswith("weight")}, 0.1)
     cls, options = optimizers.class_and_options(stage1.args)
-    with pytest.raises(RefusedError, match="SGD takes weight_decay by groups. Use optim='adamw', or weight_decay=0"):
+    with pytest.raises(RefusedError, match="SGD needs groups for weight_decay. Use optim='adamw', or weight_decay=0"):
         stage1.build_optimizer(cls, groups, options)
 
 
