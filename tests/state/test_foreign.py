@@ -171,8 +171,8 @@ def test_one_warning_says_what_to_know(old, caplog):
     (text,) = [r.getMessage() for r in caplog.records if r.name == "oneloop.checkpoint.convert.from_transformers"]
     assert f"transformers {transformers.__version__}" in text
     assert "epoch 1 (counted from 0) after step 2 of 4, which is step 6 of the whole run" in text
-    assert "up to 8 samples that it has seen already can come again" in text
-    assert "random state" in text and "starts anew from seed=11" in text
+    assert "up to 8 samples may be repeated, and as many skipped" in text
+    assert "The RNGs" in text and "are seeded again with seed=11" in text
     assert "Different" not in text
 
 
@@ -189,7 +189,7 @@ def test_differences_are_said(old, caplog):
     (text,) = [r.getMessage() for r in caplog.records if r.name == "oneloop.checkpoint.convert.from_transformers"]
     assert "max_steps was 16, and is 20" in text
     assert "an epoch had 4 steps, and has 5" in text
-    assert "learning_rate was 0.003, and stays so (this run says 0.01)" in text
+    assert "learning_rate was 0.003, and is kept (the arguments have 0.01)" in text
 
 
 def test_own_checkpoints_follow_and_the_old_ones_stay(written, tmp_path):
