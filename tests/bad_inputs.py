@@ -110,7 +110,7 @@ ARGUMENTS = {
     "compiler": (
         lambda make: make(torch_compile_backend="warp"),
         OneloopError,
-        ["torch_compile_backend", "'warp'", "leave it out"],
+        ["torch_compile_backend", "'warp'", "remove it"],
     ),
     "compiler's mode": (lambda make: make(torch_compile_mode="warp"), OneloopError, ["torch_compile_mode", "warp"]),
     "plateau without evaluation": (
@@ -211,7 +211,7 @@ DATA = {
     "columns too many": (
         lambda make: make(train_dataset=[row | {"y": 1} for row in rows()], remove_unused_columns=False).train(),
         DataError,
-        ["'y'", "takes x, labels", "remove_unused_columns"],
+        ["'y'", "accepts x, labels", "remove_unused_columns"],
     ),
     "text": (lambda make: make(train_dataset=["good", "bad"] * 4).train(), DataError, ["str", "dict"]),
     "ragged": (lambda make: make(train_dataset=ragged()).train(), DataError, ["'x'", "lengths", "DataCollatorWith"]),
@@ -239,7 +239,7 @@ DATA = {
     "collator of samples": (
         lambda make: make(data_collator=lambda samples: samples).train(),
         DataError,
-        ["4 elements", "takes x, labels"],
+        ["4 elements", "accepts x, labels"],
     ),
 }
 
