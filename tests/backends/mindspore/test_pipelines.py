@@ -95,7 +95,7 @@ def test_each_epoch_is_shuffled_anew_and_a_resume_goes_on_in_it(trained, tmp_pat
 
 
 def test_an_iterator_is_not_a_data_set(arguments):
-    with pytest.raises(DataError, match="makes batches"):
+    with pytest.raises(DataError, match="which yields batches"):
         Trainer(kit.classifier(), arguments(), train_dataset=pipeline().create_dict_iterator())
 
 
