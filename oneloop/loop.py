@@ -1,4 +1,9 @@
-"""The loop. Everything else is a part that it calls."""
+"""The training loop. The objects of the run, which it calls, do everything else.
+
+The order within a step is fixed: get the micro-batches, agree with the other processes on them (a collective),
+accumulate gradients, apply the update, count the step, call callbacks, then log, evaluate and save. A checkpoint
+therefore always holds the state after complete steps.
+"""
 
 import math
 from collections.abc import Iterator
@@ -14,21 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class Plan:
-    """How long a run is. A step is one update; it takes `accumulation` micro-batches of the loader."""
+    """The length of a run. A step is one update; it takes `accumulation` micro-batches from the loader."""
 
     loader: Any
     accumulation: int
-    steps_per_epoch: int | None  # None: the loader does not know its length
-    max_steps: int  # -1: as long as the epochs last
+    steps_per_epoch: int | None  # None: the loader has no length
+    max_steps: int  # -1: until the last epoch ends
     epochs: int
     samples: int | None  # in one epoch
-    samples_per_step: int  # by the arguments
+    samples_per_step: int  # according to the arguments
     batches_per_step: int = 1  # of all processes
-    own_batch_size: int | None = None  # of a data set that makes batches itself, whatever the arguments say
+    own_batch_size: int | None = None  # of a dataset that yields batches, whose size the arguments do not decide
 
     @property
     def rows_per_step(self) -> int:
-        """Samples of one update as they come, for figures of speed."""
+        """Actual samples of one update, for speed metrics."""
         if self.own_batch_size is None:
             return self.samples_per_step
         return self.own_batch_size * self.batches_per_step
@@ -45,16 +50,16 @@ class Plan:
 
 @dataclass
 class Position:
-    """Where a run stands: after this many steps of this epoch."""
+    """The position of a run: the epoch, and the number of completed steps in it."""
 
     epoch: int = 0
     step_in_epoch: int = 0
     epoch_ended: bool = False  # its end has been logged, evaluated and saved
-    epoch_stopped: bool = False  # a callback had ended it early
+    epoch_stopped: bool = False  # a callback ended it early
 
 
 def plan_steps(steps_per_epoch: int | None, args: Any) -> tuple[int, int]:
-    """(max_steps, epochs) from max_steps or num_train_epochs; a fraction of an epoch is trained."""
+    """(max_steps, epochs) from max_steps or num_train_epochs, which may be a fraction."""
     if args.max_steps > 0:
         epochs = math.ceil(args.max_steps / steps_per_epoch) if steps_per_epoch else 2**62
         return args.max_steps, epochs
@@ -64,17 +69,18 @@ def plan_steps(steps_per_epoch: int | None, args: Any) -> tuple[int, int]:
 
 
 def accumulation_for(samples_per_step: int, batch_size: int, processes: int) -> int:
-    """Micro-batches that make up an update of that many samples; an error that lists what fits when none does."""
+    """The number of micro-batches in an update of that many samples; if it is not whole, an error lists sizes that
+    fit."""
     steps, rest = divmod(samples_per_step, batch_size * processes)
     if rest == 0 and steps > 0:
         return steps
     share, odd = divmod(samples_per_step, processes)
     fits = [str(size) for size in range(1, share + 1) if share % size == 0] if odd == 0 else []
     raise CheckpointError(
-        f"the checkpoint has {samples_per_step} samples in an update, which {processes} process(es) with batches of "
-        f"{batch_size} cannot make up. "
+        f"the checkpoint has {samples_per_step} samples in an update, which is not a multiple of {processes} "
+        f"process(es) x per_device_train_batch_size={batch_size}. "
         + (
-            f"With {processes} process(es), per_device_train_batch_size can be {', '.join(fits)}."
+            f"With {processes} process(es), set per_device_train_batch_size to {', '.join(fits)}."
             if fits
             else f"Use a number of processes that divides {samples_per_step}."
         )
@@ -82,7 +88,7 @@ def accumulation_for(samples_per_step: int, batch_size: int, processes: int) -> 
 
 
 def run(run: "Run") -> None:
-    """Train from the run's position to the end of its plan, or until a callback stops it."""
+    """Train from the position of the run to the end of its plan, or until a callback stops it."""
     plan, position, state = run.plan, run.position, run.core.trainer.state
     for epoch in range(position.epoch, plan.epochs):
         if epoch != position.epoch:
@@ -111,7 +117,11 @@ def run(run: "Run") -> None:
 
 
 def updates(run: "Run", batches: Iterator[Any]) -> "Iterator[tuple[list[Any], SharedUpdate]]":
-    """The micro-batches of each update, and what the processes agreed on, until the epoch or the run is over."""
+    """The micro-batches of each update, and what the processes agreed on, until the epoch or the run ends.
+
+    `share` is a collective that every process calls once per update, also one that has no batch left: the processes
+    leave this loop together or not at all.
+    """
     trainer = run.core.trainer
     while not run.is_over and not trainer.control.should_epoch_stop:
         micro_batches, num_items = trainer.get_batch_samples(batches, run.plan.accumulation, trainer.args.device)

@@ -58,7 +58,7 @@ def test_optimizers_beside_model_init_or_a_class(make):
         make(model_init=lambda: make.kit.classifier(), optimizers=(optimizer, None))
     with one_error(ArgumentError, "optimizers", "optimizer_cls_and_kwargs", "pass one"):
         make(optimizers=(optimizer, None), optimizer_cls_and_kwargs=(type(optimizer), {}))
-    with one_error(ArgumentError, "second of optimizers", "comes first"):
+    with one_error(ArgumentError, "Invalid optimizers: the second", "comes first"):
         make(optimizers=(None, optimizer))
     with one_error(ArgumentError, "the class", "optimizer_cls_and_kwargs"):
         make(optimizers=(type(optimizer), None))
@@ -77,7 +77,7 @@ def test_data_sets_of_datasets(make):
     text = datasets.Dataset.from_dict({"text": ["a"] * 8})
     with one_error(DataError, "['text']", "'x'", "rename_column"):
         make(train_dataset=text).train()
-    with one_error(DataError, "DatasetDict", "'train'", "Pick one"):
+    with one_error(DataError, "DatasetDict", "'train'", "Select one"):
         make(train_dataset=datasets.DatasetDict(train=text))
     with one_error(DataError, "train_dataset is empty"):
         make(train_dataset=datasets.Dataset.from_dict({"x": [], "labels": []})).train()
@@ -159,7 +159,7 @@ def loss_of(change):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda losses: losses, ["shape (4,)", "one number"]),
+        (lambda losses: losses, ["shape (4,)", "a single number"]),
         (lambda losses: losses.mean().detach(), ["depends on no trainable parameter", ".detach()"]),
         (lambda losses: losses.mean().item(), ["a float", ".item()"]),
         (lambda losses: None, ["no loss", "criterion="]),

@@ -44,9 +44,9 @@ def test_micro_batches_that_make_up_an_update(samples, batch, processes, steps):
 @pytest.mark.parametrize(
     ("samples", "batch", "processes", "advice"),
     [
-        (12, 8, 1, "per_device_train_batch_size can be 1, 2, 3, 4, 6, 12."),
-        (12, 4, 2, "With 2 process(es), per_device_train_batch_size can be 1, 2, 3, 6."),
-        (8, 16, 1, "per_device_train_batch_size can be 1, 2, 4, 8."),  # too large for a single one
+        (12, 8, 1, "set per_device_train_batch_size to 1, 2, 3, 4, 6, 12."),
+        (12, 4, 2, "With 2 process(es), set per_device_train_batch_size to 1, 2, 3, 6."),
+        (8, 16, 1, "set per_device_train_batch_size to 1, 2, 4, 8."),  # too large for a single one
         (12, 1, 5, "Use a number of processes that divides 12."),
         (0, 1, 1, "Use a number of processes that divides 0."),
     ],
@@ -54,7 +54,8 @@ def test_micro_batches_that_make_up_an_update(samples, batch, processes, steps):
 def test_an_update_that_cannot_be_made_up(samples, batch, processes, advice):
     with pytest.raises(CheckpointError) as caught:
         accumulation_for(samples, batch, processes)
-    assert f"{samples} samples in an update, which {processes} process(es) with batches of {batch}" in str(caught.value)
+    assert f"{samples} samples in an update, which is not a multiple of {processes} process(es)" in str(caught.value)
+    assert f"x per_device_train_batch_size={batch}. " in str(caught.value)
     assert str(caught.value).endswith(advice)
 
 

@@ -1,7 +1,7 @@
-"""What works on which framework and device: read off the refusals of the arguments, so that page and behaviour agree.
+"""What works on which framework and device: derived from the refusals of the arguments, so that page and code agree.
 
 python -m oneloop.arguments.capabilities          writes docs/frameworks.md
-python -m oneloop.arguments.capabilities --check  says whether it is up to date
+python -m oneloop.arguments.capabilities --check  checks whether it is up to date
 """
 
 import sys
@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
 
 @dataclass(frozen=True)
 class Feature:
-    """Something that people ask of a trainer, and the arguments that ask for it."""
+    """A feature of a trainer, and the arguments that enable it."""
 
     title: str
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Feature:
 
 FEATURES = (
     Feature("train, evaluate, predict, save, resume"),
-    Feature("accumulation, with the update of the undivided batch", {"gradient_accumulation_steps": 2}),
+    Feature("gradient accumulation, with the update of the whole batch", {"gradient_accumulation_steps": 2}),
     Feature("loader workers", {"dataloader_num_workers": 1}),
     Feature("batches of similar length", {"group_by_length": True}),
     Feature("AdamW", {"optim": "adamw"}),
@@ -47,9 +47,9 @@ FEATURES = (
     Feature("compiled evaluation", {"jit_mode_eval": True}),
     Feature("label smoothing", {"label_smoothing_factor": 0.1}),
     Feature("NEFTune", {"neftune_noise_alpha": 5.0}),
-    Feature("updates that are not finite are left out", {"nonfinite": "skip"}),
-    Feature("the layer that overflowed is named", {"debug": "underflow_overflow"}),
-    Feature("a profile of some steps", {"profile": "2-3"}),
+    Feature("skipping updates that are not finite", {"nonfinite": "skip"}),
+    Feature("finding the layer that overflowed", {"debug": "underflow_overflow"}),
+    Feature("profiling of some steps", {"profile": "2-3"}),
     Feature("full determinism", {"full_determinism": True}),
     Feature("memory metrics", {"skip_memory_metrics": False}),
     Feature("a smaller batch when memory runs out", {"auto_find_batch_size": True}),
@@ -65,22 +65,22 @@ def arguments_of(feature: Feature, folder: str) -> TrainingArguments:
 
 
 def refusals(feature: Feature, backend: str, device: str, args: Any) -> list[Refusal]:
-    """Why a feature cannot be had there; [] when it can."""
+    """Why a feature is not supported there; [] if it is."""
     return [refusal for refusal in all_refusals() if refusal.applies(args, backend, device)]
 
 
 def reason(feature: Feature, backend: str, device: str, args: Any) -> str | None:
-    """The first reason against a feature in words, or None."""
+    """The first reason why a feature is not supported, or None."""
     found = refusals(feature, backend, device, args)
     if found:
         return found[0].why
     if feature.processes > 1 and not registry.get(backend).parallel:
-        return "it is not in this release yet"
+        return "it is not supported in this release yet"
     return None
 
 
 def table(names: tuple[str, ...]) -> list[tuple[Feature, dict[str, dict[str, str | None]]]]:
-    """Every feature with, by framework and device, the reason against it or None."""
+    """Every feature with, by framework and device, the reason why it is not supported, or None."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for feature in FEATURES:
@@ -94,7 +94,7 @@ def table(names: tuple[str, ...]) -> list[tuple[Feature, dict[str, dict[str, str
 
 
 def cell(by_device: dict[str, str | None]) -> str:
-    """One framework's answer: devices that can, those that cannot, and why."""
+    """The cell of one framework: devices with and without support, and why."""
     reasons = {device: why for device, why in by_device.items() if why}
     if not reasons:
         return "yes"
@@ -113,12 +113,12 @@ def asked_by(feature: Feature) -> str:
 
 OPENING = """# What works where
 
-Made from the refusals that the arguments have (`python -m oneloop.arguments.capabilities`) and checked by the
-test-suite, which asks every feature of every framework on the CPU: what is "yes" there trains, what is "no" refuses in
-these words. `oneloop doctor` says the same of your machine.
+Generated from the refusals of the arguments (`python -m oneloop.arguments.capabilities`) and checked by the test suite,
+which tries every feature with every framework on the CPU: "yes" means that it trains there, "no" that it raises an
+error with this message. `oneloop doctor` shows the same for your machine.
 
-Accelerators go through the same code as the CPU, but the test-suite has run on CPUs alone: for {others} a "yes" means
-that the code is there and nothing refuses.
+Accelerators use the same code as the CPU, but the test suite has only run on CPUs: for {others} a "yes" means that the
+feature is implemented and not known to be unsupported.
 
 """
 
@@ -129,7 +129,7 @@ def render() -> str:
     specs = [registry.get(name) for name in names]
     others = ", ".join(sorted({device for spec in specs for device in spec.devices} - {"cpu"}))
     titles = " | ".join(spec.title for spec in specs)
-    lines = [f"| | asked for by | {titles} |", "|---" * (2 + len(names)) + "|"]
+    lines = [f"| | arguments | {titles} |", "|---" * (2 + len(names)) + "|"]
     for feature, answers in table(names):
         cells = [cell(answers[name]) for name in names]
         lines.append(f"| {feature.title} | {asked_by(feature)} | {' | '.join(cells)} |")

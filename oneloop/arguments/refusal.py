@@ -1,4 +1,4 @@
-"""One thing that an argument cannot do on a backend, as data: the word that `support` and the backends share."""
+"""A value of an argument that is not supported, as data: the class that `support` and the backends share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,28 +12,28 @@ from .values import show
 
 
 class Section(IntEnum):
-    """Where a refusal is in error messages and on the page; within a section, those of single backends come
+    """The position of a refusal in error messages and on the page; within a section, those of single backends come
     first."""
 
-    MACHINE = 10  # what is not here: hardware, drivers
+    MACHINE = 10  # missing hardware or drivers
     ENGINE = 20  # DeepSpeed
-    EVERYWHERE = 30  # what is not done on any framework
+    EVERYWHERE = 30  # not supported on any framework
     PACKAGES = 40  # optimizers of other packages
     WRITERS = 50
-    FRAMEWORK = 60  # what one framework cannot do
-    SHARDING = 70  # what dividing state among processes cannot be together with
+    FRAMEWORK = 60  # not supported by one framework
+    SHARDING = 70  # what cannot be combined with sharding
     SHARDING_OPTIONS = 75
-    LATER = 80  # what a later release brings
+    LATER = 80  # what a later release will support
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """One thing that an argument cannot do.
+    """An unsupported value of an argument.
 
-    shown: the refused values, for the page. when: whether these arguments ask for it. backends, where: the backends
-    that refuse it (neither: all of them; those of a backend's own file belong to that backend). devices: where it is
-    refused (empty: everywhere). module, package: refused while this is not installed, and, unless `driven`, also when
-    it is, because nothing in this release would use it.
+    shown: the unsupported values, for the page. when: whether these arguments have such a value. backends, where: the
+    backends that do not support it (neither: all of them; those of a backend's own file belong to that backend).
+    devices: where it is not supported (empty: everywhere). module, package: not supported while this is not installed
+    and, unless `driven`, also if it is, because this release does not use it.
     """
 
     argument: str
@@ -50,7 +50,7 @@ class Refusal:
     where: Callable[[BackendSpec], bool] | None = None
 
     def concerns(self, backend: str) -> bool:
-        """Whether it is this backend that refuses."""
+        """Whether it applies to this backend."""
         if self.backends:
             return backend in self.backends
         return self.where is None or self.where(registry.get(backend))
@@ -64,13 +64,13 @@ class Refusal:
         return bool(self.module) and not packages.installed(self.module)
 
     def explain(self, args: Any, backend: str, device: str) -> str:
-        # The user's own spelling; args.device itself would be resolved, and fail, before this can be explained.
+        # As the user wrote it; resolving args.device would fail before this can be explained.
         stored = "device_spec" if self.argument == "device" else self.argument
         name = args.__dict__.get("_said", {}).get(stored, self.argument)
         value = show(name, getattr(args, stored if name == "device" else name))
         start = f"{name}={value} cannot be used on {backend} with the device {device}: "
         if self.missing:
-            unused = "" if self.driven else ", and which this release would not use yet"
+            unused = "" if self.driven else ", and this release would not use it yet"
             return start + (
                 f"it needs the package {self.package}, which is not installed{unused}. Instead: {self.instead}."
             )
@@ -81,7 +81,7 @@ class Refusal:
         return start + f"{self.why}. Instead: {self.instead}."
 
 
-# -- what the files of several backends say alike
+# -- refusals that several backends share
 
 
 def other_optimizer(name: str, title: str) -> Refusal:
@@ -95,12 +95,12 @@ def other_optimizer(name: str, title: str) -> Refusal:
 def static_graph(title: str, processes: Callable[[], int]) -> Refusal:
     return Refusal(
         "ddp_static_graph", "True, on several processes", lambda args: args.ddp_static_graph and processes() > 1,
-        f"{title}'s data parallelism has no such promise to build on", "leave it out",
+        f"{title}'s data parallelism has no such option", "remove it",
     )  # fmt: skip
 
 
 def fsdp_config() -> Refusal:
     return Refusal(
-        "fsdp_config", "any", lambda args: any((args.fsdp_config or {}).values()), "it is for FSDP of torch",
-        "leave it out",
+        "fsdp_config", "any", lambda args: any((args.fsdp_config or {}).values()), "it is for torch's FSDP",
+        "remove it",
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Which argument a backend, a device or this release refuses: data, read by `check` and by docs/arguments.md.
+"""Arguments that a backend, a device or this release does not support, as data for `check` and docs/arguments.md.
 
-Whatever is not listed works (a stored argument) or maps (another spelling). An entry names the argument, the values
-it refuses, why, and what to use instead. What one backend refuses is in its folder; what all of them refuse, or those
-with or without some ability, is here. NOT_YET is the list that later releases empty.
+An argument that is not listed works (a stored argument) or maps (an alias). An entry has the argument, the unsupported
+values, the reason, and what to use instead. What one backend does not support is in its folder; what none of them
+supports, or only those with some capability, is here. NOT_YET lists what later releases will support.
 """
 
 import functools
@@ -40,7 +40,7 @@ def _accelerator_key(key: str) -> Refusal:
         "accelerator_config",
         key,
         lambda args: (args.accelerator_config or {}).get(key) not in (None, *honoured),
-        f"its key {key} is not honoured",
+        f"its key {key} is not supported",
         instead,
     )
 
@@ -49,12 +49,12 @@ def _in(section: Section, *refusals: Refusal) -> tuple[Refusal, ...]:
     return tuple(replace(refusal, section=section) for refusal in refusals)
 
 
-# What this machine cannot do.
+# What this machine does not support.
 ON_MACHINE = _in(
     Section.MACHINE,
     Refusal(
         "use_ipex", "True", lambda args: args.use_ipex, "needs intel-extension-for-pytorch",
-        "leave it out; the framework itself has the CPU kernels", module="intel_extension_for_pytorch",
+        "remove it; the framework itself has the CPU kernels", module="intel_extension_for_pytorch",
         package="intel-extension-for-pytorch",
     ),
     Refusal(
@@ -62,26 +62,28 @@ ON_MACHINE = _in(
         'half_precision_backend="auto"', module="apex", package="apex (from its source repository)",
     ),
     Refusal(
-        "tf32", "True", lambda args: args.tf32 is True, "TF32 is a number format of NVIDIA GPUs from Ampere on",
-        "leave tf32 out, or use bf16=True", devices=("cpu", "mps", "xpu", "npu"),
+        "tf32", "True", lambda args: args.tf32 is True, "TF32 is a number format of NVIDIA GPUs since Ampere",
+        "remove tf32, or use bf16=True", devices=("cpu", "mps", "xpu", "npu"),
     ),
     Refusal(
-        "device", "mps", lambda args: (args.device_spec or "").startswith("mps"), "there is no Apple GPU here",
+        "device", "mps", lambda args: (args.device_spec or "").startswith("mps"), "this machine has no Apple GPU",
         'device="cpu"', devices=("cpu", "cuda", "xpu", "npu"),
     ),
-    Refusal("tpu_num_cores", "any", lambda args: args.tpu_num_cores is not None, "TPUs (XLA) are not driven", "a GPU"),
     Refusal(
-        "debug", "tpu_metrics_debug", lambda args: "tpu_metrics_debug" in args.debug, "TPUs (XLA) are not driven",
+        "tpu_num_cores", "any", lambda args: args.tpu_num_cores is not None, "TPUs (XLA) are not supported", "a GPU",
+    ),
+    Refusal(
+        "debug", "tpu_metrics_debug", lambda args: "tpu_metrics_debug" in args.debug, "TPUs (XLA) are not supported",
         'debug="underflow_overflow"',
     ),
     Refusal(
         "sharding", "offload", lambda args: "offload" in args.sharding,
-        "offload moves state from an accelerator to the host, and a CPU has nowhere to move it", "leave offload out",
+        "offload moves state from an accelerator to the host; on a CPU it is there already", "remove offload",
         devices=("cpu",),
     ),
     *(
         Refusal(
-            name, shown, when, "needs liger-kernel", "leave it out", module="liger_kernel", package="liger-kernel"
+            name, shown, when, "needs liger-kernel", "remove it", module="liger_kernel", package="liger-kernel"
         )
         for name, shown, when in (
             ("use_liger_kernel", "True", lambda args: args.use_liger_kernel),
@@ -91,34 +93,34 @@ ON_MACHINE = _in(
 )  # fmt: skip
 
 WITHOUT_DEEPSPEED = Refusal(
-    "deepspeed", "any", lambda args: bool(args.deepspeed), "DeepSpeed is an engine for torch", "leave it out",
+    "deepspeed", "any", lambda args: bool(args.deepspeed), "DeepSpeed supports torch only", "remove it",
     section=Section.ENGINE, where=lambda spec: not spec.deepspeed,
 )  # fmt: skip
 
-# What no framework does here.
+# What is not supported on any framework.
 EVERYWHERE = _in(
     Section.EVERYWHERE,
     Refusal(
         "save_safetensors", "False", lambda args: not args.save_safetensors,
-        "weights are never written as pickles, which can run code when they are read", "leave it out",
+        "weights are never written as pickles, which can execute code when loaded", "remove it",
     ),
     Refusal(
-        "mp_parameters", "any", lambda args: bool(args.mp_parameters), "SageMaker's model parallelism is not driven",
-        "leave it out",
+        "mp_parameters", "any", lambda args: bool(args.mp_parameters), "SageMaker's model parallelism is not supported",
+        "remove it",
     ),
     Refusal(
         "use_legacy_prediction_loop", "True", lambda args: args.use_legacy_prediction_loop,
-        "there is one evaluation loop, with the same results", "leave it out",
+        "there is only one evaluation loop, with the same results", "remove it",
     ),
     Refusal(
         "optim_target_modules", "any", lambda args: bool(args.optim_target_modules),
-        "GaLore and APOLLO, which work on named modules, are not driven", 'optim="adamw_torch" or "adafactor"',
+        "GaLore and APOLLO, which work on named modules, are not supported", 'optim="adamw_torch" or "adafactor"',
     ),
     *(_accelerator_key(key) for key in ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler",
                                         "gradient_accumulation_kwargs", "use_configured_state")),
     Refusal(
         "push_to_hub", "True, without huggingface_hub", lambda args: args.push_to_hub, "needs huggingface_hub",
-        "leave it out", module="huggingface_hub", package="huggingface_hub", driven=True,
+        "remove it", module="huggingface_hub", package="huggingface_hub", driven=True,
     ),
 )  # fmt: skip
 
@@ -133,20 +135,20 @@ ON_SHARDING = _in(
     Section.SHARDING,
     Refusal(
         "sharding_degree", "without sharding", lambda args: args.sharding_degree != -1 and not args.sharding,
-        "it says how many processes share one copy, and nothing is shared", 'set sharding, such as "stage2"',
+        "it is the number of processes that share one copy, but sharding is off", 'set sharding, such as "stage2"',
         where=_shards,
     ),
     Refusal(
-        "sharding_degree", "no divisor of the processes",
+        "sharding_degree", "not a divisor of the number of processes",
         lambda args: bool(args.sharding) and bool(world().size % degree_of(args, world().size)),
-        "groups of that size cannot be made of the processes that there are", "a number that divides them",
+        "the processes cannot be divided into groups of that size", "a divisor of the number of processes",
         where=_shards,
     ),
 )  # fmt: skip
 
-_LATER = "it is not in this release yet"
+_LATER = "it is not supported in this release yet"
 
-# What a later release brings: take the entry out here when it does.
+# What a later release will support: remove the entry then.
 NOT_YET = _in(
     Section.LATER,
     Refusal(
@@ -169,13 +171,13 @@ SHARED = (*ON_MACHINE, WITHOUT_DEEPSPEED, *EVERYWHERE, *OF_WRITERS, *ON_SHARDING
 
 
 def of_backend(spec: BackendSpec) -> tuple[Refusal, ...]:
-    """What a backend's own file refuses."""
+    """The refusals in a backend's own file."""
     own: tuple[Refusal, ...] = registry.resolve(spec.refusals) if spec.refusals else ()
     return tuple(replace(refusal, backends=(spec.name,)) for refusal in own)
 
 
 def refusals() -> tuple[Refusal, ...]:
-    """All refusals but those of backends that take over another's, in the order of the page."""
+    """All refusals except those of backends that inherit another's, in the order of the page."""
     return _sorted(registry.specs())
 
 
@@ -189,7 +191,7 @@ def in_sections(*sections: Section) -> tuple[Refusal, ...]:
     return tuple(refusal for refusal in refusals() if refusal.section in sections)
 
 
-# Arguments that mean something only with another one, whose answer is theirs.
+# Arguments that have a meaning only with another one, and the same support as that.
 COMPANIONS = {
     **dict.fromkeys(
         ("hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_always_push", "hub_revision"),
@@ -197,7 +199,7 @@ COMPANIONS = {
     ),
     **dict.fromkeys(("project", "trackio_space_id", "trackio_bucket_id"), "report_to"),
 }
-# Arguments that several processes or machines need, and that leave one process nothing to do.
+# Arguments that matter for several processes or machines, and have no effect on one process.
 IDLE = (
     "average_tokens_across_devices", "ddp_backend", "ddp_broadcast_buffers", "ddp_bucket_cap_mb",
     "ddp_find_unused_parameters", "ddp_static_graph", "ddp_timeout", "local_rank",
@@ -212,7 +214,7 @@ def __getattr__(name: str) -> Any:
 
 
 def check(args: Any, backend: str, device: str) -> None:
-    """Raise one error that lists everything these arguments ask for and cannot have."""
+    """Raise one error that lists everything in these arguments that is not supported."""
     size, parallel = world().size, registry.get(backend).parallel
     refused = [refusal for refusal in refusals_of(backend) if refusal.applies(args, backend, device)]
     reasons = list(dict.fromkeys(refusal.explain(args, backend, device) for refusal in refused))
@@ -226,7 +228,7 @@ def check(args: Any, backend: str, device: str) -> None:
 
 
 def refusals_of(backend: str) -> tuple[Refusal, ...]:
-    """All refusals; for a backend that takes over another's, its own and the other's under its name."""
+    """All refusals; for a backend that inherits another's, its own and the other's under its name."""
     spec = registry.get(backend)
     if not spec.inherits:
         return refusals()
@@ -239,7 +241,7 @@ def refused_by(argument: str, backend: str) -> list[Refusal]:
 
 
 def answer(argument: str, backend: str) -> str:
-    """works, works in part, idle (nothing to do for one process), by itself (see the spec), refuses or later."""
+    """works, works in part, idle (no effect on one process), by itself (see the spec), refuses or later."""
     if argument in registry.get(backend).by_itself:
         return "by itself"
     argument = COMPANIONS.get(argument, argument)

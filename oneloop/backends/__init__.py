@@ -1,7 +1,7 @@
-"""One folder per framework, with the same files and the same function names in each: see base.py and registry.py.
+"""One folder per framework, with the same files and function names in each: see base.py and registry.py.
 
-Nothing outside this package imports torch, paddle or mindspore. A backend is found from the type of the model;
-before there is a model, from the launcher's variables and from what is already imported.
+Nothing outside this package imports torch, paddle or mindspore. The backend is determined by the type of the model;
+before there is a model, by the launcher's variables and by what is already imported.
 """
 
 import importlib
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 def load(name: str) -> "Backend":
-    """The backend of that name, or the one that stands in for it in this process."""
+    """The backend of that name, or the one that replaces it in this process."""
     backend = cast("Backend", importlib.import_module(registry.replacing(name).module))
     late_seeding.apply(name, backend.randomness)
     return backend
 
 
 def name_of(model: Any) -> str | None:
-    """The backend of an object's class, read off its base classes without importing anything."""
+    """The backend of an object's class, from its base classes, without importing anything."""
     spec = registry.of_model_class(type(model))
     return None if spec is None else spec.name
 
 
 def of_model(model: Any) -> "Backend":
-    """The backend that trains this model, or an error that says what a model can be."""
+    """The backend of this model, or an error that lists the supported model classes."""
     name, kind = name_of(model), type(model)
     if name is None:
         _refuse_module(kind)
@@ -53,7 +53,7 @@ def _refuse_module(kind: type) -> None:
 
 
 def guess() -> str | None:
-    """The backend that arguments should assume before a model is seen; None when nothing tells."""
+    """The backend that arguments should assume before there is a model; None if it cannot be determined."""
     stand_in = registry.active()
     if stand_in is not None:
         return stand_in.name
@@ -62,20 +62,19 @@ def guess() -> str | None:
         return launcher
     listed = [spec for spec in registry.specs() if spec.listed]
     imported = [spec for spec in listed if spec.is_imported]
-    # A script for a peer library means its framework, whatever else the library has imported.
+    # A script for a peer library uses its framework, whatever else the library has imported.
     meant = [spec for spec in imported if spec.peer_library and mode.follows_only(spec.peer_library)]
     found = next(iter((*meant, *imported)), None) or next((spec for spec in listed if spec.is_installed), None)
     return None if found is None else found.name
 
 
 def assumed() -> "Backend":
-    """The backend where no model tells: the one that guess() names, or else the first, whose import says what is
-    missing."""
+    """The backend without a model: the result of guess(), or the first one, whose import error says what is missing."""
     return load(guess() or registry.names()[0])
 
 
 def of_optimizer(optimizer: Any) -> "Backend":
-    """The backend of an optimizer, from the module that its class comes from."""
+    """The backend of an optimizer, from the module of its class."""
     for base in type(optimizer).__mro__:
         spec = registry.of_module(base.__module__)
         if spec is not None:

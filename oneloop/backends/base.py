@@ -1,11 +1,11 @@
-"""What a backend is: one Protocol for each of its modules, and Backend, which has them as attributes.
+"""The interface of a backend: one Protocol for each of its modules, and Backend, which has them as attributes.
 
 The modules of a backend are plain modules of functions. mypy compares them with these protocols (conformance.py), so a
-function that is missing or takes other parameters is an error before anything runs. Values of a framework (models,
-tensors, devices, optimizers) are Any here: the core hands them from one function to another and never looks inside.
+function that is missing or has other parameters is a type error. Values of a framework (models, tensors, devices,
+optimizers) are Any here: the core passes them from one function to another without inspecting them.
 
-Words: `kind` is a device's (cpu, cuda, ...) or, for half precision, "fp16" or "bf16"; `source` names a file in error
-messages; `tied` maps names of tensors to the name under which the same tensor is stored.
+Vocabulary: `kind` is that of a device (cpu, cuda, ...) or, for half precision, "fp16" or "bf16"; `source` is the name
+of a file for error messages; `tied` maps names of tensors to the name under which the same tensor is stored.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,132 +24,132 @@ if TYPE_CHECKING:
 
 
 class Devices(Protocol):
-    """Which devices there are, and how models and batches get there."""
+    """Devices: which are available, and how models and batches are moved to them."""
 
     def available(self, kind: str) -> int:
-        """How many devices of that kind this machine has."""
+        """The number of devices of that kind on this machine."""
 
     def resolve(self, spec: str | None) -> Any:
-        """The device for a user's word such as "cpu" or "gpu:1"; None: the best there is."""
+        """The device for a name such as "cpu" or "gpu:1"; None: the best available."""
 
     def kind(self, device: Any) -> str:
         """The kind of a device: one of BackendSpec.devices."""
 
     def title(self, device: Any) -> str | None:
-        """The product's name of an accelerator; None for a CPU."""
+        """The product name of an accelerator; None for a CPU."""
 
     def place(self, model: Any, device: Any) -> Any:
         """The model on that device."""
 
     def move(self, batch: Any, device: Any, non_blocking: bool = True) -> Any:
-        """Every tensor and array of a nested batch on the device; what is neither stays as it is."""
+        """Move every tensor and array of a nested batch to the device; other values are unchanged."""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Whether an exception says that the device or the host ran out of memory."""
+        """Whether an exception means that the device or the host ran out of memory."""
 
     def empty_cache(self, device: Any) -> None:
-        """Give cached blocks back to the device."""
+        """Free cached memory of the device."""
 
     def allow_tf32(self, on: bool) -> None:
         """TF32 matrix products and convolutions on NVIDIA devices."""
 
 
 class Models(Protocol):
-    """What the core asks of a model."""
+    """The functions on models that the core uses."""
 
     @property
     def HALF_LEVELS(self) -> tuple[str, ...]:
-        """The values of fp16_opt_level that it has; the others are mapped to the nearest, with a warning."""
+        """The supported values of fp16_opt_level; the others are mapped to the closest, with a warning."""
 
     @property
     def NEAREST_HALF(self) -> str:
-        """What it lacks and what the nearest is, for that warning."""
+        """What is not supported and the closest level, for that warning."""
 
     def unwrap(self, model: Any) -> Any:
-        """The user's own model under wrappers of compilers and of data parallelism."""
+        """The user's model without wrappers of compilers and of data parallelism."""
 
     def is_adapter(self, model: Any) -> bool:
-        """Whether it trains and saves an adapter alone (PEFT)."""
+        """Whether it trains and saves only an adapter (PEFT)."""
 
     def base_of(self, model: Any) -> Any:
-        """The user's model under wrappers and adapters: the one whose forward names the inputs."""
+        """The user's model without wrappers and adapters: the one whose forward has the names of the inputs."""
 
     def config_of(self, model: Any) -> Any:
         """The model's configuration object, or None."""
 
     def forward_of(self, model: Any) -> Callable:
-        """The method that a call of the model runs."""
+        """The method that calling the model runs."""
 
     def forward_parameters(self, model: Any) -> list[str] | None:
-        """Names that forward accepts; None when it takes anything."""
+        """Names that forward accepts; None if it accepts anything."""
 
     def label_names(self, model: Any) -> list[str]:
-        """What the model calls its labels."""
+        """The names of the model's labels."""
 
     def shifts_labels(self, model: Any) -> bool:
         """Whether the model's loss compares position i with label i+1, as causal language models do."""
 
     def counts_ignored(self, criterion: Any) -> bool:
-        """Whether a criterion's mean is also over labels that take no part."""
+        """Whether a criterion's mean includes ignored labels."""
 
     def train_mode(self, model: Any) -> None:
-        """Switch to training."""
+        """Switch to training mode."""
 
     def eval_mode(self, model: Any) -> list[Any]:
-        """Switch to evaluation; the layers that were in training, for restore_mode."""
+        """Switch to evaluation mode; returns the layers that were in training mode, for restore_mode."""
 
     def restore_mode(self, training: list[Any]) -> None:
-        """These layers back to training; the others were in evaluation before."""
+        """Switch these layers back to training mode; the others were in evaluation mode before."""
 
     def invoke(self, model: Callable, inputs: Any) -> Any:
-        """Call the model with a batch: names for a mapping, positions for a tuple."""
+        """Call the model with a batch: by keyword for a mapping, by position for a tuple."""
 
     def named_parameters(self, model: Any) -> list[tuple[str, Any]]:
         """Trainable parameters, each once."""
 
     def num_parameters(self, model: Any, trainable: bool = False) -> int:
-        """How many numbers the parameters hold."""
+        """The number of elements in all parameters."""
 
     def num_matrix_parameters(self, model: Any) -> int:
-        """How many of them take part in matrix products: an embedding is a look-up."""
+        """The number of those in matrix products: without embeddings, which are look-ups."""
 
     def decay_names(self, model: Any) -> list[str]:
-        """Parameters that weight decay applies to: all but biases and the weights of norms."""
+        """Parameters that weight decay applies to: all except biases and the weights of norms."""
 
     def recompute(self, model: Any, options: dict[str, Any] | None) -> None:
-        """Activations are thrown away in the forward pass and computed again in the backward pass."""
+        """Discard activations in the forward pass and recompute them in the backward pass."""
 
     def add_embedding_noise(self, model: Any, alpha: float) -> Callable[[], None]:
-        """NEFTune: uniform noise on the embeddings while training. The value returned takes it off."""
+        """NEFTune: uniform noise on the embeddings in training mode. The returned function removes it."""
 
     def compiled(self, model: Any, backend: str | None, mode: str | None) -> Any:
-        """The model behind the framework's compiler."""
+        """The model compiled by the framework's compiler."""
 
     def check_compiler(self, backend: str | None) -> None:
-        """An unknown compiler is an error before training."""
+        """Raise an error before training if the compiler is unknown."""
 
     def to_half(self, model: Any, kind: str) -> Any:
         """The model with weights in half precision."""
 
     def with_master_weights(self, model: Any, kind: str) -> Any:
-        """The model in half precision with float32 copies of its weights; called where HALF_LEVELS has O2."""
+        """The model in half precision with float32 copies of its weights; called if HALF_LEVELS has O2."""
 
     def copy_values(self, model: Any) -> list[Any]:
         """Copies of all weights and buffers."""
 
     def restore_values(self, model: Any, values: list[Any]) -> None:
-        """Put values from copy_values back, with their dtypes."""
+        """Restore the values from copy_values, with their dtypes."""
 
 
 class Tensors(Protocol):
-    """Tensors to and from NumPy, and the few operations on them that the core asks for."""
+    """Conversion of tensors to and from NumPy, and the few operations on them that the core uses."""
 
     @property
     def Tensor(self) -> Any:
         """The class of the framework's tensors."""
 
     def is_tensor(self, value: Any) -> bool:
-        """Whether it is one of them."""
+        """Whether it is such a tensor."""
 
     def from_numpy(self, array: np.ndarray) -> Any:
         """A tensor on the host; it may share memory with the array."""
@@ -161,7 +161,7 @@ class Tensors(Protocol):
         """One tensor with a new first axis."""
 
     def detach(self, value: Any) -> Any:
-        """Nested values cut off from the graph."""
+        """Nested values, detached from the graph."""
 
     def in_half(self, value: Any, kind: str) -> Any:
         """Nested values with every floating-point tensor in half precision."""
@@ -170,48 +170,49 @@ class Tensors(Protocol):
         """Write a tensor into an array of the same shape."""
 
     def total(self, values: Sequence[Any], skip_nonfinite: bool = False) -> float:
-        """The sum of scalars in float64, read from the device once."""
+        """The sum of scalars in float64, with a single host sync."""
 
     def count_labels(self, labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:
-        """How many label entries take part in the loss; all of them when ignore_index is None."""
+        """The number of labels that count in the loss; all of them if ignore_index is None."""
 
     def smoothed_loss(self, logits: Any, labels: Any, epsilon: float, shift: bool) -> Any:
-        """Cross entropy with label smoothing; -100 takes no part."""
+        """Cross entropy with label smoothing; labels of -100 are ignored."""
 
     def split(self, value: Any, parts: int, rows: int) -> list[Any]:
-        """A batch cut into parts along its first axis; values without that axis are shared by all parts."""
+        """A batch split into parts along its first axis; values without that axis are in all parts."""
 
 
 class Engine(Protocol):
-    """Gradients of one micro-batch at a time, and the update that follows. The Trainer sets `strategy`."""
+    """Computes the gradients of each micro-batch, and the update. The Trainer sets `strategy`."""
 
     strategy: Any
     parameters: list[Any]
-    skipped: int  # updates that a loss-scale overflow or nonfinite="skip" left out
+    skipped: int  # updates skipped because of a loss-scale overflow or nonfinite="skip"
 
     def autocast(self, cache_enabled: bool | None = True) -> AbstractContextManager:
-        """The context that the forward pass runs in."""
+        """The context of the forward pass."""
 
     def backward(self, loss: Any, **kwargs: Any) -> None:
-        """Add the gradients of a loss to those held."""
+        """Add the gradients of a loss to the accumulated ones."""
 
     def loss_and_gradients(self, compute: Callable[[], Any], divisor: Any = None) -> Any:
-        """Run compute, add the gradients of its loss, divided by divisor, to those held; that loss."""
+        """Run compute and accumulate the gradients of its loss, divided by divisor; returns that loss."""
 
     def stand_by(self) -> None:
-        """This process had nothing to compute in an update whose gradients come from the others."""
+        """Called when this process had nothing to compute in an update: its gradients come from the others."""
 
     def include(self, optimizer: Any) -> None:
-        """Take in parameters that the optimizer has besides the model's."""
+        """Add parameters of the optimizer that are not the model's."""
 
     def clear(self) -> None:
-        """Forget the gradients held."""
+        """Clear the accumulated gradients."""
 
     def prepare_update(self, optimizer: Any, loss: Any) -> None:
-        """Unscale and clip the gradients, and find out whether they and the loss are finite."""
+        """Unscale and clip the gradients, and determine whether they and the loss are finite."""
 
     def apply_update(self, optimizer: Any, step: int) -> int | None:
-        """Step the optimizer unless something is not finite; the number of a step that was not, once it is known."""
+        """Step the optimizer unless something is not finite; returns the number of a step that was not, once it is
+        known."""
 
     def read_pending(self) -> int | None:
         """The number of a step that was not finite and has not been reported yet."""
@@ -223,14 +224,14 @@ class Engine(Protocol):
         """The scale of fp16; None without."""
 
     def state(self) -> dict[str, Any]:
-        """Plain data: what a resumed run needs besides weights and optimizer."""
+        """Plain data that a resumed run needs in addition to weights and optimizer."""
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Put back what state returned."""
+        """Restore the result of state."""
 
 
 class EngineClass(Protocol):
-    """How the Trainer makes an Engine."""
+    """How the Trainer creates an Engine."""
 
     def __call__(
         self,
@@ -249,17 +250,17 @@ class Engines(Protocol):
 
     @property
     def WATCHES_OVERRIDES(self) -> bool:
-        """Whether the engine has to record a training_step that is overridden (Engine.recorded): it differentiates
-        functions, and a loss does not know how it was computed."""
+        """Whether the engine must record an overridden training_step (Engine.recorded): it differentiates functions,
+        and a loss has no graph."""
 
     @property
     def Engine(self) -> EngineClass: ...
 
     def no_gradients(self) -> AbstractContextManager:
-        """Evaluation: nothing in here is differentiated."""
+        """A context without gradients, for evaluation."""
 
     def clip_norm(self, parameters: Any, max_norm: float, norm_type: float = 2.0) -> Any:
-        """Clip gradients in place; the norm that they had."""
+        """Clip gradients in place; returns their norm before."""
 
 
 class Optimizers(Protocol):
@@ -269,72 +270,73 @@ class Optimizers(Protocol):
         """Whether it is an optimizer of the framework."""
 
     def class_and_options(self, args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
-        """The optimizer class for args.optim, and what to build it with."""
+        """The optimizer class for args.optim, and its keyword arguments."""
 
     def build(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
         """An optimizer over groups of parameters: {"params": [...], "weight_decay": ...}."""
 
     def groups(self, optimizer: Any) -> list[dict[str, Any]]:
-        """Its groups, with "params" in each."""
+        """Its parameter groups, with "params" in each."""
 
     def learning_rates(self, optimizer: Any) -> list[float]:
-        """The rate of each group."""
+        """The learning rate of each group."""
 
     def set_learning_rates(self, optimizer: Any, rates: list[float]) -> None:
-        """A rate for each group."""
+        """Set a learning rate for each group."""
 
     def own_schedule(self, optimizer: Any) -> Any:
-        """The framework's scheduler that the optimizer itself holds, or None."""
+        """The framework's scheduler inside the optimizer, or None."""
 
     def schedule_alone(self, rate: float, factor: Callable[[int], float]) -> Any:
-        """A scheduler of the framework without an optimizer, where there is such a thing."""
+        """A scheduler of the framework without an optimizer, if the framework has those."""
 
     def attach(self, optimizer: Any, scheduler: Any) -> None:
-        """Let the optimizer take its rate from a scheduler of oneloop's, where it asks for one."""
+        """Let the optimizer take its rate from a scheduler of oneloop, if it needs one."""
 
     def group_of(self, optimizer: Any, parameter: Any) -> Any:
-        """The group of a parameter; for None the parameters of all groups."""
+        """The group of a parameter; for None, all groups."""
 
 
 class Loaders(Protocol):
-    """Batches of a data set in oneloop's order."""
+    """Batches of a dataset in oneloop's order."""
 
     def make_loader(self, dataset: Any, asked: "Loading") -> Any:
-        """A loader; iterating it never draws from the random stream of the model."""
+        """A loader; iterating it does not use the RNG of the model."""
 
     def close(self, loader: Any) -> None:
-        """End the processes that a loader of ours keeps between epochs."""
+        """Stop the workers that a loader of ours keeps between epochs."""
 
     def begin_epoch(self, loader: Any, seed: int, epoch: int) -> None:
-        """Called before iterating: what workers draw depends on (seed, epoch) alone."""
+        """Called before iterating, so that the random numbers of workers depend on (seed, epoch) only."""
 
     def iterate(self, loader: Any) -> Iterator[Any]:
         """The batches of a loader, ours or the user's."""
 
     def is_own(self, loader: Any) -> bool:
-        """Whether make_loader made it."""
+        """Whether make_loader created it."""
 
     def is_loader(self, value: Any) -> bool:
-        """Something that makes batches, not a data set."""
+        """Whether it yields batches, rather than being a dataset."""
 
     def is_iterable(self, dataset: Any) -> bool:
-        """A data set that can only be walked through, not indexed."""
+        """Whether it is an iterable dataset, without __getitem__."""
 
     def reseed_generator(self, dataset: Any, seed: int) -> None:
-        """An iterable data set that keeps a generator of the framework in `.generator` gets it reseeded."""
+        """Reseed the generator of an iterable dataset that has one in `.generator`."""
 
 
 class Parallel(Protocol):
-    """Several processes; a backend without them has None in its place."""
+    """Several processes; None in a backend that does not support them."""
 
     def join(self, args: Any) -> "ProcessGroup":
-        """Bring the processes that the launcher has started together; the second time, the same group."""
+        """Create the process group of the processes that the launcher has started; later calls return the same
+        group."""
 
     def leave(self) -> None:
-        """End it."""
+        """Destroy it."""
 
     def strategy(self, args: Any, processes: "ProcessGroup") -> "Strategy":
-        """How the processes share the work on a model."""
+        """The distributed strategy of a model."""
 
 
 class Weights(Protocol):
@@ -345,28 +347,28 @@ class Weights(Protocol):
         """The "format" in the metadata of its files."""
 
     def model_tensors(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
-        """Every weight and buffer once, and which other names share it (tied weights)."""
+        """Every weight and buffer once, and the other names of each (tied weights)."""
 
     def copy_to(self, tensor: Any, buffer: Any) -> Any:
-        """A real copy on the host, in the buffer of the save before where it fits."""
+        """A copy on the host, in the buffer of the previous save if it fits."""
 
     def room(self, tensor: Any) -> Any:
-        """A buffer for copies of a tensor, with nothing in it yet."""
+        """An uninitialised buffer for copies of a tensor."""
 
     def raw(self, tensor: Any) -> "Raw":
-        """A tensor, or a copy from copy_to, as the bytes that go into a file."""
+        """A tensor, or a copy from copy_to, as the bytes to store."""
 
     def load_tensors(self, path: Path) -> dict[str, Any]:
         """The tensors of a safetensors file."""
 
     def load_model(self, model: Any, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
-        """Copy weights into the model; every name and shape that does not fit is listed in one error."""
+        """Copy weights into the model; one error lists every name and shape that does not match."""
 
     def save_adapter(self, model: Any, directory: Path) -> None:
         """The files of an adapter (PEFT)."""
 
     def load_adapter(self, model: Any, directory: Path) -> None:
-        """The other way round."""
+        """Load what save_adapter wrote."""
 
     def optimizer_names(self, optimizer: Any, model: Any) -> dict[int, str]:
         """id of a parameter -> the name that its state is stored under."""
@@ -377,26 +379,26 @@ class Weights(Protocol):
     def load_optimizer(
         self, optimizer: Any, model: Any, tensors: dict[str, Any], data: dict[str, Any], source: str
     ) -> None:
-        """Put state back by name."""
+        """Restore state by name."""
 
 
 class Randomness(Protocol):
-    """The framework's random streams, as plain arrays."""
+    """The state of the framework's RNGs, as plain arrays."""
 
     def seed(self, value: int) -> None:
-        """Start the streams of the host and of every accelerator."""
+        """Seed the RNGs of the host and of every accelerator."""
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """The state of every generator that training may draw from, under names that begin with the backend's."""
+        """The state of every RNG that training may use, under names that start with the backend's."""
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put back what get_state returned; devices that this machine lacks are passed over."""
+        """Restore the result of get_state; devices that this machine lacks are skipped."""
 
     def deterministic(self, on: bool = True) -> None:
-        """Deterministic algorithms everywhere."""
+        """Use deterministic algorithms."""
 
     def worker_seed(self) -> int:
-        """In a loader's worker: the seed that the framework gave it."""
+        """In a worker of a loader: the seed that the framework set."""
 
 
 class FrameworkLayout(Protocol):
@@ -407,20 +409,20 @@ class FrameworkLayout(Protocol):
 
 
 class Export(Protocol):
-    """The trained model as files that run without its code; None where that is not written."""
+    """Export of the trained model to files that run without its code; None if that is not supported."""
 
     def export(self, model: Any, directory: Path, batch: Any, spec: Any = None) -> list[str]:
-        """Write them for batches like this one, load them again and compare; their names."""
+        """Write them for batches like this one, load them again and compare; returns their names."""
 
 
 class TransformersCheckpoint(Protocol):
-    """Reading checkpoints of transformers' Trainer, or refusing to."""
+    """Reads checkpoints of transformers' Trainer, or raises an error."""
 
     def load_weights(self, model: Any, path: Path) -> None:
-        """Weights of such a checkpoint into the model."""
+        """Load the weights of such a checkpoint into the model."""
 
     def load_optimizer(self, optimizer: Any, model: Any, path: Path) -> Any:
-        """Its optimizer state; what is known of how it fitted."""
+        """Load its optimizer state; returns how its parameter groups were matched."""
 
     def scheduler_state(self, path: Path) -> dict[str, Any]:
         """Its scheduler as plain data."""
@@ -430,43 +432,43 @@ class TransformersCheckpoint(Protocol):
 
 
 class Memory(Protocol):
-    """How much memory the device has used; None where the framework does not count it."""
+    """Memory usage of the device; None if the framework does not count it."""
 
     def reset_peak(self, device: Any) -> None:
-        """Start counting anew."""
+        """Restart counting."""
 
     def allocated(self, device: Any) -> int | None:
-        """Bytes in use on the device now."""
+        """Bytes currently in use on the device."""
 
     def peak(self, device: Any) -> int | None:
-        """The most bytes in use since reset_peak."""
+        """Peak bytes in use since reset_peak."""
 
 
 class NanHooks(Protocol):
     """debug="underflow_overflow"."""
 
     def watch(self, model: Any, step: Callable[[], int]) -> Callable[[], None]:
-        """Name the layer in which the first non-finite value appears; the value returned takes the hooks off."""
+        """Report the layer in which the first non-finite value appears; the returned function removes the hooks."""
 
 
 class Profiling(Protocol):
-    """The framework's profiler; None where there is none."""
+    """The framework's profiler; None if there is none."""
 
     def start(self, device: Any, folder: Path) -> Any:
-        """A profiler that runs."""
+        """Start a profiler."""
 
     def step(self, profiler: Any) -> None:
-        """A training step has ended."""
+        """Called after a training step."""
 
     def stop(self, profiler: Any, trace: Path) -> None:
-        """End it and write a trace in Chrome's format."""
+        """Stop it and write a trace in Chrome's format."""
 
     def operator(self, event: dict[str, Any]) -> str | None:
-        """The name of the operator that an event of the trace is a call of; None for other events."""
+        """The name of the operator that an event of the trace calls; None for other events."""
 
 
 class Backend(Protocol):
-    """A framework behind oneloop: the modules that BackendSpec.module has as attributes."""
+    """A framework that oneloop supports: the modules that BackendSpec.module has as attributes."""
 
     @property
     def NAME(self) -> str: ...
@@ -505,7 +507,7 @@ class Backend(Protocol):
     def profiling(self) -> Profiling | None: ...
 
 
-#: The protocol of each module, by the attribute of Backend that it is.
+#: The protocol of each module, by attribute of Backend.
 MODULES: dict[str, type] = {
     "devices": Devices,
     "models": Models,
@@ -527,5 +529,5 @@ OPTIONAL = ("parallel", "export", "profiling")
 
 
 def names_of(protocol: type) -> list[str]:
-    """What a module has to have to be one of these."""
+    """The names that a module must have for this protocol."""
     return [name for name in vars(protocol) if not name.startswith("_")]

@@ -1,6 +1,6 @@
 """Checked by mypy and never imported: every backend has the modules, functions and parameters of base.Backend.
 
-Each module is compared by itself first, which gives an error that names the function.
+Each module is compared separately first, so that the error names the function.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""Seeds for frameworks that are imported after set_seed: `set_seed(11); import torch` seeds torch as it arrives.
+"""Seeds frameworks that are imported after set_seed: `set_seed(11); import torch` seeds torch on import.
 
-A finder at the front of sys.meta_path, there only while a framework is missing, lets the framework be imported as ever
-and seeds it the moment its package has been executed. So whatever seed a user sets after the import stays.
+A finder at the front of sys.meta_path, present only while a framework is not imported, lets the framework be imported
+as usual and seeds it right after its package is executed. A seed that the user sets after the import is kept.
 """
 
 import importlib
@@ -23,21 +23,21 @@ _waiting: dict[str, tuple[int, bool]] = {}  # backend -> the last seed, and whet
 
 
 def remember(spec: BackendSpec, seed: int, deterministic: bool) -> None:
-    """Seed the framework of this backend once it is imported. full_determinism that was asked for once stays."""
+    """Seed the framework of this backend once it is imported. full_determinism, once requested, is kept."""
     _waiting[spec.name] = (seed, deterministic or _waiting.get(spec.name, (0, False))[1])
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
 
 
 def forget(name: str) -> None:
-    """It has been imported, and seeded with whatever was asked for."""
+    """Called when it has been imported and seeded."""
     _waiting.pop(name, None)
     if not _waiting and _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
 
 
 def apply(name: str, randomness: Randomness) -> None:
-    """Seed a backend that is complete now, if its framework has arrived without being seeded."""
+    """Seed a backend after loading, if its framework was imported without being seeded."""
     found = _waiting.get(name)
     if found is None:
         return
@@ -49,7 +49,7 @@ def apply(name: str, randomness: Randomness) -> None:
 
 
 def _arrived(name: str) -> None:
-    """The framework's package has just been executed, and nobody has drawn from its streams."""
+    """Called right after the framework's package is executed, before any random number is drawn."""
     spec = registry.replacing(name)
     package = spec.module.rpartition(".")[0]
     modules = (module for module in sys.modules if module.startswith(f"{package}."))
@@ -58,7 +58,7 @@ def _arrived(name: str) -> None:
     try:
         apply(name, importlib.import_module(spec.randomness))
     except Exception as error:  # the user's import has succeeded; only the seed is missing
-        logger.warning("%s was imported after set_seed and could not be seeded: %s", spec.title, error)
+        logger.warning("Cannot seed %s, which was imported after set_seed: %s", spec.title, error)
 
 
 _WITHOUT_FRAMEWORK = ("spec", "refusals", "optimizer_layout")
@@ -87,7 +87,7 @@ class _Finder:
 
 
 class _Loader:
-    """A framework's own loader, and a call after it. The module that it makes knows its own loader alone."""
+    """A framework's own loader, followed by a call. The module only references its own loader."""
 
     def __init__(self, loader: Any, after: Callable[[], None]) -> None:
         self._loader, self._after = loader, after

@@ -1,14 +1,14 @@
-"""Which backends there are, and what can be known of them without importing a framework.
+"""The registry of backends, and their properties that are known without importing a framework.
 
-A backend is a package with a `spec.py` that holds one BackendSpec, and a module with the attributes of base.Backend
-that `spec.module` names. oneloop's own are listed in BUILT_IN. Another package brings one by an entry point:
+A backend is a package with a `spec.py` that has one BackendSpec, and a module with the attributes of base.Backend,
+named by `spec.module`. oneloop's own are listed in BUILT_IN. Another package adds one with an entry point:
 
     [project.entry-points."oneloop.backends"]
     mybackend = "mypackage.spec:SPEC"
 
-Words: a *framework* is the package that models come from (`import torch`); a *backend* is the code here that drives
-it. Nothing outside of oneloop/backends has a table of frameworks: whatever differs is a field of the spec, or a
-function of the backend.
+Vocabulary: a *framework* is the package of the models (`import torch`); a *backend* is the code here that uses it.
+Nothing outside of oneloop/backends has a table of frameworks: whatever differs is a field of the spec, or a function
+of the backend.
 """
 
 import functools
@@ -35,9 +35,9 @@ GROUP = "oneloop.backends"  # of entry points: "package.spec:SPEC"
 
 @dataclass(frozen=True, eq=False)
 class BackendSpec:
-    """What the rest of oneloop knows of a backend before it is loaded. A spec.py imports no framework.
+    """The properties of a backend that are known before it is loaded. A spec.py must not import a framework.
 
-    Names of the form "package.module:NAME" are imported when they are needed.
+    Names of the form "package.module:NAME" are imported when needed.
     """
 
     name: str
@@ -53,7 +53,7 @@ class BackendSpec:
     tensor_format: str = ""  # the value of return_tensors that asks for its tensors: "pt"
     collator_method: str = ""  # a collator's method that makes its batches, where there is a name for it: torch_call
     parallel: bool = False  # runs on several processes: Backend.parallel is there
-    sharding: bool = False  # divides state among processes
+    sharding: bool = False  # shards state across processes
     deepspeed: bool = False
     launcher: Callable[[], "World | None"] | None = None  # reads the variables of its launcher; None: not started by it
     launcher_is_last: bool = False  # its variables have common names, which other launchers may set as well
@@ -95,11 +95,11 @@ class BackendSpec:
 
     @property
     def is_active(self) -> bool:
-        """It stands in for other backends in this process."""
+        """Whether it replaces other backends in this process."""
         return bool(self.active_when_imported) and self.active_when_imported in sys.modules
 
     def has_model(self, cls: type) -> bool:
-        """Whether this is a class of its models, read off the base classes without importing anything."""
+        """Whether this is a class of its models, from the base classes, without importing anything."""
         return any(_matches(base, pattern) for base in cls.__mro__ for pattern in self.model_bases)
 
     def owns(self, module: str) -> bool:
@@ -114,7 +114,7 @@ def _matches(cls: type, pattern: str) -> bool:
 
 @dataclass(frozen=True)
 class OptimizerLayout:
-    """How the optimizer's state lies in a backend's checkpoints, for runs that resume on another framework.
+    """The layout of the optimizer's state in a backend's checkpoints, for runs that resume on another framework.
 
     The common words are torch's: exp_avg, exp_avg_sq, momentum_buffer. `words`: own word -> common one. `counters`: own
     words that are no moments and follow from the number of updates. `step(stored, name, updates)`: how many updates a
@@ -128,7 +128,7 @@ class OptimizerLayout:
     counts: Callable[[Mapping[str, tuple[int | None, bool]], Mapping[str, Any]], dict[str, Any]]
 
 
-# -- the backends that are known
+# -- the registered backends
 
 _registered: dict[str, BackendSpec] = {}
 
@@ -136,13 +136,13 @@ _registered: dict[str, BackendSpec] = {}
 def register(spec: BackendSpec) -> None:
     """Add a backend for this process. One that is installed registers itself by an entry point instead."""
     if spec.name in BUILT_IN:
-        raise ValueError(f"oneloop has a backend {spec.name!r} itself")
+        raise ValueError(f"cannot register {spec.name!r}: oneloop has a built-in backend of this name")
     _registered[spec.name] = spec
     _forget()
 
 
 def unregister(name: str) -> None:
-    """Take back what register has added."""
+    """Undo register."""
     _registered.pop(name, None)
     _forget()
 
@@ -154,7 +154,7 @@ def _forget() -> None:
 
 @functools.cache
 def _found() -> tuple[BackendSpec, ...]:
-    """oneloop's own and those of entry points, once a process."""
+    """oneloop's own and those of entry points, cached per process."""
     own = [resolve(f"{__package__}.{name}.spec:SPEC") for name in BUILT_IN]
     return (*own, *_from_entry_points({spec.name for spec in own}))
 
@@ -163,12 +163,12 @@ def _from_entry_points(taken: set[str]) -> Iterable[BackendSpec]:
     for point in entry_points(group=GROUP):
         try:
             spec = point.load()
-        except Exception as error:  # a package that is broken does not stop the runs of other backends
-            logger.warning("The backend %r (%s) cannot be loaded: %s", point.name, point.value, error)
+        except Exception as error:  # a broken package must not affect other backends
+            logger.warning("Cannot load the backend %r (%s): %s", point.name, point.value, error)
             continue
         if not isinstance(spec, BackendSpec) or spec.name in taken:
             logger.warning(
-                "The backend %r (%s) is left out: expected a BackendSpec of a new name", point.name, point.value
+                "Skipping the backend %r (%s): expected a BackendSpec with a new name", point.name, point.value
             )
             continue
         taken.add(spec.name)
@@ -194,12 +194,12 @@ def get(name: str) -> BackendSpec:
     for spec in specs():
         if spec.name == name:
             return spec
-    raise RefusedError(f"there is no backend {name!r}; oneloop has {', '.join(names())}")
+    raise RefusedError(f"unknown backend {name!r}; oneloop has {', '.join(names())}")
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """Backends that a user may name; one that only stands in for others has no place of its own."""
+    """Backends that a user may select; without those that only replace others."""
     return tuple(spec.name for spec in specs() if spec.listed)
 
 
@@ -214,21 +214,21 @@ def parallel() -> tuple[str, ...]:
 
 
 def resolve(path: str) -> Any:
-    """What "package.module:NAME" names."""
+    """Import "package.module:NAME"."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
-# -- questions to all of them
+# -- queries over all of them
 
 
 def active() -> BackendSpec | None:
-    """The backend that stands in for others in this process."""
+    """The backend that replaces others in this process."""
     return next((spec for spec in specs() if spec.is_active), None)
 
 
 def replacing(name: str) -> BackendSpec:
-    """The backend of that name, or the one that stands in for it now."""
+    """The backend of that name, or the one that currently replaces it."""
     stand_in = active()
     return stand_in if stand_in is not None and name in stand_in.replaces else get(name)
 
@@ -248,7 +248,7 @@ def is_framework_module(module: str) -> bool:
 
 @functools.cache
 def launchers() -> tuple[Callable[[], "World | None"], ...]:
-    """What reads the launchers' variables; those with common names come last."""
+    """The functions that read the launchers' variables; those with common names come last."""
     found = sorted((spec for spec in specs() if spec.launcher is not None), key=lambda spec: spec.launcher_is_last)
     return tuple(spec.launcher for spec in found if spec.launcher is not None)
 
@@ -263,12 +263,12 @@ def _by_format() -> dict[str, BackendSpec]:
 
 
 def tensor_formats() -> dict[str, BackendSpec]:
-    """The values of return_tensors, with the backend that each asks for."""
+    """The values of return_tensors, with the backend of each."""
     return dict(_by_format())
 
 
 def tensor_format(name: str) -> str:
-    """The value of return_tensors for a backend; NumPy's where it has no tensors of its own."""
+    """The value of return_tensors for a backend; NumPy's if it has no own value."""
     return get(name).tensor_format or "np"
 
 
@@ -278,8 +278,10 @@ def distributions() -> dict[str, tuple[str, ...]]:
 
 
 def optimizer_layout(name: str) -> OptimizerLayout:
-    """How the optimizer's state lies in checkpoints of that backend."""
+    """The layout of the optimizer's state in checkpoints of that backend."""
     path = get(name).optimizer_layout
     if not path:
-        raise RefusedError(f"the optimizer state of {name} has no counterpart in other frameworks")
+        raise RefusedError(
+            f"the optimizer state of {name} cannot be converted to other frameworks; resume with the same framework"
+        )
     return resolve(path)

@@ -1,4 +1,4 @@
-"""Checkpoints: where they lie, when they count, and what is in them."""
+"""Checkpoints: where they are stored, when they are complete, and what they contain."""
 
 from .store import get_last_checkpoint
 

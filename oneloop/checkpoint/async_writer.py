@@ -1,4 +1,4 @@
-"""Saves in the background: one at a time, and no error is ever lost."""
+"""Saves in a background thread: one at a time, and every error is reported."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ from .safetensors_io import Raw
 
 logger = logging.getLogger(__name__)
 
-# The disk is full, read-only or gone: nothing that stopping the run would mend.
+# The disk is full, read-only or gone: stopping the run would not help.
 DISK_TROUBLE = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -29,19 +29,19 @@ DISK_TROUBLE = {
     errno.EPERM,
     errno.EIO,
     errno.ESTALE,
-    errno.EEXIST,  # a file where the directory was
+    errno.EEXIST,  # a file in place of the directory
     errno.EBUSY,
     errno.EFBIG,
     errno.ENODEV,
     errno.ENXIO,
-    errno.ENOTCONN,  # what is left of a file system whose server has gone
+    errno.ENOTCONN,  # a file system whose server is gone
     errno.ETIMEDOUT,
 }
 
 
 def _stepped_back(run: Callable[..., None], *work: Any) -> None:
-    """Run in a thread that lets training go first where cores are scarce. Linux gives every thread a niceness of its
-    own; elsewhere it is that of the whole process, and stays."""
+    """Run in a thread with a lower priority than training. Only on Linux, where niceness is per thread; elsewhere it is
+    per process and stays unchanged."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             thread = threading.get_native_id()
@@ -50,23 +50,24 @@ def _stepped_back(run: Callable[..., None], *work: Any) -> None:
 
 
 def _touch(arrays: list[np.ndarray]) -> None:
-    """Write to every page, so that each gets memory of its own; in pieces, to leave the interpreter to others."""
+    """Write to every page, so that it is allocated; in blocks, so that the GIL is released in between."""
     for array in arrays:
         for start in range(0, array.size, 2**20):
             array[start : start + 2**20 : mmap.PAGESIZE] = 0
 
 
 class Saver:
-    """Runs a job in a thread. A second job waits for the first, aloud; an error of a job is raised at the next use."""
+    """Runs a job in a thread. A second job waits for the first and logs it; the error of a job is raised at the next
+    use."""
 
     def __init__(self, record: Callable[..., None] = lambda event, **facts: None) -> None:
-        self._record = record  # takes what the run's page should tell
+        self._record = record  # adds an event to the record of the run
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self._finished: list[Callable[[], None]] = []
         self._lock = threading.Lock()
-        self.waits = 0  # saves that had to wait for the one before
-        self.failures = 0  # saves that the disk did not take
+        self.waits = 0  # saves that had to wait for the previous one
+        self.failures = 0  # saves that failed because of the disk
 
     @property
     def busy(self) -> bool:
@@ -80,7 +81,7 @@ class Saver:
         background: bool,
         what: str,
     ) -> None:
-        """Run job; the main thread calls `then` once it has ended well, `otherwise` when the disk refused it."""
+        """Run job; the main thread calls `then` after it has succeeded, `otherwise` if the disk failed."""
         self.wait(what)
         if not background:
             self._run(job, then, otherwise, what)
@@ -104,33 +105,33 @@ class Saver:
                 self._finished.append(then)
 
     def refused(self, error: OSError, what: str) -> None:
-        """The disk did not take a save: the run goes on, aloud. Any other error is kept for the next use."""
+        """If the disk failed, the run logs an error and continues. Any other exception is raised at the next use."""
         if error.errno not in DISK_TROUBLE:
             self._error = error
             return
         self.failures += 1
         self._record("save_failed", what=os.path.basename(what), error=error.strerror or type(error).__name__)
         logger.error(
-            "%s was NOT saved: %s. The run goes on, and the checkpoint before it is untouched. Free some space or mend "
-            "the disk; the next save tries again.",
+            "%s was NOT saved: %s. Training continues, and the previous checkpoint is unaffected. Free some space or "
+            "repair the disk; the next save tries again.",
             what,
             error,
         )
 
     def wait(self, what: str | None = None) -> None:
-        """Return when nothing is being written. A wait for the sake of another save is said aloud."""
+        """Block until nothing is being written. If another save has to wait, this is logged."""
         if self.busy:
             started = time.perf_counter()
             assert self._thread is not None
             self._thread.join()
             seconds = time.perf_counter() - started
-            if what is not None and seconds >= 0.05:  # less is not felt
+            if what is not None and seconds >= 0.05:  # not worth a message below that
                 self.waits += 1
                 self._record("save_waited", what=os.path.basename(what), seconds=round(seconds, 3))
                 logger.log(
-                    logging.WARNING if self.waits == 1 else logging.INFO,  # once is enough to be heard
-                    "%s waited %.1f s for the save before it. Saves come faster than the disk takes them: raise "
-                    "save_steps to keep training from waiting.",
+                    logging.WARNING if self.waits == 1 else logging.INFO,  # one warning is enough
+                    "%s waited %.1f s for the previous save. Saves are more frequent than the disk can handle: "
+                    "increase save_steps so that training does not have to wait.",
                     what,
                     seconds,
                 )
@@ -139,15 +140,15 @@ class Saver:
     def _raise(self) -> None:
         error, self._error = self._error, None
         if error is not None:
-            raise CheckpointError(f"a checkpoint could not be written: {error}") from error
+            raise CheckpointError(f"cannot write a checkpoint: {error}") from error
 
     @property
     def has_news(self) -> bool:
-        """Something has ended, well or not, that the main thread should hear of."""
+        """Whether a save has succeeded or failed that the main thread has not handled yet."""
         return bool(self._finished) or self._error is not None
 
     def settle(self, tell: Callable[[], None]) -> None:
-        """Let a save under way finish, on the way out of a run; an error of it is said and does not hide another."""
+        """When the run ends, wait for a save in progress; its error is logged, so that it does not hide another."""
         try:
             self.wait()
             tell()
@@ -155,7 +156,7 @@ class Saver:
             logger.error("%s", error)
 
     def poll(self) -> list[Callable[[], None]]:
-        """What is to be done, by the main thread, for saves that have ended since the last call."""
+        """What the main thread must do for saves that have ended since the last call."""
         self._raise()
         if not self._finished:
             return []
@@ -165,9 +166,9 @@ class Saver:
 
 
 class Buffers:
-    """Copies of tensors in memory that is used again for every save."""
+    """Copies of tensors, in buffers that are reused for every save."""
 
-    # New memory costs several times what the copy into it does: below this, neither is felt.
+    # Allocating memory takes several times as long as the copy into it; below this size, neither matters.
     WORTH_PREPARING = 64 * 2**20
 
     def __init__(self) -> None:
@@ -175,7 +176,7 @@ class Buffers:
         self._preparing: threading.Thread | None = None
 
     def prepare(self, rooms: dict[str, Any], raw: Callable[[Any], Raw]) -> None:
-        """Take these buffers, and have the system find their memory in the background, before the first save does."""
+        """Use these buffers, and allocate their pages in the background before the first save needs them."""
         raws = [raw(room) for room in rooms.values()]
         arrays = [np.frombuffer(each.data, np.uint8) for each in raws if each.size]
         if sum(array.nbytes for array in arrays) < self.WORTH_PREPARING:
@@ -187,7 +188,7 @@ class Buffers:
         self._preparing.start()
 
     def copy(self, tensors: dict[str, Any], copy_to: Callable[[Any, Any], Any]) -> dict[str, Any]:
-        """copy_to(tensor, buffer or None) returns the buffer that holds the copy."""
+        """copy_to(tensor, buffer or None) returns the buffer with the copy."""
         if self._preparing is not None:
             self._preparing.join()
             self._preparing = None

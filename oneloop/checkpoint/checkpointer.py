@@ -1,7 +1,7 @@
-"""Checkpoints of a run, from the moment one is asked for until it is complete.
+"""Checkpoints of a run, from the request until they are complete.
 
-Training waits while tensors are copied into host buffers. Files are written in the background; the manifest is written
-last and is the commit. Callbacks are told (`on_save`) by the main thread, once the commit is done.
+Training blocks while tensors are copied into host buffers (a host sync). Files are written in the background; the
+manifest is written last and commits the checkpoint. The main thread calls `on_save` after the commit.
 """
 
 import copy
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Arguments that change how a run continues, beside those that run_properties names.
+# Arguments that change how a run continues, in addition to those in run_properties.
 _ARGUMENTS = (
     *("adam_beta1", "adam_beta2", "adam_epsilon", "optim_args", "lr_scheduler_kwargs", "warmup_steps", "warmup_ratio"),
     *("label_smoothing_factor", "neftune_noise_alpha", "bf16", "fp16", "fp16_opt_level", "dataloader_drop_last"),
@@ -36,7 +36,7 @@ _ARGUMENTS = (
 
 @dataclass(frozen=True)
 class Save:
-    """One save, as it was when it was asked for."""
+    """One save, with the state at its request."""
 
     target: str
     run_id: str
@@ -55,7 +55,7 @@ class Save:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What all processes have contributed to, before one of them can write."""
+    """What was gathered from all processes before one of them can write."""
 
     optimizer: tuple[dict[str, Any], dict[str, Any]]
     streams: dict[str, Any]
@@ -64,11 +64,11 @@ class Gathered:
 
 @dataclass
 class BestModel:
-    """What the evaluation of this step means for saving."""
+    """How the evaluation of this step affects saving."""
 
-    is_new: bool = False  # it is better than all before
-    asks_for_save: bool = False  # and saved for that alone: save_steps did not ask for this step
-    before: tuple[Any, Any] = (None, None)  # the best metric and its step until then
+    is_new: bool = False  # it is better than all previous ones
+    asks_for_save: bool = False  # saved only because it is the best: save_steps does not include this step
+    before: tuple[Any, Any] = (None, None)  # the previous best metric and its step
 
     def found(self, before: tuple[Any, Any], asks_for_save: bool) -> None:
         self.is_new, self.asks_for_save, self.before = True, asks_for_save, before
@@ -78,21 +78,21 @@ class BestModel:
 
 
 class Checkpointer:
-    """Lives for one run."""
+    """Created for each run."""
 
     def __init__(self, run: "Run") -> None:
         self.run = run
         self.best = BestModel()
         self.model_files = ModelFiles(run.core)
         self.last_saved: str | None = None
-        self.leaving = threading.Event()  # the run is on its way out with an error
+        self.leaving = threading.Event()  # the run is ending with an error
         self._writer = Saver(run.events.add)
         self._buffers = Buffers()
-        self._has_room = False  # the memory for copies of the first save has been seen to
-        # Saves whose end the processes other than the main one have to be told of, and what there is to tell.
+        self._has_room = False  # the memory for the copies of the first save is reserved
+        # Saves whose result must be broadcast from the main process to the others, and the results.
         self._awaited: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self._outcomes: list[bool] = []
-        self._is_told = False  # a process has ended a save, and all are about to hear of it
+        self._is_told = False  # a save has ended in one process, and the result is about to be broadcast
         self._warned_of_disk = False
 
     @property
@@ -117,7 +117,7 @@ class Checkpointer:
             self._save_sharded(save, shared, gathered, ends)
 
     def _new_save(self, parent: Path) -> Save:
-        """What is to be said of this moment, whatever the run does while it is being written."""
+        """The state at this moment, which the run may change while it is being written."""
         trainer = self.core.trainer
         target = str(parent / f"{store.PREFIX}-{trainer.state.global_step}")
         state = copy.copy(trainer.state)
@@ -129,12 +129,12 @@ class Checkpointer:
         return Save(target, self.run.id, reason, state, self.best.before)
 
     def _is_kept(self, target: str) -> bool:
-        """Whether save_steps asked for this step too: then it stays, also when it is the best no more."""
+        """Whether save_steps includes this step too: then it is kept even when it is no longer the best."""
         manifest = store.read_manifest(Path(target))
         return manifest is not None and manifest["run_id"] == self.run.id and manifest.get("reason") == "save"
 
     def _committed(self, save: Save) -> None:
-        """It is complete: callbacks and the hub hear of it."""
+        """Called when it is complete: call on_save and push to the Hub."""
         trainer = self.core.trainer
         self.last_saved = save.target
         trainer.state.best_model_checkpoint = save.best
@@ -142,7 +142,7 @@ class Checkpointer:
         self.core.hub.push_checkpoint(save.state)
 
     def _forget_best(self, save: Save) -> None:
-        """The disk did not take the best model: the one before it is the best that can be loaded."""
+        """Called when the best model could not be saved: the previous one is the best that can be loaded."""
         state = self.core.trainer.state
         if state.best_global_step == save.step:
             state.best_metric, state.best_global_step = save.best_before
@@ -152,19 +152,19 @@ class Checkpointer:
         self.delete_superseded(save.target, save.run_id, save.best)
 
     def delete_superseded(self, newest: str, run_id: str, best: str | None) -> None:
-        """Delete what is neither among the newest nor the best, now that a newer one is complete."""
+        """Delete checkpoints that are neither among the newest nor the best, after a newer one is complete."""
         args = self.core.trainer.args
         parent = Path(args.output_dir)
         try:
             store.forget_superseded(parent, run_id, best)
             store.rotate(parent, run_id, args.save_total_limit, {newest, best or newest})
         except OSError as error:
-            logger.error("%s is saved, but checkpoints that it supersedes are still there: %s.", newest, error)
+            logger.error("%s is saved, but old checkpoints could not be deleted: %s.", newest, error)
 
     # -- written by one process
 
     def _save_whole(self, save: Save, gathered: Gathered | None, ends: Any) -> None:
-        """By the one process that writes; the others bring what they have and hear how it ended."""
+        """Written by one process; the others contribute their state and receive the result."""
         core, stage = self.core, None
         with self.model_files.whole_model():
             if not core.trainer.args.should_save:
@@ -196,12 +196,11 @@ class Checkpointer:
 
         self._submit(job, ends, save.step)
 
-    # -- written by all processes, each its own tensors
+    # -- written by all processes, each with its own tensors
 
     def _shared_stage(self, parent: Path, step: int) -> Path | None:
-        """A staged directory that all processes see and write into; None where one of them writes everything: a
-        strategy that shards nothing, an override that writes the model in its own way, machines without a common
-        disk."""
+        """A staged directory that all processes write into; None if one of them writes everything: the strategy does
+        not shard, an override writes the model itself, or the machines have no shared disk."""
         core = self.core
         processes = core.processes
         if not core.strategy.in_parts or core.trainer.args.save_on_each_node or not self.model_files.as_built:
@@ -210,7 +209,7 @@ class Checkpointer:
         if processes.is_main:
             try:
                 stage = store.open_stage(parent, step)
-            except OSError:  # it is tried again, and refused aloud, by the way of one process
+            except OSError:  # tried again, and reported if it fails, when one process writes
                 stage = None
         told = processes.broadcast_object(None if stage is None else str(stage))
         if told is None:
@@ -222,8 +221,8 @@ class Checkpointer:
         if not self._warned_of_disk:
             self._warned_of_disk = True
             logger.warning(
-                "Not all processes see %s, so the main one gathers all state and writes it alone. An output_dir on a "
-                "disk that all machines share lets each write its part.",
+                "%s is not visible to all processes, so the main process gathers the whole state and writes it. Use an "
+                "output_dir on a disk that all machines share, so that each process writes its own shard.",
                 parent,
             )
         return None
@@ -256,7 +255,7 @@ class Checkpointer:
 
         self._submit(job, ends, save.step)
 
-    # -- what is in it
+    # -- its contents
 
     def _copies(self, tensors: dict[str, Any]) -> dict[str, Any]:
         return self._buffers.copy(tensors, self.core.backend.weights.copy_to)
@@ -266,7 +265,7 @@ class Checkpointer:
         if files.as_built:
             files.add_model(contents, stage, self._copies)
         else:
-            files.save_quietly(str(stage))  # an override writes what it likes
+            files.save_quietly(str(stage))  # an override may write anything
         if gathered is not None:
             self._add_optimizer(contents, gathered)
             streams = {name: from_numpy(array.copy()) for name, array in gathered.streams.items()}
@@ -276,7 +275,7 @@ class Checkpointer:
         return contents
 
     def _own_contents(self, gathered: Gathered | None) -> Contents:
-        """What a process that does not commit writes."""
+        """What a process writes that does not commit."""
         contents, models = Contents(), self.core.backend.models
         if not models.is_adapter(models.unwrap(self.core.trainer.model)):
             self.model_files.add_weights(contents, self._copies)
@@ -292,7 +291,7 @@ class Checkpointer:
         contents.tensors[OPTIMIZER] = (raws, {"format": weights.LAYOUT})
 
     def _gather(self, is_sharded: bool) -> Gathered:
-        """Collective on several processes: streams and states of data of each, and the optimizer's state."""
+        """A collective on several processes: gather the RNG and data states of each, and the optimizer's state."""
         core, epochs = self.core, self.run.epochs
         streams = epochs.random_state()
         position = self.run.position_state()
@@ -323,7 +322,8 @@ class Checkpointer:
             layout={name: [place.name, place.axes] for name, place in layout.items()},
             measured={
                 "strategy": core.strategy.state(),
-                # Of the last step, should the end of the epoch log it; it may be infinite, which JSON has no word for.
+                # Of the last step, in case the end of the epoch logs it; it may be infinite, which JSON does not
+                # support.
                 "grad_norm": None if norm is None else norm.hex(),
                 "learning_rate": update.last_rate,
                 "split": update.split,
@@ -331,7 +331,7 @@ class Checkpointer:
         )
 
     def reserve_memory(self) -> None:
-        """Memory for the first save's copies, once the optimizer has its state; later saves use it again."""
+        """Reserve memory for the copies of the first save, once the optimizer has its state; later saves reuse it."""
         if self._has_room:
             return
         self._has_room = True
@@ -351,10 +351,10 @@ class Checkpointer:
             tensors |= {f"optimizer/{name}": t for name, t in found.items()}
         self._buffers.prepare({name: weights.room(t) for name, t in tensors.items()}, weights.raw)
 
-    # -- saves under way
+    # -- saves in progress
 
     def _submit(self, job: Any, ends: tuple[Any, Any], step: int) -> None:
-        """Hand a save to the writer; what comes of it is kept for the other processes."""
+        """Pass a save to the writer; its result is kept for the other processes."""
 
         def ended(well: bool) -> None:
             self._outcomes.append(well)
@@ -366,30 +366,31 @@ class Checkpointer:
 
     @property
     def has_news(self) -> bool:
-        """A save of this process has ended, well or not."""
+        """Whether a save of this process has succeeded or failed."""
         return self._writer.has_news
 
     @property
     def is_busy(self) -> bool:
-        """A save is being written."""
+        """Whether a save is being written."""
         return self._writer.busy
 
     @property
     def waits(self) -> int:
-        """Saves that had to wait for the one before."""
+        """Saves that had to wait for the previous one."""
         return self._writer.waits
 
     def expect_news(self) -> None:
-        """Another process has said that a save has ended."""
+        """Called when another process reports that a save has ended."""
         self._is_told = True
 
     def tell_if_ended(self) -> None:
-        """on_save for saves that have ended, where all processes know of one."""
+        """Call on_save for saves that have ended, if all processes know that there is one."""
         if self.has_news if self.core.processes.size == 1 else self._is_told:
             self.tell()
 
     def tell(self) -> None:
-        """on_save for every save that has been committed since the last call. Collective on several processes."""
+        """Call on_save for every save that was committed since the last call. A collective on several processes, so
+        that all call it at the same step."""
         self._tell_own()
         outcomes, self._outcomes, self._is_told = self._outcomes, [], False
         processes = self.core.processes
@@ -402,21 +403,21 @@ class Checkpointer:
                 (then if well else otherwise)()
 
     def _tell_own(self) -> None:
-        """The same in a process that writes, without a word to the others."""
+        """The same in a process that writes, without communication."""
         for then in self._writer.poll():
             then()
 
     def wait(self, what: str | None = None) -> None:
-        """Wait until nothing is being written; errors of the background are raised here."""
+        """Block until nothing is being written; errors of the background thread are raised here."""
         self._writer.wait(what)
         self.tell()
 
     def finish(self) -> None:
-        """On the way out of a run, let a save under way finish. An error of it is logged and hides no other."""
+        """When the run ends, wait for a save in progress. Its error is logged, so that it does not hide another."""
         self._writer.settle(self._tell_own)
 
     def resumed_from(self, path: Path) -> None:
-        """The run may have died between its last save and what follows one."""
+        """Delete what a run did not delete because it died right after its last save."""
         self.last_saved = str(path)
         trainer = self.core.trainer
         if trainer.args.should_save:
@@ -428,7 +429,7 @@ def _nothing() -> None:
 
 
 def run_properties(run: "Run") -> dict[str, Any]:
-    """What a resumed run should have the same of."""
+    """What should be the same in a resumed run."""
     plan, args = run.plan, run.core.trainer.args
     return {
         "samples": plan.samples,
@@ -463,7 +464,7 @@ def _plain(value: Any) -> Any:
 
 
 def _json_state(scheduler: Any) -> Any:
-    """A scheduler's state without what JSON cannot hold (functions, the optimizer)."""
+    """A scheduler's state without what JSON cannot represent (functions, the optimizer)."""
     if not hasattr(scheduler, "state_dict"):
         return None
 

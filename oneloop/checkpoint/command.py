@@ -1,4 +1,4 @@
-"""`oneloop checkpoints DIR`: what is there, what of it is whole, and what can go."""
+"""`oneloop checkpoints DIR`: list, verify and prune the checkpoints in a directory."""
 
 import contextlib
 import json
@@ -12,25 +12,26 @@ from ..errors import ArgumentError, CheckpointError
 from . import store
 from .convert import transformers_checkpoint
 
-FORMAT = 1  # of what --json prints
+FORMAT = 1  # of the output of --json
 
 
 @dataclass
 class Entry:
-    """One checkpoint directory, as people and programs want to see it."""
+    """One checkpoint directory, as it is printed."""
 
     name: str
     step: int
     writer: str  # oneloop, transformers, or unknown
-    state: str  # whole, damaged or foreign (whole, as far as a foreign one tells)
+    # Whole (complete), damaged (incomplete or corrupt) or foreign (of another trainer, complete as far as known).
+    state: str
     run: str | None
-    reason: str | None  # save, best, or what else the manifest says
+    reason: str | None  # save, best, or another reason in the manifest
     framework: str | None
     written: float
     bytes: int
     problems: list[str] = field(default_factory=list)
     latest: bool = False  # resume_from_checkpoint=True would start here
-    best: bool = False  # of its run, by the metric
+    best: bool = False  # of its run, according to the metric
     path: Path = field(default_factory=Path)
 
     def to_json(self, now: float) -> dict[str, Any]:
@@ -39,15 +40,15 @@ class Entry:
 
 
 def look(directory: Path, contents: bool) -> tuple[list[Entry], list[str]]:
-    """The checkpoints in an output directory (or the one that it is), by step, and what dead saves left behind.
+    """The checkpoints in an output directory (or the checkpoint itself), by step, and the remains of interrupted saves.
 
-    With `contents` every byte is read for its checksum; without, sizes are compared.
+    With `contents` checksums are verified, which reads every byte; without, only sizes are compared.
     """
     if not directory.is_dir():
-        raise CheckpointError(f"{directory} is not a directory. Give the output_dir of a run, or a checkpoint in it.")
+        raise CheckpointError(f"{directory} is not a directory. Pass the output_dir of a run, or a checkpoint in it.")
     if _is_checkpoint(directory):
         return [_entry(_checkpoint(directory.resolve()), contents)], []
-    # Foreign ones may have made room for a checkpoint of ours and have another name.
+    # Those of other trainers may have been renamed when a checkpoint of ours took their place.
     moved = [p for p in directory.glob(f"{store.PREFIX}-*.{transformers_checkpoint.WRITER}*") if store.is_foreign(p)]
     found = sorted(store.find(directory) + [_checkpoint(p) for p in moved], key=lambda c: (c.step, c.written))
     entries = [_entry(c, contents) for c in found]
@@ -62,7 +63,7 @@ def _is_checkpoint(path: Path) -> bool:
 
 
 def _checkpoint(path: Path) -> store.Checkpoint:
-    """A checkpoint that may have any name."""
+    """A checkpoint with any name."""
     manifest, number = store.read_manifest(path) or {}, re.search(r"-(\d+)", path.name)
     step = manifest.get("step", _json(path / transformers_checkpoint.STATE).get("global_step"))
     step = step if isinstance(step, int) else int(number[1]) if number else 0
@@ -90,13 +91,13 @@ def _entry(checkpoint: store.Checkpoint, contents: bool) -> Entry:
 
 
 def _mark(parent: Path, entries: list[Entry]) -> None:
-    """Which one a run would go on from, and which is the best of each run."""
+    """Mark the one that a run would resume from, and the best of each run."""
     by_name = {entry.name: entry for entry in entries if not entry.problems}
     newest = next((by_name[c.path.name] for c in store.newest_first(parent) if c.path.name in by_name), None)
     if newest is not None:
         newest.latest = True
     for run in {entry.run for entry in entries}:
-        # The newest of a run knows best; what it names may have moved along with the run.
+        # The newest one of a run has the latest value; the path may have changed if the run was moved.
         last = next((e for e in reversed(entries) if e.run == run and not e.problems), None)
         named = _json(last.path / transformers_checkpoint.STATE).get("best_model_checkpoint") if last else None
         best = by_name.get(Path(named).name) if isinstance(named, str) else None
@@ -124,10 +125,10 @@ def _size(path: Path) -> int:
 
 
 def to_delete(entries: list[Entry], keep: int, damaged: bool, others: bool) -> list[Entry]:
-    """What prune removes: of every run all but the newest `keep` whole ones and the best.
+    """What prune removes: of every run, all but the newest `keep` complete ones and the best.
 
-    Damaged ones count for nothing and go only when asked for; so do those of another trainer, which make a run of
-    their own.
+    Incomplete and corrupt ones are not counted and are only removed on request; so are those of another trainer, which
+    count as one run.
     """
     gone: list[Entry] = []
     for run in {entry.run for entry in entries}:
@@ -142,31 +143,33 @@ def to_delete(entries: list[Entry], keep: int, damaged: bool, others: bool) -> l
 
 
 def _is_torn(entry: Entry) -> bool:
-    """What a save or a deletion of oneloop left: no manifest, but files that only oneloop writes."""
+    """Whether this remains of an interrupted save or deletion: no manifest, but files that only oneloop writes."""
     return entry.writer == "unknown" and (entry.path / "run.json").is_file()
 
 
 def prune(
     directory: Path, keep: int | None, damaged: bool, others: bool, dry_run: bool
 ) -> tuple[list[Entry], list[Entry]]:
-    """Delete; (what was deleted, what is left). The kept ones are read through first, so that none stands in for a
-    whole one and is not."""
+    """Delete; returns (what was deleted, what is left). The checksums of those to keep are verified first, so that no
+    corrupt one is kept in place of a complete one."""
     if keep is None or keep < 1:
-        raise ArgumentError("prune needs --keep N, with N at least 1: how many of the newest of each run to keep")
+        raise ArgumentError(
+            "prune needs --keep N, with N at least 1: the number of newest checkpoints to keep of each run"
+        )
     if directory.is_dir() and _is_checkpoint(directory):
-        raise ArgumentError(f"{directory} is a checkpoint; prune takes the output_dir that holds several of them")
+        raise ArgumentError(f"{directory} is a checkpoint; pass the output_dir that contains it to prune")
     entries, _ = look(directory, contents=True)
     gone = to_delete(entries, keep, damaged, others)
     if not dry_run:
         for entry in gone:
             store.delete(entry.path)
             if entry.path.exists():
-                raise CheckpointError(f"{entry.path} could not be deleted; look at its permissions")
+                raise CheckpointError(f"cannot delete {entry.path}; check its permissions")
     names = {entry.name for entry in gone}
     return gone, [entry for entry in entries if entry.name not in names]
 
 
-# -- for people and programs
+# -- output
 
 
 def run(
@@ -178,7 +181,7 @@ def run(
     dry_run: bool = False,
     as_json: bool = False,
 ) -> int:
-    """Do one of list, verify and prune, and print what came of it; 1 when something that is there is damaged."""
+    """Run list, verify or prune, and print the result; returns 1 if a checkpoint is incomplete or corrupt."""
     folder = Path(directory)
     gone: list[Entry] = []
     leftovers: list[str] = []
@@ -213,7 +216,7 @@ def run(
 def _text(folder: Path, entries: list[Entry], leftovers: list[str], now: float, by_size: bool) -> list[str]:
     wrong = [entry for entry in entries if entry.problems]
     count = f"{len(entries)} checkpoint{'s' * (len(entries) != 1)}, {_amount(sum(e.bytes for e in entries))}"
-    how = "sizes compared; verify reads every byte" if by_size else "every byte read"
+    how = "sizes compared; use verify for checksums" if by_size else "checksums verified"
     lines = [f"{folder}: {count}, {len(wrong) or 'none'} damaged ({how})"]
     if entries:
         rows: list[tuple[str, ...]] = [("NAME", "STEP", "RUN", "REASON", "SIZE", "AGE", "FRAMEWORK", "STATE", "")]
@@ -221,9 +224,9 @@ def _text(folder: Path, entries: list[Entry], leftovers: list[str], now: float, 
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines += ["", *("  ".join(_aligned(row, widths)).rstrip() for row in rows)]
     for entry in wrong:
-        lines += ["", f"{entry.name} is not whole:", *(f"  {problem}" for problem in entry.problems)]
+        lines += ["", f"{entry.name} is incomplete or corrupt:", *(f"  {problem}" for problem in entry.problems)]
     if leftovers:
-        lines += ["", "Saves under way, or left over by one that died (the next start removes them):"]
+        lines += ["", "Saves in progress, or remains of interrupted ones (removed at the next start):"]
         lines += [f"  {name}" for name in leftovers]
     return lines
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, ready to be written by any thread: the training thread has copied it all."""
+"""The contents of a checkpoint, which any thread can write: the training thread has copied them."""
 
 import json
 import os
@@ -18,17 +18,18 @@ _OURS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
 @dataclass
 class Contents:
-    """Files by name: texts as bytes, tensor files as named tensors with their metadata."""
+    """Files by name: text files as bytes, tensor files as named tensors with their metadata."""
 
     texts: dict[str, bytes] = field(default_factory=dict)
     tensors: dict[str, tuple[dict[str, Raw], dict[str, str]]] = field(default_factory=dict)
 
     def add_json(self, name: str, data: Any) -> None:
-        """What JSON has no word for, as a field of a subclass of the arguments may hold, is written as its text."""
+        """Values that JSON does not support, such as in a field of a subclass of the arguments, are written as
+        str()."""
         self.texts[name] = (json.dumps(data, indent=2, sort_keys=True, default=str) + "\n").encode()
 
     def add_weights(self, tensors: dict[str, Raw], metadata: dict[str, str]) -> None:
-        """model.safetensors, or several files and an index when there is too much for one."""
+        """model.safetensors, or several files and an index if it exceeds the size of one."""
         shards = split(tensors, SHARD_BYTES)
         if len(shards) == 1:
             self.tensors[WEIGHTS] = (tensors, metadata)
@@ -43,19 +44,19 @@ class Contents:
 
     @property
     def size(self) -> int:
-        """Bytes on disk, but for the tables of contents."""
+        """Bytes on disk, without the headers."""
         tensors = sum(raw.size for group, _ in self.tensors.values() for raw in group.values())
         return tensors + sum(map(len, self.texts.values()))
 
     def write(self, folder: Path) -> dict[str, dict[str, Any]]:
-        """Write every file; their facts for the manifest."""
+        """Write every file; returns their entries for the manifest."""
         for name in (*self.tensors, *self.texts):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         facts = {name: write(folder / name, group, metadata) for name, (group, metadata) in self.tensors.items()}
         return facts | {name: write_bytes(folder / name, [text]) for name, text in self.texts.items()}
 
     def write_over(self, folder: Path) -> None:
-        """Put the files into a directory that people read: each appears whole, in place of the one before it."""
+        """Write the files to a directory that others may read: each replaces the previous one atomically."""
         folder.mkdir(parents=True, exist_ok=True)
         paths = {name: folder / name for name in (*self.tensors, *self.texts)}
         partial = {name: path.with_name(f".{path.name}.partial") for name, path in paths.items()}
@@ -72,14 +73,14 @@ class Contents:
             raise
         for name, path in partial.items():
             os.replace(path, paths[name])
-        if self.tensors:  # files of an earlier save with another number of shards would be read instead
+        if self.tensors:  # shards of an earlier save with another number of them would be read instead
             for old in folder.glob("model*.safetensors*"):
                 if _OURS.fullmatch(old.name) and old.name not in paths:
                     old.unlink()
 
 
 def split(tensors: dict[str, Raw], limit: int) -> list[dict[str, Raw]]:
-    """Groups of at most `limit` bytes, in order; a tensor above it is alone."""
+    """Groups of at most `limit` bytes, in order; a larger tensor is alone in its group."""
     shards: list[dict[str, Raw]] = [{}]
     size = 0
     for name, raw in tensors.items():
@@ -92,9 +93,9 @@ def split(tensors: dict[str, Raw], limit: int) -> list[dict[str, Raw]]:
 
 
 def room_for(folder: Path, size: int) -> None:
-    """An error before writing, when the disk has not enough room: the data and a little more, for tables."""
+    """Raise OSError before writing if the disk has too little space: the data and a bit more for headers."""
     free = shutil.disk_usage(folder).free
     if free < size * 1.02 + (1 << 20):
         import errno
 
-        raise OSError(errno.ENOSPC, f"{size / 2**20:.0f} MB are needed and {free / 2**20:.0f} MB are free", str(folder))
+        raise OSError(errno.ENOSPC, f"{size / 2**20:.0f} MB needed, but only {free / 2**20:.0f} MB free", str(folder))

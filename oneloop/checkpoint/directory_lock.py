@@ -1,4 +1,4 @@
-"""One run at a time saves into an output directory: another would take its unfinished checkpoints for leftovers."""
+"""Only one run at a time may save into an output directory: another would delete its unfinished checkpoints."""
 
 import contextlib
 import logging
@@ -16,15 +16,15 @@ except ImportError:  # Windows
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 10.0  # seconds in which a run that was told to leave may write its last checkpoint
-_held: dict[tuple[int, int], int] = {}  # directories that this process holds, by device and inode: their descriptors
+PATIENCE = 10.0  # seconds in which an interrupted run may write its last checkpoint
+_held: dict[tuple[int, int], int] = {}  # descriptors of directories that this process has locked, by device and inode
 
 
 class DirectoryLock:
-    """A run's hold on its directory, which ends with the process, however that ends.
+    """A lock of a run on its directory, which the system releases when the process ends, however that happens.
 
-    The lock is the system's, on the directory itself: nothing is left behind in it. Where a file system has no locks,
-    and within one process, everyone is trusted.
+    It is a lock (flock) on the directory itself: no file is created in it. Nothing is checked on a file system without
+    locks, or within one process.
     """
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ class DirectoryLock:
         self.release()
 
     def take(self, folder: Path, patience: float) -> bool:
-        """Whether nobody else holds the directory, who is given some seconds to leave."""
+        """Whether no other run holds the lock; if one does, wait some seconds for it to end."""
         if fcntl is None:
             return True
         try:
             descriptor = os.open(folder, os.O_RDONLY)
-        except PermissionError:  # a directory that can be written and not read
+        except PermissionError:  # a directory that is writable but not readable
             return True
         key = _key(os.fstat(descriptor))
         deadline, told = time.monotonic() + patience, False
@@ -54,7 +54,7 @@ class DirectoryLock:
                     os.close(descriptor)
                     return False
                 if not told:
-                    logger.warning("%s is used by %s; waiting for it to leave.", folder, holder(folder))
+                    logger.warning("%s is in use by %s; waiting for it to end.", folder, holder(folder))
                     told = True
                 time.sleep(0.1)
             except OSError:  # a file system without locks
@@ -67,21 +67,21 @@ class DirectoryLock:
 
     def release(self) -> None:
         key, self._key = self._key, None
-        if key in _held:  # a forked worker has it no more
+        if key in _held:  # a forked worker no longer has it
             os.close(_held.pop(key))
 
 
 def lock_for_saving(hold: DirectoryLock, folder: Path) -> None:
-    """Hold the directory, or say who does."""
+    """Lock the directory, or raise an error that names the process that has locked it."""
     if not hold.take(folder, PATIENCE):
         raise CheckpointError(
-            f"output_dir {str(folder)!r} is used by {holder(folder)}: two runs would clear away each other's "
-            "checkpoints. Wait for it to end, end it, or choose another output_dir."
+            f"output_dir {str(folder)!r} is in use by {holder(folder)}: two runs would delete each other's "
+            "checkpoints. Wait for it to end, stop it, or choose another output_dir."
         )
 
 
 def holder(folder: Path) -> str:
-    """Who holds a directory, as far as the system tells."""
+    """The process that has locked a directory, as far as the system reports it."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         inode = str(folder.stat().st_ino)
         for line in Path("/proc/locks").read_text().splitlines():
@@ -96,7 +96,8 @@ def _key(found: os.stat_result) -> tuple[int, int]:
 
 
 def _leave_to_parent() -> None:
-    """In a forked worker, which may outlive its main process and must not hold the directory for it."""
+    """Release the lock in a forked worker, which may outlive its main process and must not keep the directory
+    locked."""
     for descriptor in _held.values():
         with contextlib.suppress(OSError):
             os.close(descriptor)

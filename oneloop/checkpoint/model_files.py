@@ -1,4 +1,4 @@
-"""The model on its own as files: weights, configuration and tokenizer, for the library that it comes from."""
+"""The files of the model: weights, configuration and tokenizer, in the format of its own library."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def write_json(path: Path, data: Any) -> None:
-    """A whole file or none: written beside its place and moved there."""
+    """Write a file atomically: to a temporary name, then rename."""
     unfinished = path.with_name(f".{path.name}.partial")
     try:
         unfinished.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
@@ -34,21 +34,21 @@ def write_json(path: Path, data: Any) -> None:
 
 @contextlib.contextmanager
 def writing(directory: Any) -> Iterator[None]:
-    """What the disk does not take is said in words."""
+    """Turn errors of the disk into error messages that say what to do."""
     try:
         yield
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
         raise DiskError(
             error.errno,
-            f"{str(directory)!r} cannot be written: {why}. Choose another directory, free some space, or change its "
+            f"cannot write to {str(directory)!r}: {why}. Choose another directory, free some space, or change its "
             "permissions.",
         ) from error
 
 
 @contextlib.contextmanager
 def _quietly(kind: type) -> Iterator[None]:
-    """Without the messages of the library of this class: they would name a folder that is gone a moment later."""
+    """Suppress the log messages of the library of this class, which would name a temporary folder."""
     library = logging.getLogger(kind.__module__.partition(".")[0])
     level = library.level
     library.setLevel(max(library.getEffectiveLevel(), logging.WARNING))
@@ -59,7 +59,7 @@ def _quietly(kind: type) -> Iterator[None]:
 
 
 def _saved_files(thing: Any) -> dict[str, bytes]:
-    """The files that an object writes with save_pretrained."""
+    """The files that save_pretrained of an object writes."""
     if not hasattr(thing, "save_pretrained"):
         return {}
     with tempfile.TemporaryDirectory() as folder:
@@ -73,43 +73,43 @@ def _saved_files(thing: Any) -> dict[str, bytes]:
 
 
 def check_writable(directory: Any) -> None:
-    """An output directory that cannot be written is an error before training, not at the first save."""
+    """Raise an error before training, rather than at the first save, if the output directory is not writable."""
     path = Path(directory)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / ".oneloop-probe"  # always the same, so that a run that dies just here leaves no trail of them
+        probe = path / ".oneloop-probe"  # a fixed name, so that runs that die here do not leave many of them
         probe.touch()
         probe.unlink(missing_ok=True)
     except OSError as error:
         raise CheckpointError(
-            f"output_dir {str(directory)!r} cannot be written: {error.strerror or error}. Choose another directory, or "
+            f"cannot write to output_dir {str(directory)!r}: {error.strerror or error}. Choose another directory, or "
             "change its permissions."
         ) from error
 
 
 class ModelFiles:
-    """Lives for one run."""
+    """Created for each run."""
 
     def __init__(self, core: "Internals") -> None:
         self.core = core
-        self._parts: Any = None  # whole weights by name, and which are tied, while a save is being made
-        self._tokenizer: dict[str, bytes] | None = None  # its files: it does not change while training
+        self._parts: Any = None  # complete weights by name, and which are tied, during a save
+        self._tokenizer: dict[str, bytes] | None = None  # its files, since it does not change during training
 
     @property
     def as_built(self) -> bool:
-        """Whether no override writes the model in a way of its own."""
+        """Whether no override writes the model itself."""
         trainer = self.core.trainer
         return not is_overridden(trainer, "save_model") and not is_overridden(trainer, "_save")
 
     def save_quietly(self, output_dir: str) -> None:
-        """save_model, as a part of something else: nothing follows from it, such as a push."""
+        """save_model as a part of another operation: without side effects such as a push."""
         trainer = self.core.trainer
         known = {"_internal_call": True} if accepts(trainer.save_model, "_internal_call") else {}
         trainer.save_model(output_dir, **known)
 
     @contextlib.contextmanager
     def whole_model(self) -> Iterator[None]:
-        """Within it, the process that writes has all weights. Collective where they are sharded."""
+        """A context in which the process that writes has all weights. A collective if they are sharded."""
         if self._parts is not None:
             yield
             return
@@ -123,7 +123,7 @@ class ModelFiles:
 
     @contextlib.contextmanager
     def model_part(self) -> Iterator[None]:
-        """Within it, each process has the weights that it writes."""
+        """A context in which each process has the weights that it writes."""
         self._parts = self.core.strategy.model_part(self.core.trainer.model)
         try:
             yield
@@ -132,7 +132,7 @@ class ModelFiles:
 
     @contextlib.contextmanager
     def saving_for_callbacks(self) -> Iterator[None]:
-        """Within it, callbacks of transformers and PaddleNLP can save the model for their service, as they do there."""
+        """A context in which callbacks of transformers and PaddleNLP can save the model for their service."""
         trainer = self.core.trainer
         asked = self.core.processes.broadcast_object(
             service_callbacks.trainers_asked(trainer.callback_handler.callbacks)
@@ -144,7 +144,7 @@ class ModelFiles:
             yield
 
     def write(self, output_dir: Any, state_dict: dict[str, Any] | None = None) -> None:
-        """All files of the model into a directory."""
+        """Write all files of the model to a directory."""
         folder = Path(output_dir)
         contents = Contents()
         with writing(folder):
@@ -153,9 +153,9 @@ class ModelFiles:
             contents.write_over(folder)
 
     def add_model(self, contents: Contents, folder: Path, copies: Callable | None, state_dict: Any = None) -> None:
-        """Weights, configuration and tokenizer. An adapter writes its own, small, files into the folder at once.
+        """Weights, configuration and tokenizer. An adapter writes its own small files to the folder immediately.
 
-        `copies` makes copies of tensors, which a save in the background needs.
+        `copies` copies tensors, which a save in the background needs.
         """
         core = self.core
         model = core.backend.models.unwrap(core.trainer.model)
@@ -177,12 +177,13 @@ class ModelFiles:
         contents.add_weights(raws, metadata)
 
     def _companion_files(self, model: Any, in_training: bool) -> dict[str, bytes]:
-        """Configuration and tokenizer files. A tokenizer does not change while training and is then asked once."""
+        """Configuration and tokenizer files. A tokenizer does not change during training, so its files are cached."""
         core = self.core
         found: dict[str, bytes] = {}
         if not core.backend.models.is_adapter(model):
             config: Any = getattr(model, "config", None)
-            if hasattr(config, "architectures"):  # what opens the folder by its class, as pipelines and servers do
+            # Read by what loads the folder by class, such as pipelines and servers.
+            if hasattr(config, "architectures"):
                 config.architectures = [core.strategy.class_of(model).__name__]
             for part in ("config", "generation_config"):
                 found |= _saved_files(getattr(model, part, None))
@@ -194,7 +195,7 @@ class ModelFiles:
 
 
 def write_state(state: Any, output_dir: Any) -> None:
-    """trainer_state.json in the output directory."""
+    """Write trainer_state.json to the output directory."""
     folder = Path(output_dir)
     unfinished = folder / f".{STATE}.partial"
     with writing(folder):

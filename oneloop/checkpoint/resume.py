@@ -1,4 +1,4 @@
-"""Resuming: which checkpoint, what is in it, and where in the data it stands."""
+"""Resuming: find the checkpoint, load its contents, and restore the position in the data."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What comes back with the optimizer and its schedule, whatever the arguments say.
+# Restored with the optimizer and its schedule, regardless of the arguments.
 _STORED = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
 
 
@@ -34,7 +34,7 @@ _STORED = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_ep
 
 
 def find(wanted: Any, output_dir: str) -> tuple[Path | None, list[str]]:
-    """The checkpoint that resume_from_checkpoint means, or None for a fresh start; and those that were passed over."""
+    """The checkpoint for resume_from_checkpoint, or None to start from the beginning; and those that were skipped."""
     if wanted is None or wanted is False:
         return None, []
     if wanted is True or wanted == "latest":
@@ -42,21 +42,25 @@ def find(wanted: Any, output_dir: str) -> tuple[Path | None, list[str]]:
     path = Path(wanted) if isinstance(wanted, (str, os.PathLike)) else None
     if path is None or not path.is_dir():
         raise CheckpointError(
-            f"resume_from_checkpoint={wanted!r} is not a directory. Give a checkpoint-N directory, or True "
+            f"resume_from_checkpoint={wanted!r} is not a directory. Pass a checkpoint-N directory, or True "
             "for the newest one in output_dir."
         )
     wrong = store.problems(path)
     if wrong:
         whole = [str(c.path) for c in store.find(path.parent) if not store.problems(c.path)]
         raise CheckpointError(
-            f"the checkpoint {path} is not whole: {'; '.join(wrong)}. "
-            + (f"Whole ones beside it: {', '.join(whole)}." if whole else "There is no whole one beside it.")
+            f"the checkpoint {path} is incomplete or corrupt: {'; '.join(wrong)}. "
+            + (
+                f"Complete checkpoints next to it: {', '.join(whole)}."
+                if whole
+                else "There is no complete one next to it."
+            )
         )
     return path, []
 
 
 def _newest_complete(output_dir: str) -> tuple[Path | None, list[str]]:
-    """The newest checkpoint of the run that wrote last; a damaged one is passed over, with a warning."""
+    """The newest complete checkpoint of the run that wrote last; others are skipped with a warning."""
     every = store.newest_first(Path(output_dir))
     passed_over: list[str] = []
     for candidate in every:
@@ -64,15 +68,13 @@ def _newest_complete(output_dir: str) -> tuple[Path | None, list[str]]:
         if not wrong:
             return candidate.path, passed_over
         passed_over.append(f"{candidate.path.name}: {'; '.join(wrong)}")
-        logger.warning("Passing over %s, which is not whole: %s.", candidate.path, "; ".join(wrong))
+        logger.warning("Skipping %s, which is incomplete or corrupt: %s.", candidate.path, "; ".join(wrong))
     if every:
         raise CheckpointError(
-            f"none of the {len(every)} checkpoints in {output_dir} is whole; the warnings above say why. "
-            "Leave resume_from_checkpoint out to start from the beginning."
+            f"none of the {len(every)} checkpoints in {output_dir} is complete; see the warnings above. "
+            "Remove resume_from_checkpoint to start from the beginning."
         )
-    logger.warning(
-        "resume_from_checkpoint is set, but %s has no checkpoint: the run starts from the beginning.", output_dir
-    )
+    logger.warning("resume_from_checkpoint is set, but %s has no checkpoint; starting from the beginning.", output_dir)
     return None, passed_over
 
 
@@ -80,7 +82,7 @@ def _newest_complete(output_dir: str) -> tuple[Path | None, list[str]]:
 
 
 def load_weights(core: "Internals", path: Path) -> None:
-    """Weights of a checkpoint or of a directory that save_model wrote."""
+    """Load the weights of a checkpoint, or of a directory that save_model wrote."""
     backend, strategy, model = core.backend, core.strategy, core.trainer.model
     if store.is_foreign(path):
         backend.transformers_checkpoint.load_weights(model, path)
@@ -90,7 +92,7 @@ def load_weights(core: "Internals", path: Path) -> None:
         return
     files = files_of(path, "model")
     if not files:
-        raise CheckpointError(f"{path} has no {WEIGHTS}")
+        raise CheckpointError(f"{path} has no {WEIGHTS}. Pass a directory that contains it.")
     tied = json.loads(read_metadata(files[0]).get("tied", "{}"))
     run = RunState.read(path)
     if run is not None and from_framework.is_needed(core, run):
@@ -103,8 +105,8 @@ def load_weights(core: "Internals", path: Path) -> None:
 
 
 def loads_after_wrapping(core: "Internals", path: Path) -> bool:
-    """Whether each process reads what it needs of the weights, once the model is sharded. What other writers and other
-    frameworks wrote is read whole, before."""
+    """Whether each process reads its shard of the weights after the model is sharded. Checkpoints of other trainers and
+    other frameworks are read completely before."""
     if not core.strategy.loads_parts or store.is_foreign(path):
         return False
     run = RunState.read(path)
@@ -114,12 +116,14 @@ def loads_after_wrapping(core: "Internals", path: Path) -> bool:
 def load_best_model(core: "Internals", last_saved: str | None) -> None:
     best = core.trainer.state.best_model_checkpoint
     if best is None:
-        logger.warning("load_best_model_at_end=True, but no evaluation has set a best model; the last one stays.")
+        logger.warning(
+            "load_best_model_at_end=True, but no evaluation has determined a best model; keeping the last one."
+        )
         return
     wrong = store.problems(Path(best))
     if wrong:
         raise CheckpointError(
-            f"the best model, {best}, cannot be loaded: {'; '.join(wrong)}. The training is done; the model of the "
+            f"cannot load the best model, {best}: {'; '.join(wrong)}. Training is complete; the model of the "
             f"last step is in memory and in {last_saved}."
         )
     logger.info("Loading the best model: %s (%s).", best, core.trainer.state.best_metric)
@@ -130,7 +134,7 @@ def load_best_model(core: "Internals", last_saved: str | None) -> None:
 
 
 def load_state(trainer: Any, path: Path) -> None:
-    """Step, logs and callbacks of a checkpoint; comes before the loop is planned."""
+    """Restore step, logs and callbacks of a checkpoint; must come before the plan is computed, which needs the step."""
     state = trainer.state = TrainerState.load_from_json(path / STATE)
     state.is_world_process_zero = trainer.is_world_process_zero()
     state.is_local_process_zero = trainer.is_local_process_zero()
@@ -138,7 +142,10 @@ def load_state(trainer: Any, path: Path) -> None:
     if best and (path.parent / Path(best).name).is_dir():  # the run may have been moved or copied
         best = state.best_model_checkpoint = str(path.parent / Path(best).name)
     if best and trainer.args.load_best_model_at_end and store.problems(Path(best), contents=False):
-        logger.warning("The best model so far, %s, is gone: the best is looked for anew from here.", best)
+        logger.warning(
+            "The best checkpoint so far, %s, is missing, incomplete or corrupt; tracking the best model restarts here.",
+            best,
+        )
         state.best_model_checkpoint = state.best_metric = state.best_global_step = None
     for callback in trainer.callback_handler.callbacks:
         stored = state.stateful_callbacks.get(type(callback).__name__)
@@ -153,7 +160,7 @@ def load_state(trainer: Any, path: Path) -> None:
 
 
 def keep_global_batch(run: "Run", path: Path) -> None:
-    """On another number of processes an update keeps its samples: it is the accumulation that changes."""
+    """On another number of processes, keep the number of samples in an update by changing the accumulation."""
     stored = RunState.read(path)
     if stored is None:
         return
@@ -166,9 +173,9 @@ def keep_global_batch(run: "Run", path: Path) -> None:
     run.set_accumulation(accumulation)
     logger.warning(
         "The checkpoint was written by %d process(es), this run has %d: an update keeps its %d samples with "
-        "%d x %d samples and %d accumulation step(s). Batches come in the same order. What dropout draws in a "
-        "process, and what data draw, is not what it would have been; seed_each_sample=True, from the start of a "
-        "run, keeps the data's numbers.",
+        "%d x %d samples and %d accumulation step(s). The order of the data is the same, but the random numbers of "
+        "dropout and of data augmentation differ; seed_each_sample=True, from the start of a run, keeps those of "
+        "the data.",
         stored.processes,
         world,
         wanted,
@@ -182,14 +189,15 @@ def keep_global_batch(run: "Run", path: Path) -> None:
 
 
 def load_run(run: "Run", path: Path) -> loop.Position:
-    """Everything else of a checkpoint; the random state comes last of all, when the epoch opens."""
+    """Restore everything else of a checkpoint. The RNG state is restored last, when the epoch opens, since what comes
+    before may draw random numbers."""
     if store.is_foreign(path):
         return from_transformers.load_run(run, path)
     stored = RunState.read(path)
     if stored is None:
         raise CheckpointError(
-            f"{path} holds a model without optimizer and random state (save_only_model=True wrote it), so a run "
-            "cannot go on from it. Load its weights into the model and start a new run."
+            f"cannot resume from {path}: it contains the model without optimizer and RNG state (saved with "
+            "save_only_model=True). Load its weights into the model and start a new run."
         )
     core = run.core
     crosses_from = stored.framework if from_framework.is_needed(core, stored) else None
@@ -197,7 +205,7 @@ def load_run(run: "Run", path: Path) -> loop.Position:
     _load_optimizer(core, stored, path, crosses_from)
     scheduler = core.trainer.lr_scheduler
     load = getattr(scheduler, "load_state_dict", getattr(scheduler, "set_state_dict", None))
-    if stored.scheduler is not None and load is not None:  # Paddle's have the second name
+    if stored.scheduler is not None and load is not None:  # Paddle's schedulers use the second name
         load(stored.scheduler)
     core.engine.load_state(stored.engine)
     norm = stored.measured.get("grad_norm")
@@ -214,8 +222,8 @@ def _load_optimizer(core: "Internals", stored: RunState, path: Path, crosses_fro
     files = files_of(path, "optimizer")
     if crosses_from:
         logger.warning(
-            "The checkpoint was written on %s: weights, moments, schedule, position and logs go on here; random "
-            "numbers of the framework, such as dropout's, start anew from the seed.",
+            "The checkpoint was written on %s: weights, optimizer state, schedule, position and logs are restored; "
+            "the RNGs of the framework, such as dropout's, are seeded again.",
             crosses_from,
         )
         from_framework.load_optimizer(core, stored, path, files)
@@ -228,8 +236,8 @@ def _load_optimizer(core: "Internals", stored: RunState, path: Path, crosses_fro
 
 
 def _own_or_new_id(run: "Run", run_id: str) -> tuple[str, str | None]:
-    """(the id of the resumed run, the run that it branched off from). A run that is taken back becomes one of its own:
-    what it wrote later belongs to another branch, and stays."""
+    """(the id of the resumed run, the id of the run that it is branched from). A run that resumes from an older
+    checkpoint gets a new id: the later checkpoints belong to the old one, and are kept."""
     trainer = run.core.trainer
     every = store.find(Path(trainer.args.output_dir))
     beyond = [c.path for c in every if c.run_id == run_id and c.step > trainer.state.global_step]
@@ -237,8 +245,8 @@ def _own_or_new_id(run: "Run", run_id: str) -> tuple[str, str | None]:
     if not later:
         return run_id, None
     logger.warning(
-        "The run was further than this checkpoint: %s. From here on it is a run of its own, which leaves these "
-        "alone until it reaches their steps.",
+        "The run has later checkpoints than this one: %s. This is now a new run, which keeps them until it "
+        "reaches their steps.",
         ", ".join(later),
     )
     return store.new_run_id(), run_id
@@ -248,28 +256,28 @@ def _warn_of_changes(run: "Run", before: dict[str, Any]) -> None:
     now = run_properties(run)
     elastic = ("processes", "accumulation") if before.get("processes") != now["processes"] else ()
     changed = [
-        f"{key} was {before[key]}, is {now[key]}" + (" (the checkpoint's is used)" if key in _STORED else "")
+        f"{key} was {before[key]}, is {now[key]}" + (" (using the checkpoint's)" if key in _STORED else "")
         for key in before
         if before[key] != now.get(key) and key not in elastic
     ]
     if changed:
         logger.warning(
-            "This run differs from the one that wrote the checkpoint, so it will not end with the same bits: %s.",
+            "This run differs from the one that wrote the checkpoint, so its result will not be bit-exact: %s.",
             "; ".join(changed),
         )
 
 
 def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -> loop.Position:
-    """Where the run begins, and what is to be done when its first epoch opens."""
+    """The position where the run starts, and what remains to be restored when its first epoch opens."""
     trainer, plan = run.core.trainer, run.plan
     place = own_position(stored.position, run.core.processes)
     epoch, done, ended = place.epoch, place.step_in_epoch, place.epoch_ended
     if ended and not plan.is_over(trainer.state.global_step) and not place.epoch_stopped:
-        # The last step of the run had cut the epoch short; it has been given more steps since.
+        # The epoch was cut short by the last step of the run, which now has more steps.
         ended = not (plan.steps_per_epoch and done < plan.steps_per_epoch)
     changed = stored.properties["samples_per_step"] != plan.samples_per_step
     if plan.steps_per_epoch and (changed or stored.properties["samples"] != plan.samples):
-        # Another batch size or data set: the position is counted anew from the step.
+        # Another batch size or dataset: recompute the position from the step.
         epoch, done = divmod(trainer.state.global_step, plan.steps_per_epoch)
         ended = False
     if ended:
@@ -292,7 +300,7 @@ def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -
 
 
 def own_position(position: PositionState, processes: "ProcessGroup") -> PositionState:
-    """The position with the states that this process's own data had."""
+    """The position with the data states of this process."""
     others = position.ranks
     if processes.size != len(others) + 1:
         kept: dict[str, Any] = dict.fromkeys(DATA_STATES)

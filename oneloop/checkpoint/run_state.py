@@ -1,7 +1,7 @@
-"""The state of a run as a checkpoint holds it, beside the weights: run.json, and where a resumed run begins.
+"""The state of a run in a checkpoint, apart from the weights: run.json, and where a resumed run starts.
 
-`RunState` is run.json, field by field. `PositionState` is its place in the data. `ResumePoint` is what of both is still
-to be done when the resumed run opens its first epoch.
+`RunState` has the fields of run.json. `PositionState` is the position in the data. `ResumePoint` is what of both
+remains to be restored when the resumed run opens its first epoch.
 """
 
 import json
@@ -19,20 +19,21 @@ STATE = "trainer_state.json"
 RUN = "run.json"
 ARGUMENTS = "training_args.json"
 
-BUFFER = "buffer/"  # beside a process's streams: tensors of its own
-DATA_STATES = ("data", "collator", "dataset")  # of a position: what each process has its own of
+BUFFER = "buffer/"  # prefix of the tensors of one process, stored with its RNG state
+DATA_STATES = ("data", "collator", "dataset")  # of a position: what differs between processes
 
 
 @dataclass
 class PositionState:
-    """Where a run stands. What each process has its own of is the main one's here; `ranks` has the others'."""
+    """The position of a run. What differs between processes is that of the main process here; `ranks` has the
+    others."""
 
     epoch: int
     step_in_epoch: int
     epoch_ended: bool
-    stopped: bool  # by a callback: it stays stopped. A run that reached its last step may be given more
+    stopped: bool  # by a callback: it stays stopped. A run that reached its last step may get more steps
     epoch_stopped: bool
-    pending: dict[str, bool] = field(default_factory=dict)  # what a signal did not leave time for at this step
+    pending: dict[str, bool] = field(default_factory=dict)  # what the interruption by a signal postponed at this step
     data: Any = None
     collator: Any = None
     dataset: Any = None
@@ -49,13 +50,13 @@ class PositionState:
         return cls(**given | {"pending": stored.get("pending") or {}})
 
     def own_states(self) -> dict[str, Any]:
-        """The states that the data of this process had."""
+        """The data states of this process."""
         return {name: getattr(self, name) for name in DATA_STATES}
 
 
 @dataclass
 class RunState:
-    """run.json. `format` is the version of all files of a checkpoint; one of a later release is refused."""
+    """run.json. `format` is the version of all files of a checkpoint; that of a later release is an error."""
 
     run_id: str
     framework: str
@@ -65,7 +66,7 @@ class RunState:
     losses: dict[str, Any]
     work: dict[str, Any]
     position: PositionState
-    properties: dict[str, Any]  # what a resumed run should have the same of; stored as "course"
+    properties: dict[str, Any]  # what should be the same in a resumed run; stored as "course"
     layout: dict[str, Any] | None = None  # common names and axes of the tensors, for other frameworks
     measured: dict[str, Any] = field(default_factory=dict)  # norm and rate of the last step, split, strategy
     format: int = store.FORMAT
@@ -91,7 +92,7 @@ class RunState:
         version = stored.get("format", store.FORMAT)
         if version != store.FORMAT:
             raise CheckpointError(
-                f"{source} has format {version}, and this release of oneloop reads {store.FORMAT}. Resume with the "
+                f"{source} has format {version}, but this release of oneloop reads {store.FORMAT}. Resume with the "
                 "release that wrote it, or a later one."
             )
         names = ("strategy", "grad_norm", "learning_rate", "split")
@@ -115,29 +116,30 @@ class RunState:
 
     @classmethod
     def read(cls, path: Path) -> "RunState | None":
-        """run.json of a checkpoint; None where there is none."""
+        """run.json of a checkpoint; None if it has none."""
         file = path / RUN
         return cls.from_json(json.loads(file.read_text(encoding="utf-8")), file) if file.is_file() else None
 
 
 @dataclass
 class ResumePoint:
-    """What a checkpoint says that is used up when the first epoch opens. Empty for a run that starts anew."""
+    """State of a checkpoint that is consumed when the first epoch opens. Empty for a run that starts from the
+    beginning."""
 
-    random: Path | None = None  # the checkpoint whose random state is still to be restored
-    streams: dict[str, Any] | None = None  # streams to go on with after a pending evaluation
-    crosses_from: str | None = None  # the framework that wrote the checkpoint, where it is another one
-    stopped: bool = False  # a callback had stopped the run
+    random: Path | None = None  # the checkpoint whose RNG state remains to be restored
+    streams: dict[str, Any] | None = None  # RNG state to continue with after a pending evaluation
+    crosses_from: str | None = None  # the framework that wrote the checkpoint, if it is another one
+    stopped: bool = False  # a callback has stopped the run
     pending: dict[str, bool] = field(default_factory=dict)
     data: Any = None  # the state of the training data
 
     def take_data(self) -> Any:
-        """The state of the training data, which is used once."""
+        """The state of the training data; consumes it."""
         data, self.data = self.data, None
         return data
 
     def continue_with(self, streams: dict[str, Any]) -> None:
-        """A pending evaluation is done: the epoch opens with these streams."""
+        """Called after a pending evaluation: the epoch opens with this RNG state."""
         self.streams = streams
 
     def streams_restored(self) -> None:

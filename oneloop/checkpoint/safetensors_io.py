@@ -1,8 +1,8 @@
 """Safetensors files, written in one pass with their checksum.
 
-The safetensors library builds a second copy of everything before it writes. Here each tensor goes from its buffer to
-the file as it is, in blocks that let other threads run, while the checksum is taken of the same bytes. Files are read
-back by the library.
+The safetensors library creates a second copy of everything before it writes. Here each tensor is written from its
+buffer without a copy, in blocks so that other threads can run, and the checksum is computed from the same bytes.
+Files are read with the library.
 """
 
 import hashlib
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-BLOCK = 1 << 22  # bytes between two looks at the clock of other threads
+BLOCK = 1 << 22  # bytes written at once, so that other threads can run in between
 
 
 @dataclass(frozen=True)
 class Raw:
-    """A tensor as the file sees it: the format's name for its type, its shape, and its bytes in row order."""
+    """A tensor as it is stored: the format's name of its type, its shape, and its bytes in row-major order."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -30,7 +30,7 @@ class Raw:
         return memoryview(self.data).nbytes
 
     def array(self) -> np.ndarray:
-        """The tensor in NumPy; a type that NumPy has not, such as BF16, as unsigned integers with the same bits."""
+        """The tensor in NumPy; a type that NumPy lacks, such as BF16, as unsigned integers with the same bits."""
         return np.frombuffer(self.data, dtype=_as_numpy(self.dtype)).reshape(self.shape)
 
 
@@ -38,8 +38,9 @@ _NUMPY = {"f": "F", "i": "I", "u": "U"}
 
 
 def from_numpy(array: np.ndarray) -> Raw:
-    """An array as it lies in memory."""
-    array = np.asarray(array, array.dtype.newbyteorder("="), order="C")  # the file is little-endian, as machines are
+    """An array without a copy, if it is contiguous."""
+    # The format is little-endian, like the supported machines.
+    array = np.asarray(array, array.dtype.newbyteorder("="), order="C")
     dtype = "BOOL" if array.dtype.kind == "b" else f"{_NUMPY[array.dtype.kind]}{array.dtype.itemsize * 8}"
     return Raw(dtype, array.shape, array.reshape(-1).view(np.uint8))
 
@@ -55,7 +56,7 @@ def _as_numpy(dtype: str) -> np.dtype:
 
 
 def header(tensors: dict[str, Raw], metadata: dict[str, str]) -> bytes:
-    """The file's table of contents, padded so that the data starts at a multiple of eight."""
+    """The header of the file, padded so that the data starts at a multiple of eight."""
     table: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     start = 0
     for name, raw in tensors.items():
@@ -67,8 +68,8 @@ def header(tensors: dict[str, Raw], metadata: dict[str, str]) -> bytes:
 
 
 def write(path: Path, tensors: dict[str, Raw], metadata: dict[str, str] | None = None) -> dict[str, Any]:
-    """Write a file, flush it to the disk, and return its facts for the manifest."""
-    # Types with wide elements first keep every tensor aligned, as readers expect.
+    """Write a file, flush it to the disk, and return its entry for the manifest."""
+    # Types with wide elements come first, so that every tensor is aligned, as readers expect.
     ordered = dict(sorted(tensors.items(), key=lambda item: (-_width(item[1].dtype), item[0])))
     return write_bytes(path, [header(ordered, metadata or {}), *(raw.data for raw in ordered.values())])
 
@@ -88,7 +89,7 @@ def write_bytes(path: Path, parts: list[Any]) -> dict[str, Any]:
                 block = view[start : start + BLOCK]
                 digest.update(block)
                 written = 0
-                while written < block.nbytes:  # a write to a nearly full disk may take less than it was given
+                while written < block.nbytes:  # a write to a nearly full disk may be partial
                     written += f.write(block[written:])
                 size += block.nbytes
         os.fsync(f.fileno())
@@ -96,19 +97,19 @@ def write_bytes(path: Path, parts: list[Any]) -> dict[str, Any]:
 
 
 def _open(path: Path) -> tuple[np.ndarray, dict[str, Any], int]:
-    """The mapped file, its table of contents, and where its data starts."""
+    """The mapped file, its header, and the offset of its data."""
     data = np.memmap(path, dtype=np.uint8, mode="r")
     start = 8 + int.from_bytes(data[:8].tobytes(), "little")
     return data, json.loads(data[8:start].tobytes()), start
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """What a file says of itself beside its tensors."""
+    """The metadata of a file."""
     return _open(path)[1].get("__metadata__", {})
 
 
 def read(path: Path) -> dict[str, Raw]:
-    """The tensors of a file as it is mapped into memory."""
+    """The tensors of a file, mapped into memory."""
     data, table, start = _open(path)
     return {
         name: Raw(

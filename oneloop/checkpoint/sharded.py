@@ -1,7 +1,8 @@
 """A checkpoint that several processes write: each its own files, one of them the manifest.
 
-All of them see the staged directory. A process that has written its files leaves a note there with their facts; the one
-that commits waits for the notes of the others, takes them away, and writes the manifest.
+All of them have access to the staged directory. A process that has written its files writes a note there with their
+manifest entries; the one that commits waits for the notes of the others, removes them, and writes the manifest. Notes
+instead of a collective, because background threads must not interleave collectives with those of training.
 """
 
 import contextlib
@@ -19,8 +20,8 @@ from .contents import Contents, split
 from .safetensors_io import Raw
 
 KINDS = ("model", "optimizer")
-_LOOK = 0.02  # seconds between two looks for notes
-_GRACE = 30.0  # seconds that the others have left once the run is on its way out with an error
+_LOOK = 0.02  # seconds between two checks for notes
+_GRACE = 30.0  # seconds that the others have once the run is ending with an error
 
 
 def _note(stage: Path, rank: int) -> Path:
@@ -28,7 +29,7 @@ def _note(stage: Path, rank: int) -> Path:
 
 
 def leave_note(stage: Path, rank: int, facts: dict[str, Any] | None, error: BaseException | None = None) -> None:
-    """Say that this process's files are written, or that they will not be. The note appears whole."""
+    """Report that the files of this process are written, or that writing failed. The note is written atomically."""
     number = getattr(error, "errno", None) or (errno.EIO if error is not None else 0)
     text = json.dumps({"facts": facts, "errno": number, "error": "" if error is None else str(error)})
     unfinished = stage / f".part-{rank:05d}.partial"
@@ -37,7 +38,7 @@ def leave_note(stage: Path, rank: int, facts: dict[str, Any] | None, error: Base
 
 
 def collect(stage: Path, ranks: range, timeout: float, leaving: threading.Event) -> dict[str, Any]:
-    """The facts of all files that these processes wrote, once all are done; an error when one of them is not."""
+    """Wait for all processes; returns the manifest entries of their files, or raises the error of one of them."""
     found: dict[str, Any] = {}
     end, left = time.monotonic() + timeout, False
     for rank in ranks:
@@ -46,19 +47,19 @@ def collect(stage: Path, ranks: range, timeout: float, leaving: threading.Event)
             if leaving.is_set() and not left:
                 end, left = min(end, time.monotonic() + _GRACE), True
             if time.monotonic() > end:
-                raise OSError(errno.ETIMEDOUT, f"process {rank} has not written its part", str(stage))
+                raise OSError(errno.ETIMEDOUT, f"process {rank} has not written its shard", str(stage))
             time.sleep(_LOOK)
         note = json.loads(path.read_text(encoding="utf-8"))
         if note["facts"] is None:
-            raise OSError(note["errno"], f"process {rank} could not write its part: {note['error']}", str(stage))
+            raise OSError(note["errno"], f"process {rank} could not write its shard: {note['error']}", str(stage))
         found |= note["facts"]
         path.unlink()
     return found
 
 
 def number_files(contents: Contents, processes: ProcessGroup) -> int:
-    """Give the tensor files of all processes names that count on from one to the next, and the main process the index
-    of all; the bytes that all of them write."""
+    """Number the tensor files consecutively across processes, and give the main process the index of all; returns the
+    total bytes of all processes."""
     for kind in KINDS:
         tensors, metadata = _take(contents, kind)
         shards = [shard for shard in split(tensors, whole.SHARD_BYTES) if shard]
@@ -82,7 +83,7 @@ def _file(kind: str, i: int, count: int) -> str:
 
 
 def _take(contents: Contents, kind: str) -> tuple[dict[str, Raw], dict[str, str]]:
-    """All tensors of a kind, out of the contents."""
+    """Remove all tensors of a kind from the contents, and return them."""
     mine = re.compile(rf"{kind}(-\d{{5}}-of-\d{{5}})?\.safetensors")
     tensors: dict[str, Raw] = {}
     metadata: dict[str, str] = {}
@@ -94,7 +95,7 @@ def _take(contents: Contents, kind: str) -> tuple[dict[str, Raw], dict[str, str]
 
 
 def files_of(path: Path, kind: str) -> list[Path]:
-    """The tensor files of a kind in a checkpoint; [] where there are none."""
+    """The tensor files of a kind in a checkpoint; [] if there are none."""
     index = path / f"{kind}.safetensors.index.json"
     if index.is_file():
         places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
@@ -104,7 +105,7 @@ def files_of(path: Path, kind: str) -> list[Path]:
 
 
 def write_part(stage: Path, rank: int, contents: Contents, size: int) -> None:
-    """The work of a process that does not commit."""
+    """What a process does that does not commit."""
     try:
         whole.room_for(stage, size)
         facts = contents.write(stage)

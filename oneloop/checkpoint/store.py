@@ -1,7 +1,7 @@
-"""Checkpoint directories: staged beside their place, committed by their manifest, found and rotated by step.
+"""Checkpoint directories: staged under a hidden name, committed by their manifest, found and rotated by step.
 
-`checkpoint-N/` counts only with a whole `manifest.json` in it, which is written last: sizes and checksums of all
-files, the step, and the id of the run that wrote it.
+`checkpoint-N/` is complete only with a valid `manifest.json`, which is written last: sizes and checksums of all files,
+the step, and the id of the run that wrote it.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _LEFTOVER = re.compile(rf"\.{PREFIX}-([0-9]+)\.[0-9a-f]{{8}}\.(partial|replaced|
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint directory; run_id is None for one that another trainer wrote."""
+    """A checkpoint directory; run_id is None if another trainer wrote it."""
 
     path: Path
     step: int
@@ -66,7 +66,7 @@ def _sync_directory(path: Path) -> None:
 
 
 def open_stage(parent: Path, step: int) -> Path:
-    """A hidden directory beside the place of a checkpoint, to write it into."""
+    """Create a hidden directory in which to write a checkpoint, next to its final path."""
     parent.mkdir(parents=True, exist_ok=True)
     folder = _hidden(parent, step, "partial")
     folder.mkdir()
@@ -74,14 +74,15 @@ def open_stage(parent: Path, step: int) -> Path:
 
 
 def _hidden(parent: Path, step: int | str, state: str) -> Path:
-    """A new name for what is not, or no longer, a checkpoint; remove_leftovers knows it."""
+    """A new name for what is not, or no longer, a checkpoint; remove_leftovers recognises it."""
     return parent / f"{_STAGED}{step}.{uuid.uuid4().hex[:8]}.{state}"
 
 
 def commit(folder: Path, step: int, run_id: str, reason: str, facts: dict[str, dict[str, Any]]) -> Path:
-    """Make a staged directory the checkpoint of its step: manifest last, then one rename.
+    """Commit a staged directory as the checkpoint of its step: write the manifest last, then rename once.
 
-    `facts` are those of files that were written with their checksum; the others are read for theirs.
+    The order matters: a process that is killed at any point leaves either no checkpoint or a complete one. `facts` are
+    the entries of files whose checksum was computed while writing; other files are read for theirs.
     """
     files = dict(facts)
     for path in sorted(folder.rglob("*")):
@@ -106,9 +107,9 @@ def commit(folder: Path, step: int, run_id: str, reason: str, facts: dict[str, d
 
 
 def _take_place(folder: Path, target: Path) -> None:
-    """A checkpoint that stands there already is moved aside until the new one is in its place.
+    """Move an existing checkpoint aside until the new one is in its place.
 
-    One of another trainer stays, under another name: it is not ours to delete.
+    One of another trainer is kept under another name, since we must not delete it.
     """
     old = None
     if is_foreign(target):
@@ -128,7 +129,7 @@ def _take_place(folder: Path, target: Path) -> None:
     try:
         folder.rename(target)
     except OSError:
-        if old is not None:  # better the old one than none
+        if old is not None:  # keep the old one
             old.rename(target)
         raise
     _sync_directory(target.parent)
@@ -142,12 +143,12 @@ def discard(folder: Path) -> None:
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether a checkpoint was written by transformers' Trainer; one of ours that is torn was not."""
+    """Whether a checkpoint was written by transformers' Trainer, rather than an incomplete one of ours."""
     return not (path / MANIFEST).exists() and transformers_checkpoint.looks_foreign(path)
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:
-    """The manifest of a checkpoint directory; None when there is none or it cannot be one."""
+    """The manifest of a checkpoint directory; None if it is missing or invalid."""
     try:
         with open(path / MANIFEST, encoding="utf-8") as f:
             manifest = json.load(f)
@@ -172,13 +173,13 @@ def _is_manifest(value: Any) -> bool:
 
 
 def _is_inside(name: str) -> bool:
-    """Whether a name of a manifest stays in the checkpoint, and can be a file's at all."""
+    """Whether a name in a manifest is a valid file name within the checkpoint."""
     path = Path(name)
     return name.isprintable() and path.name != "" and not path.is_absolute() and ".." not in path.parts
 
 
 def problems(path: Path, contents: bool = True) -> list[str]:
-    """What keeps a checkpoint from being whole; without `contents`, sizes are compared and no byte is read."""
+    """Why a checkpoint is incomplete or corrupt; without `contents`, only sizes are compared."""
     manifest = read_manifest(path)
     if manifest is None and is_foreign(path):
         return transformers_checkpoint.problems(path, contents)
@@ -197,7 +198,7 @@ def problems(path: Path, contents: bool = True) -> list[str]:
             elif contents and checksum(file) != facts["sha256"]:
                 found.append(f"{name} has changed since it was written (checksum)")
         except OSError as error:
-            found.append(f"{name} cannot be read: {error}")
+            found.append(f"cannot read {name}: {error}")
     return found
 
 
@@ -212,7 +213,7 @@ def find(parent: Path) -> list[Checkpoint]:
         if manifest is not None:
             found.append(Checkpoint(path, int(match[1]), manifest["run_id"], float(manifest["written"])))
             continue
-        with contextlib.suppress(FileNotFoundError):  # another run may have deleted it just now
+        with contextlib.suppress(FileNotFoundError):  # another run may have deleted it
             found.append(Checkpoint(path, int(match[1]), None, path.stat().st_mtime))
     return sorted(found, key=lambda c: (c.step, c.written))
 
@@ -228,8 +229,8 @@ def latest(parent: Path) -> Checkpoint | None:
 
 
 def newest_first(parent: Path) -> list[Checkpoint]:
-    """The checkpoints of the run that wrote last, newest first; then those of the others. Whatever is torn and comes
-    after them all stands first: it may be what a resume was expected to take."""
+    """The checkpoints of the run that wrote last, newest first; then those of others. An incomplete one that is newer
+    than all of them comes first, so that a resume warns about it: the user may expect it to be used."""
     every = find(parent)
     last = latest(parent)
     if last is None:
@@ -241,7 +242,7 @@ def newest_first(parent: Path) -> list[Checkpoint]:
 
 
 def forget_superseded(parent: Path, run_id: str, best: str | None) -> None:
-    """Delete what was kept only for being the best and is no more."""
+    """Delete checkpoints that were kept only as the best and no longer are."""
     for old in find(parent):
         if old.run_id == run_id and not _is_among(old.path, {best} if best else set()):
             manifest = read_manifest(old.path)
@@ -250,8 +251,8 @@ def forget_superseded(parent: Path, run_id: str, best: str | None) -> None:
 
 
 def delete(path: Path) -> None:
-    """Remove a checkpoint. It loses its name first and its manifest next, so that a half-deleted one is never taken
-    for whole, and the rest of it is found at the next start."""
+    """Remove a checkpoint. It is renamed first and loses its manifest next, so that a partly deleted one is never taken
+    for complete, and the rest of it is removed at the next start."""
     match = _NAME.fullmatch(path.name)
     if match is not None:
         path = path.rename(_hidden(path.parent, match[1], "deleted"))
@@ -261,14 +262,15 @@ def delete(path: Path) -> None:
 
 
 def _is_among(path: Path, kept: set[str]) -> bool:
-    """Whether one of these paths, which may be written in other ways, is this one."""
+    """Whether one of these paths, possibly in another notation, is this one."""
     return path.resolve() in {Path(other).resolve() for other in kept}
 
 
 def rotate(parent: Path, run_id: str, limit: int | None, keep: set[str]) -> list[Path]:
-    """Delete the oldest checkpoints of this run above the limit. The newest and those in `keep` stay.
+    """Delete the oldest checkpoints of this run above the limit, except the newest and those in `keep`.
 
-    The one just written belongs in `keep`: a run that fell back to an earlier checkpoint has damaged ones after it.
+    The one just written must be in `keep`: a run that resumed from an earlier checkpoint may have corrupt ones after
+    it.
     """
     own = [c for c in find(parent) if c.run_id == run_id]
     if not limit or len(own) <= limit:
@@ -285,10 +287,10 @@ def rotate(parent: Path, run_id: str, limit: int | None, keep: set[str]) -> list
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Clear away what a save that died has left behind, and nothing else.
+    """Remove the remains of interrupted saves, and nothing else.
 
-    A save may have died between its two renames: then the new checkpoint is whole but hidden, and takes its place now;
-    or the one that it was to replace is put back.
+    A save may have been interrupted between its two renames: then the new checkpoint is complete but hidden, and is
+    renamed now; or the one that it was to replace is restored.
     """
     hidden = [(p, m) for p in parent.glob(f"{_STAGED}*") if (m := _LEFTOVER.fullmatch(p.name)) and p.is_dir()]
     for state in ("partial", "replaced", "deleted"):
@@ -297,18 +299,20 @@ def remove_leftovers(parent: Path) -> None:
                 continue
             target = parent / f"{PREFIX}-{match[1]}"
             if state != "deleted" and not target.exists() and not problems(path):
-                logger.warning("Putting %s in its place: the save that wrote it died before it could.", target.name)
+                logger.warning(
+                    "Restoring %s: the save that wrote it was interrupted before the last rename.", target.name
+                )
                 path.rename(target)
             else:
-                logger.warning("Removing %s, the rest of a save that did not finish.", path.name)
+                logger.warning("Removing %s, the remains of an interrupted save.", path.name)
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def get_last_checkpoint(folder: str | os.PathLike) -> str | None:
     """Path of the newest checkpoint in a directory, or None."""
     if not Path(folder).is_dir():
-        raise CheckpointError(f"{folder} is not a directory")
+        raise CheckpointError(f"{folder} is not a directory. Pass the output_dir of a run.")
     every = newest_first(Path(folder))
-    # When none is whole, the newest: resuming from it says what is wrong, where None would mean to start over.
+    # If none is complete, the newest: resuming from it raises an error, whereas None would mean to start over.
     found = next((c for c in every if not problems(c.path, contents=False)), every[0] if every else None)
     return None if found is None else str(found.path)

@@ -1,4 +1,4 @@
-"""Data sets to loaders: columns, order, collators, and which batches are this process's."""
+"""Create loaders from datasets: columns, order, collators, and the batches of this process."""
 
 import logging
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def train_orders(core: "Internals", dataset: Any) -> Any:
-    """epoch -> order of the training samples."""
+    """A function from the epoch to the order of the training samples."""
     args = core.trainer.args
     strategy = str(args.train_sampling_strategy)
     if strategy == "group_by_length":
@@ -42,7 +42,7 @@ def train_orders(core: "Internals", dataset: Any) -> Any:
 
 
 def sortish_orders(core: "Internals", dataset: Any) -> Any:
-    """The same for sortish_sampler: batches of like lengths, of which the longest comes first."""
+    """The same for sortish_sampler: batches of similar lengths, the longest one first."""
     per_update = core.trainer.get_total_train_batch_size(core.trainer.args)
     return partial(SortishOrder, lengths_of(core, dataset), per_update, core.data_seed)
 
@@ -62,11 +62,11 @@ def _groups_by_length(args: Any) -> bool:
 
 
 def make_loader(core: "Internals", dataset: Any, where: str, batch_size: int, train: bool) -> Any:
-    """The loader of a data set; `where` is the argument that it was given as."""
+    """The loader of a dataset; `where` is the name of the argument that it was passed as."""
     args, loaders, processes = core.trainer.args, core.backend.loaders, core.processes
     validation.dataset(where, dataset, core.backend)
     dataset, collate = select_columns(core, dataset, where)
-    drop_last = train and args.dataloader_drop_last  # an evaluation counts every sample
+    drop_last = train and args.dataloader_drop_last  # an evaluation uses every sample
     options = Loading(
         collate,
         batch_size=batch_size,
@@ -82,21 +82,21 @@ def make_loader(core: "Internals", dataset: Any, where: str, batch_size: int, tr
     if loaders.is_iterable(dataset):
         if train and _groups_by_length(args):
             raise DataError(
-                f"grouping by length needs a data set with a length and indices, and {where}, a "
-                f"{type(dataset).__name__}, is walked through. Leave train_sampling_strategy (group_by_length, "
-                "sortish_sampler) out, or load the data into a map-style data set."
+                f"grouping by length expects a dataset with __len__ and __getitem__, but {where} is an iterable "
+                f"{type(dataset).__name__}. Remove train_sampling_strategy='group_by_length' (group_by_length, "
+                "sortish_sampler), or load the data into a map-style dataset."
             )
         if processes.size > 1 and not shards_itself(dataset):
             of_all = (batch_size, processes.size, processes.rank, drop_last, core.data_seed, core.backend)
             dataset = ProcessShard(dataset, *of_all)
         return loaders.make_loader(dataset, options)
     if has_length(dataset) and len(dataset) == 0:
-        raise DataError(f"{where} is empty. Pass a data set with at least one sample.")
+        raise DataError(f"{where} is empty. Pass a dataset with at least one sample.")
     return _indexed_loader(core, dataset, where, options, train)
 
 
 def _indexed_loader(core: "Internals", dataset: Any, where: str, options: Any, train: bool) -> Any:
-    """The loader of a data set with a length and indices."""
+    """The loader of a dataset with __len__ and __getitem__."""
     trainer, processes = core.trainer, core.processes
     args = trainer.args
     sampler = _train_sampler(trainer, dataset) if train else trainer._get_eval_sampler(dataset)
@@ -125,26 +125,27 @@ def _indexed_loader(core: "Internals", dataset: Any, where: str, options: Any, t
 
 
 def _train_sampler(trainer: Any, dataset: Any) -> Any:
-    # Overrides written for 4.x take no data set.
+    # Overrides written for transformers 4.x do not accept the dataset.
     if accepts(trainer._get_train_sampler, "train_dataset") or accepts(trainer._get_train_sampler, "dataset"):
         return trainer._get_train_sampler(dataset)
     return trainer._get_train_sampler()
 
 
-# -- which batches are this process's
+# -- the batches of this process
 
 
 def is_sharded(core: "Internals", loader: Any) -> bool:
-    """Whether a loader gives each process its own batches: ours do, and those with a DistributedSampler."""
+    """Whether a loader yields different batches in each process: ours do, and those with a DistributedSampler."""
     return core.processes.size == 1 or core.backend.loaders.is_own(loader) or shards_by_sampler(loader)
 
 
 def own_batches(core: "Internals", loader: Any) -> Iterator[Any]:
-    """The batches of a loader that are this process's. Of a loader that knows nothing of processes, and that all of
-    them have, each takes its turn."""
+    """The batches of a loader that belong to this process. If the loader is not sharded, so that every process has the
+    same batches, the processes take them in turn."""
     iterate, processes = core.backend.loaders.iterate, core.processes
     if is_sharded(core, loader):
         return iterate(loader)
+    # A collective: the loader may draw its order from the RNGs, and all processes must see the same batches.
     streams = processes.broadcast_object(randomness.get_state(core.backend))
     if processes.is_main:
         batches = iterate(loader)
@@ -157,21 +158,20 @@ def own_batches(core: "Internals", loader: Any) -> Iterator[Any]:
 
 
 def _is_hub_dataset(dataset: Any) -> bool:
-    """A datasets.Dataset, found without importing the package."""
+    """Whether this is a datasets.Dataset, without importing the package."""
     return any(base.__module__.startswith("datasets.") and base.__name__ == "Dataset" for base in type(dataset).__mro__)
 
 
 def _warn_of_dropped(where: str, names: list[str]) -> None:
     logger.warning(
-        "%s: the model's forward does not take the columns %s; they are left out. "
-        "Set remove_unused_columns=False to keep them.",
+        "%s: dropping columns not used by model.forward: %s. Set remove_unused_columns=False to keep them.",
         where,
         ", ".join(sorted(map(str, names))),
     )
 
 
 def select_columns(core: "Internals", dataset: Any, where: str) -> tuple[Any, Any]:
-    """The data set and the collator, without columns that the model does not take."""
+    """The dataset and the collator, without the columns that model.forward does not accept."""
     trainer = core.trainer
     collate = collators.for_framework(trainer.data_collator, core.backend.NAME)
     if not trainer.args.remove_unused_columns:
@@ -182,7 +182,7 @@ def select_columns(core: "Internals", dataset: Any, where: str) -> tuple[Any, An
     keep = set(trainer._signature_columns)
     if _is_hub_dataset(dataset):
         return _select_hub_columns(core, dataset, where, keep, collate)
-    if core.as_paddlenlp:  # there a collator sees whole samples
+    if core.as_paddlenlp:  # PaddleNLP passes all columns to the collator
         return dataset, collate
     warn = partial(_warn_of_dropped, where) if core.run.events.first_time(where, id(dataset)) else None
     return dataset, ColumnFilter(collate, keep, warn)
@@ -196,14 +196,14 @@ def _select_hub_columns(core: "Internals", dataset: Any, where: str, keep: set[s
     dropped = [name for name in dataset.column_names if name not in keep]
     if len(dropped) == len(dataset.column_names):
         raise DataError(
-            f"{where} has the columns {dataset.column_names}, and the model's forward takes none of them; it "
-            f"takes {sorted(keep)}. Rename the columns (dataset.rename_column), tokenize the text first, or "
-            "set remove_unused_columns=False and pass a data_collator that makes what the model takes."
+            f"{where} has the columns {dataset.column_names}, but model.forward accepts none of them; it "
+            f"accepts {sorted(keep)}. Rename the columns (dataset.rename_column), tokenize the text first, or "
+            "set remove_unused_columns=False and pass a data_collator that creates the model's inputs."
         )
     unknown = [name for name in dropped if name != length]
     if unknown and core.run.events.first_time(where, tuple(unknown)):
         _warn_of_dropped(where, unknown)
     if length in dataset.column_names:
-        # Needed for grouping and useless to the model: dropped when the batch is made.
+        # Needed for grouping, but not by the model: dropped when the batch is created.
         return dataset.remove_columns(unknown), ColumnFilter(collate, keep - {length})
     return dataset.remove_columns(dropped), collate

@@ -1,4 +1,4 @@
-"""The epochs of a run: an iterator over the micro-batches of each, from any step on, with the right random streams."""
+"""The epochs of a run: an iterator over the micro-batches of each, from any step on, with the right RNG state."""
 
 import json
 import logging
@@ -20,37 +20,38 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RANKS = -105  # keeps the random streams of the processes apart from all other seeds
+_RANKS = -105  # separates the seeds of the processes from all other seeds
 
 
 def start_rank_streams(core: "Internals") -> None:
-    """Other random numbers in every process, or all would drop the same neurons. The main one keeps its own."""
+    """Seed the RNGs differently in every process, or dropout would be the same in all. The main process keeps its
+    own."""
     if core.processes.rank:
         key = key_of(core.trainer.args.seed, core.processes.rank, core.trainer.state.global_step, _RANKS)
         seed_streams(core.backend.NAME, key >> 1)
 
 
 class Epochs:
-    """Lives for one run. `resume` is used up by the first epoch that is opened."""
+    """Created for each run. `resume` is consumed by the first epoch that is opened."""
 
     def __init__(self, run: "Run") -> None:
         self.run = run
         self.resume = ResumePoint()
-        self.streams: dict[str, Any] | None = None  # at the start of the epoch, for data that cannot be positioned
+        self.streams: dict[str, Any] | None = None  # RNG state at the start of the epoch, for data that is not seekable
 
     def start_from(self, resume: ResumePoint) -> None:
         self.resume = resume
 
     def open(self, epoch: int, done: int) -> Any:
         """An iterator over the micro-batches of an epoch, from the given step on. A resume computes its position;
-        only data that cannot be positioned are read again and dropped, with a warning."""
+        only data that is not seekable is read again and discarded, with a warning."""
         core, plan = self.run.core, self.run.plan
         loader, skip = plan.loader, done * plan.accumulation
         self.run.update.keep_past(None)
         sampler: Any = getattr(loader, "batch_sampler", None)
         dataset: Any = getattr(loader, "dataset", None)
         parts: list[Any] = [sampler, getattr(loader, "sampler", None), dataset, loader]
-        if not hasattr(sampler, "set_epoch"):  # torch's and Paddle's batch samplers do not pass it on
+        if not hasattr(sampler, "set_epoch"):  # the batch samplers of torch and Paddle do not forward it
             parts.append(getattr(sampler, "sampler", None))
         for part in {id(p): p for p in parts}.values():
             if hasattr(part, "set_epoch"):
@@ -61,20 +62,21 @@ class Epochs:
         if not done:
             self._restore_streams()
         elif skip and self.resume.random is not None:
-            # The loader draws its order from the streams as they stood when the epoch began.
+            # The loader draws its order from the RNG state at the start of the epoch.
             self._load_streams(self.resume.random, "epoch/")
-        # What cannot be positioned has to be read again from where its epoch began.
+        # Data that is not seekable must be read again from the start of its epoch.
         self.streams = None if isinstance(sampler, BatchSampler) else randomness.get_state(core.backend)
         core.backend.loaders.begin_epoch(loader, core.data_seed, epoch)
         batches = dataloaders.own_batches(core, loader)
         if skip:
             self._drop(batches, skip)
-        # Within an epoch only now: making the iterator may draw numbers, which the unbroken run drew long ago.
+        # Within an epoch this must follow iter(): creating the iterator may draw random numbers, which the
+        # uninterrupted run drew at the start of the epoch.
         self._restore_streams()
         return batches
 
     def _position(self, loader: Any, sampler: Any, dataset: Any, skip: int) -> int:
-        """Position the data; how many batches are left to read and drop."""
+        """Seek to the position; returns how many batches remain to be read and discarded."""
         stored = self.resume.take_data()
         if isinstance(sampler, BatchSampler):
             sampler.start_at(min(skip, len(sampler)))
@@ -91,20 +93,20 @@ class Epochs:
         from tqdm.auto import tqdm
 
         logger.warning(
-            "The training data cannot be positioned, so the resumed run reads %d batches again and drops them. "
-            "A data set with a length and an index resumes at once, and so does one with state_dict and "
-            "load_state_dict that no other process loads (dataloader_num_workers=0); ignore_data_skip=True starts the "
-            "epoch anew.",
+            "The training data is not seekable: the resumed run reads %d batches again and skips them. "
+            "A dataset with __len__ and __getitem__ resumes immediately, and so does one with state_dict and "
+            "load_state_dict that is not loaded by workers (dataloader_num_workers=0); ignore_data_skip=True restarts "
+            "the epoch.",
             count,
         )
         for _ in tqdm(range(count), desc="skipping", disable=self.run.core.trainer.args.disable_tqdm):
             if next(batches, None) is None:
                 return
 
-    # -- random streams
+    # -- RNG state
 
     def do_pending(self) -> None:
-        """Log and evaluate what a signal did not leave time for, before the next step."""
+        """Before the next step, do the logging and evaluation that an interruption by a signal had postponed."""
         resume, core = self.resume, self.run.core
         if not any(resume.pending.values()):
             return
@@ -124,13 +126,13 @@ class Epochs:
         resume.streams_restored()
 
     def _load_streams(self, path: Path, prefix: str = "") -> None:
-        """The random state of the save, or, with the prefix, of the start of its epoch where that was kept."""
+        """The RNG state at the save or, with the prefix, at the start of its epoch if that was stored."""
         core = self.run.core
         stored = {name: raw.array() for name, raw in read_tensors(path / RANDOM).items()}
         if core.processes.rank:
             own = f"rank{core.processes.rank}/"
             stored = {name.removeprefix(own): array for name, array in stored.items() if name.startswith(own)}
-            if not stored:  # the run has more processes now
+            if not stored:  # the run now has more processes than when it was saved
                 start_rank_streams(core)
         for i, buffer in enumerate(core.strategy.own_buffers(core.trainer.model)):
             if (array := stored.pop(f"{BUFFER}{i}", None)) is not None:
@@ -143,10 +145,10 @@ class Epochs:
         if states:
             randomness.set_state(core.backend, states)
 
-    # -- what a checkpoint has to hold
+    # -- what a checkpoint stores
 
     def random_state(self) -> dict[str, Any]:
-        """The streams of this process, now and at the start of the epoch, and the buffers that are its own."""
+        """The RNG state of this process, now and at the start of the epoch, and its own buffers."""
         core = self.run.core
         streams = randomness.get_state(core.backend)
         streams |= {f"epoch/{name}": array for name, array in (self.streams or {}).items()}
@@ -155,7 +157,7 @@ class Epochs:
         return streams
 
     def data_states(self) -> dict[str, Any]:
-        """What loader, collator and data set keep of themselves, as plain JSON; None for those that keep nothing."""
+        """The state_dict of the loader, the collator and the dataset as plain JSON; None for those without one."""
         trainer = self.run.core.trainer
         return {
             "data": self._loader_state(),
@@ -164,7 +166,7 @@ class Epochs:
         }
 
     def _indexed_data_state(self) -> Any:
-        """An indexed data set needs no position, but may draw random numbers from a stream of its own."""
+        """A map-style dataset needs no position, but may draw random numbers from its own RNG."""
         core = self.run.core
         trainer = core.trainer
         if trainer.args.dataloader_num_workers or core.backend.loaders.is_iterable(trainer.train_dataset):
@@ -172,25 +174,25 @@ class Epochs:
         return own_state(trainer.train_dataset)
 
     def _loader_state(self) -> Any:
-        """The state of data that keep their own position; None for the rest."""
+        """The state of data that tracks its own position; None for other data."""
         loader = self.run.plan.loader
         if isinstance(getattr(loader, "batch_sampler", None), BatchSampler):
             return None
         owners: list[Any] = [loader, getattr(loader, "dataset", None)]
         if getattr(loader, "num_workers", False):
-            owners.pop()  # the workers have copies of the data set; this one has not moved
+            owners.pop()  # the workers iterate over copies of the dataset; this one has not advanced
         return next((state for owner in owners if (state := own_state(owner)) is not None), None)
 
 
 def own_state(owner: Any) -> Any:
-    """The state that a loader, data set or collator keeps of itself, as plain JSON; None when it keeps none."""
+    """The state_dict of a loader, dataset or collator as plain JSON; None without one."""
     if not callable(getattr(owner, "state_dict", None)) or not callable(getattr(owner, "load_state_dict", None)):
         return None
     try:
         return json.loads(json.dumps(owner.state_dict()))
     except (TypeError, ValueError, NotImplementedError, AttributeError) as error:
         logger.warning(
-            "%s has a state_dict that JSON cannot hold (%s); a resumed run cannot restore it.",
+            "The state_dict of %s cannot be stored as JSON (%s), so a resumed run cannot restore it.",
             type(owner).__name__,
             error,
         )

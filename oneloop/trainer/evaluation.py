@@ -1,4 +1,4 @@
-"""Evaluation and prediction: one pass over a loader, batches gathered into whole arrays, metrics at the end."""
+"""Evaluation and prediction: one pass over a loader, batches gathered into arrays, metrics at the end."""
 
 import inspect
 import logging
@@ -35,12 +35,12 @@ def batch_rows(inputs: Any) -> int | None:
 
 
 def loader_rows(loader: Any) -> int | None:
-    """Number of samples that a loader yields, when it can be known."""
+    """Number of samples that a loader yields, if known."""
     if getattr(loader, "known", None) is not None:
         return loader.known[1]
     try:
         rows = len(loader.dataset)
-    except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):  # the last two are Paddle's
+    except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):  # Paddle raises the last two
         return None
     return rows
 
@@ -66,26 +66,26 @@ def evaluation_loop(
     logger.info("%s: %s samples in batches of %s", description, expected or "unknown", args.eval_batch_size)
     gather = _gatherer(core, expected, loss_only, description)
     step = -1
-    with core.run.update.without_past():  # past_index: training's past is not this data's
+    with core.run.update.without_past():  # past_index: the outputs of training do not belong to this data
         for step, inputs in enumerate(islice(_batches(core, model, loader, ignore_keys), most)):
             if core.processes.size == 1 and core.interrupted:
-                raise EvaluationInterrupted("a signal asked the run to leave")
+                raise EvaluationInterrupted("the run was interrupted by a signal")
             if not isinstance(inputs, NoBatch):
                 _predict(core, model, inputs, gather, ignore_keys)
             gather.end_of_turn(step)
-            del inputs  # the next batch can have its memory
+            del inputs  # frees its memory for the next batch
         backend.loaders.close(loader)
     if step < 0 and core.processes.size == 1:
-        raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
+        raise DataError(f"{description}: the dataset is empty. Pass a dataset with at least one sample.")
     if trainer.is_in_train:
         backend.models.restore_mode(training)
     metrics = gather.finish(prefix)
     if gather.seen == 0:
-        raise DataError(f"{description}: the data set is empty. Pass a data set with at least one sample.")
+        raise DataError(f"{description}: the dataset is empty. Pass a dataset with at least one sample.")
     if not gather.has_loss and description == "Evaluation" and core.run.events.first_time("no loss", prefix):
         logger.warning(
-            "The evaluation has no %s_loss: no label was found among its inputs (label_names is %s). Add labels to the "
-            "data set, or name them in label_names.",
+            "The evaluation has no %s_loss: no labels found in its inputs (label_names is %s). Add labels to the "
+            "dataset, or list their columns in label_names.",
             prefix,
             trainer.label_names,
         )
@@ -101,7 +101,7 @@ def _gatherer(core: "Internals", expected: int | None, loss_only: bool, descript
 
 
 def _batches(core: "Internals", model: Any, loader: Any, ignore_keys: list[str] | None) -> Iterable[Any]:
-    """What this process computes; where a forward pass needs all of them, one that has no more joins in."""
+    """The batches that this process computes. Where a forward pass is a collective, a process without batches joins."""
     from .dataloaders import own_batches
 
     batches = own_batches(core, loader)
@@ -116,7 +116,7 @@ def _batches(core: "Internals", model: Any, loader: Any, ignore_keys: list[str] 
 
 
 def _predict(core: "Internals", model: Any, inputs: Any, gather: "Gathered", ignore_keys: list[str] | None) -> None:
-    """One batch, into what is gathered."""
+    """Run one batch and add its outputs to the gathered arrays."""
     trainer = core.trainer
     args = trainer.args
     rows = batch_rows(inputs) or args.eval_batch_size
@@ -127,7 +127,7 @@ def _predict(core: "Internals", model: Any, inputs: Any, gather: "Gathered", ign
     if "inputs" in args.include_for_metrics and not gather.loss_only:
         kept = core.backend.devices.move(_main_input(core, inputs), args.device)
     if args.batch_eval_metrics:
-        gather.batch_metrics(last=False)  # the batch before this one: only now is it known not to be the last
+        gather.batch_metrics(last=False)  # of the previous batch: only now is it known not to be the last
     gather.hold(rows, loss, logits, labels, kept)
     trainer.control = trainer.callback_handler.on_prediction_step(args, trainer.state, trainer.control)
 
@@ -159,7 +159,7 @@ class Gathered:
         self.held.append((rows, loss, logits, labels, inputs))
 
     def end_of_turn(self, step: int) -> None:
-        """The loader's batch number `step` is done."""
+        """Called after batch number `step` of the loader."""
         args = self.trainer.args
         if not args.batch_eval_metrics and (step + 1) % (args.eval_accumulation_steps or 1) == 0:
             self.to_host()
@@ -173,7 +173,7 @@ class Gathered:
         return map_leaves(value, lambda leaf: tensors.to_numpy(leaf) if tensors.is_tensor(leaf) else leaf)
 
     def to_host(self) -> None:
-        """Move what is held from the device into the arrays."""
+        """Host sync: move the outputs held on the device into the arrays."""
         held, self.held = self.held, []
         for batch in held:
             self._keep(*batch)
@@ -187,7 +187,8 @@ class Gathered:
                 self.parts[name].add(value)
 
     def batch_metrics(self, last: bool) -> None:
-        """batch_eval_metrics: compute_metrics sees one batch at a time and sums up when compute_result is True."""
+        """batch_eval_metrics: call compute_metrics for each batch; it returns the result when compute_result is
+        True."""
         for batch in self.held:
             self._show(batch, last)
         self.held = []
@@ -230,12 +231,12 @@ class Gathered:
         if trainer.compute_metrics is None or self.loss_only:
             return {}
         if self.predictions is None or self.label_ids is None:
-            if self.losses:  # data without labels is told of elsewhere, or meant to be so
+            if self.losses:  # for data without labels there is another warning, or it is intended
                 logger.warning(
                     "compute_metrics was not called: %s.",
-                    "the model returned nothing but its loss"
+                    "the model returned only its loss"
                     if self.predictions is None
-                    else f"no label was found among the inputs (label_names is {trainer.label_names})",
+                    else f"no labels found in the inputs (label_names is {trainer.label_names})",
                 )
             return {}
         extra = {}
@@ -252,16 +253,17 @@ def _checked(result: Any) -> dict[str, Any]:
     if not isinstance(result, Mapping):
         raise ArgumentError(
             f"compute_metrics returned {type(result).__name__}; expected a dict of names and numbers, such as "
-            "{'accuracy': 0.9}. Return one."
+            "{'accuracy': 0.9}. Return such a dict."
         )
     return dict(result)
 
 
 def check_batch_metrics(compute_metrics: Any) -> None:
-    """batch_eval_metrics needs a compute_metrics that takes compute_result."""
+    """Raise ArgumentError unless compute_metrics accepts compute_result, which batch_eval_metrics requires."""
     parameters = inspect.signature(compute_metrics).parameters.values()
     if not any(p.name == "compute_result" or p.kind == p.VAR_KEYWORD for p in parameters):
         raise ArgumentError(
             "batch_eval_metrics=True calls compute_metrics(prediction, compute_result=False) for each batch and with "
-            "compute_result=True for the last; this compute_metrics takes no compute_result. Add that parameter."
+            "compute_result=True for the last one; this compute_metrics does not accept compute_result. Add that "
+            "parameter."
         )

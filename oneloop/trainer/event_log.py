@@ -1,4 +1,4 @@
-"""run.jsonl in the output directory: what happened to a run, one line an event, and only ever appended to."""
+"""run.jsonl in the output directory: the events of a run, one line each, append-only."""
 
 import json
 import logging
@@ -11,15 +11,14 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 NAME = "run.jsonl"
-LONGEST = 2000  # characters of a text: an error may quote a whole batch
+LONGEST = 2000  # characters of a string: an error message may contain a whole batch
 
 
 class Record:
     """Each line has the run's id, the time, the step and the event.
 
-    A line is one write to a file that is only appended to, so that a process killed in the middle leaves at most one
-    torn line, which readers pass over; the next writer starts a line of its own. A disk that does not take the line
-    costs the run nothing.
+    Each line is a single write in append mode, so a process killed in the middle leaves at most one truncated line,
+    which readers skip; the next writer starts a new line. If writing fails, the run warns and continues.
     """
 
     def __init__(self) -> None:
@@ -41,12 +40,12 @@ class Record:
             self._path = path
         except OSError as error:
             if not self._failed:
-                logger.warning("%s cannot be written (%s); events of the run are missing there.", path, error)
-            self._failed, self._path = True, None  # half of the line may be there
+                logger.warning("Cannot write %s (%s); events of this run will be missing from it.", path, error)
+            self._failed, self._path = True, None  # a part of the line may have been written
 
 
 def _is_torn(descriptor: int) -> bool:
-    """Whether the file ends within a line."""
+    """Whether the file ends in a truncated line."""
     size = os.lseek(descriptor, 0, os.SEEK_END)
     if not size:
         return False
@@ -55,7 +54,7 @@ def _is_torn(descriptor: int) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """The value in words that JSON has; a number that is not finite becomes its name."""
+    """The value in types that JSON supports; a number that is not finite becomes its name."""
     if isinstance(value, dict):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple, set)):

@@ -1,4 +1,4 @@
-"""What a run notes down about itself for its page: where it runs, what happens to it, and figures at logging steps."""
+"""What a run records for its report page: where it runs, its events, and its metrics at logging steps."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ from .event_log import Record
 if TYPE_CHECKING:
     from .run import Run
 
-# Packages that decide how a run goes, by the name that is imported; those in use are noted with their version.
+# Packages that affect a run, by import name; the versions of those in use are recorded.
 LIBRARIES = (
     *("mindnlp", "paddlenlp", "transformers", "tokenizers", "datasets", "accelerate", "peft", "deepspeed"),
     *("numpy", "safetensors"),
@@ -25,24 +25,24 @@ LIBRARIES = (
 
 
 class RunEvents:
-    """What a run reports about itself. Events go to run.jsonl; they are the main process's alone. Lives for one run."""
+    """The record of one run. Events go to run.jsonl; only the main process writes them."""
 
     def __init__(self, run: "Run") -> None:
         self.run = run
-        self.parent_id: str | None = None  # the run that this one branched off from
-        self.passed_over: list[str] = []  # checkpoints that were not complete when the run was resumed
+        self.parent_id: str | None = None  # the run from which this one was branched
+        self.passed_over: list[str] = []  # checkpoints that were incomplete or corrupt when the run was resumed
         self._log = Record()
-        self._is_open = False  # the start of this train() has been noted, and its end not yet
+        self._is_open = False  # the start of this train() has been recorded, but not its end
         self._reported: set[Any] = set()
 
     def first_time(self, *what: Any) -> bool:
-        """Whether this has not been reported yet: each evaluation need not warn of the same."""
+        """Whether this has not been reported yet, so that evaluations do not repeat a warning."""
         new = what not in self._reported
         self._reported.add(what)
         return new
 
     def add(self, event: str, **facts: Any) -> None:
-        """Add a line to the run's own record, run.jsonl in output_dir; its page shows it among the events."""
+        """Append an event to the record of the run, run.jsonl in output_dir; the report page shows it."""
         trainer = self.run.core.trainer
         if trainer.args.should_save and trainer.is_world_process_zero():
             step = facts.pop("step", trainer.state.global_step)
@@ -55,7 +55,7 @@ class RunEvents:
         self.parent_id = parent_id
 
     def start(self, checkpoint: Path | None) -> None:
-        """Where and with what this part of the run is trained."""
+        """Record the machine, the packages and the devices of this part of the run."""
         self._is_open = True
         run, core = self.run, self.run.core
         trainer = core.trainer
@@ -84,12 +84,13 @@ class RunEvents:
         )
 
     def _hardware(self) -> str:
-        """The name of the accelerator where its framework tells it, and the processor with its cores."""
+        """The name of the accelerator, if its framework reports one, and the CPU with its cores."""
         core = self.run.core
         return ", ".join(filter(None, (core.backend.devices.title(core.trainer.args.device), processor())))
 
     def end(self, error: BaseException | None = None) -> None:
-        """How train() was left. The words of others' errors stay out: nobody knows what they quote."""
+        """Record how train() ended. The messages of foreign errors are not recorded, since they may quote private
+        data."""
         if not self._is_open:
             return
         self._is_open = False
@@ -124,7 +125,7 @@ def packages() -> dict[str, str]:
 
 
 def processor() -> str:
-    """The processor and how many of its cores there are."""
+    """The CPU and the number of its cores."""
     name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:

@@ -1,4 +1,4 @@
-"""Collects the batches of an evaluation into whole arrays: time and memory grow with the data and no faster."""
+"""Collects the batches of an evaluation into arrays. Time and memory are linear in the size of the data."""
 
 import mmap
 import sys
@@ -13,8 +13,8 @@ PADDING = -100
 
 
 class Pages:
-    """A large array whose memory is asked for in runs, just before it is written: one page fault at a time costs more
-    than the copy itself. Where the system cannot do that, it is an ordinary array."""
+    """A large array whose pages are populated in blocks just before they are written: single page faults cost more
+    than the copy itself. Where the system does not support that, it is an ordinary array."""
 
     POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14 and newer
     SMALLEST = 1 << 24
@@ -31,13 +31,13 @@ class Pages:
         self.ready = 0
 
     def prepare(self, rows: int) -> None:
-        """Let the memory of the first `rows` rows be there."""
+        """Populate the memory of the first `rows` rows."""
         if self.memory is None or rows * self.row <= self.ready:
             return
         end = min(-(-rows * self.row // mmap.PAGESIZE) * mmap.PAGESIZE, len(self.memory))
         try:
             self.memory.madvise(self.POPULATE_WRITE, self.ready, end - self.ready)
-        except (OSError, ValueError):  # an older kernel: pages come one by one, as they do everywhere
+        except (OSError, ValueError):  # an older kernel: pages are populated one by one, as usual
             self.memory = None
         self.ready = end // mmap.PAGESIZE * mmap.PAGESIZE
 
@@ -45,7 +45,7 @@ class Pages:
 class Rows:
     """One array that grows by batches along its first axis.
 
-    When the number of rows is known, batches are written straight into the final array, so that the peak is one copy
+    When the number of rows is known, batches are written directly into the final array, so that the peak is one copy
     of the data. Batches that differ in their other sizes are kept and padded once, at the end.
     """
 
@@ -86,7 +86,7 @@ class Rows:
             self.chunks, self.array = [*whole, np.array(self._host(batch))], None
 
     def result(self) -> np.ndarray | None:
-        """The whole array. Ragged batches are padded with -100 (False for booleans) at their ends."""
+        """The complete array. Ragged batches are padded with -100 (False for booleans) at their ends."""
         if self.array is not None:
             return self.array[: self.used]
         if not self.chunks:
@@ -118,7 +118,7 @@ class Gatherer:
     def __init__(self, expected: int | None, tensors: Any, as_list: bool = False) -> None:
         self.expected = expected
         self.tensors = tensors
-        self.as_list = as_list  # eval_do_concat_batches=False: keep the batches apart
+        self.as_list = as_list  # eval_do_concat_batches=False: a list of batches
         self.tree: Any = None
         self.batches: list[Any] = []
 
@@ -163,9 +163,9 @@ def _both(tree: Any, value: Any) -> None:
 
 def _other_parts(first: Any, now: Any) -> ModelError:
     return ModelError(
-        f"an output of the evaluation has other parts in one batch ({now}) than in the first ({first}), so the batches "
-        "do not make whole arrays. Name the output in ignore_keys, or set eval_do_concat_batches=False, which keeps "
-        "the batches apart."
+        f"an output of the evaluation has another structure in one batch ({now}) than in the first ({first}), so the "
+        "batches cannot be concatenated. List the output in ignore_keys, or set eval_do_concat_batches=False, which "
+        "returns a list of batches."
     )
 
 

@@ -1,4 +1,4 @@
-"""Arguments that come to nothing in a run, or to less, because of others: said once, before it starts."""
+"""Arguments that have no effect in a run, or less, because of other arguments: one warning each, before it starts."""
 
 import logging
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ _NO_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
 
 
 def tell(args: Any, max_steps: int, computes_metrics: bool, own_loss: bool = True) -> None:
-    """Warn of them. None is an error: scripts of other trainers carry such pairs along."""
+    """Warn about each. None is an error, since scripts written for other trainers contain such combinations."""
     if args.torch_compile and not own_loss:
         logger.warning(
-            "compute_loss is overridden: torch_compile compiles the model that it calls, and compute_loss itself runs "
-            "as it is."
+            "compute_loss is overridden: torch_compile compiles the model that it calls, but compute_loss itself is "
+            "not compiled."
         )
     for words in _found(args, max_steps, computes_metrics):
         logger.warning(words)
@@ -24,30 +24,30 @@ def _found(args: Any, max_steps: int, computes_metrics: bool) -> Iterator[str]:
     evaluates = args.eval_strategy != "no"
     if args.save_strategy == "best" and not evaluates:
         yield (
-            "save_strategy='best' saves after evaluations, and eval_strategy is 'no': nothing will be saved. Set "
+            "save_strategy='best' saves after evaluations, but eval_strategy is 'no': nothing will be saved. Set "
             "eval_strategy, or save_strategy='steps'."
         )
     elif args.load_best_model_at_end and not evaluates and not args.eval_on_start:
         yield (
-            "load_best_model_at_end=True looks for the best evaluation, and eval_strategy is 'no': the last model will "
-            "be the one at the end."
+            "load_best_model_at_end=True has no effect: eval_strategy is 'no', so the model at the end is the last "
+            "one. Set eval_strategy."
         )
     times = args.minimum_eval_times
     if times and args.eval_strategy != "steps":
         yield (
-            f"minimum_eval_times={times} lowers eval_steps, which eval_strategy='{args.eval_strategy}' does not look "
-            "at: use eval_strategy='steps'."
+            f"minimum_eval_times={times} lowers eval_steps, which eval_strategy='{args.eval_strategy}' does not use. "
+            "Set eval_strategy='steps'."
         )
     elif times and 0 < max_steps < times:
-        yield f"minimum_eval_times={times} is more than the {max_steps} steps of this run: each is evaluated."
+        yield f"minimum_eval_times={times} is more than the {max_steps} steps of this run: every step is evaluated."
     if args.lr_scheduler_type in _NO_WARMUP and (args.warmup_steps or args.warmup_ratio):
         name = "warmup_steps" if args.warmup_steps else "warmup_ratio"
         instead = "; use 'constant_with_warmup'" if args.lr_scheduler_type == "constant" else ""
         yield (
-            f"{name}={getattr(args, name)} does nothing: the schedule '{args.lr_scheduler_type}' has no "
+            f"{name}={getattr(args, name)} has no effect: the schedule '{args.lr_scheduler_type}' has no "
             f"warmup{instead}."
         )
     if args.prediction_loss_only and computes_metrics and evaluates:
         yield "prediction_loss_only=True keeps no outputs, so compute_metrics is not called in evaluations."
     if args.gradient_checkpointing_kwargs and not args.gradient_checkpointing:
-        yield "gradient_checkpointing_kwargs does nothing: gradient_checkpointing (recompute) is False."
+        yield "gradient_checkpointing_kwargs has no effect: gradient_checkpointing (recompute) is False."

@@ -1,8 +1,8 @@
-"""What oneloop keeps for a Trainer, behind one reserved name.
+"""The internal state of a Trainer, in one reserved attribute.
 
-Attributes and methods of a Trainer are its users': they are those of transformers' Trainer, and a subclass may add any
-others. Everything else is here, in `trainer._oneloop`, which only this module touches. The objects of oneloop are given
-an `Internals` and find the Trainer, with the methods that may be overridden, as `core.trainer`.
+The attributes and methods of a Trainer are public: they are those of transformers' Trainer, and a subclass may add any
+others. Everything else is here, in `trainer._oneloop`, which only this module accesses. The objects of oneloop receive
+an `Internals`; the Trainer, with the methods that may be overridden, is `core.trainer`.
 """
 
 import contextlib
@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class GivenOptimizers:
-    """The optimizer and the schedule that the user passed in, with which each train() begins."""
+    """The optimizer and the schedule that the user passed in, with which each train() starts."""
 
     optimizer: Any = None
     scheduler: Any = None
     used: bool = False  # a train() has stepped them
 
     def start(self, trainer: Any) -> None:
-        """Before a run: those of an earlier train() are dropped, and a new run starts with new ones."""
+        """Before a run: drop those of an earlier train(), so that a new run starts with new ones."""
         if self.used:
             trainer.optimizer, trainer.lr_scheduler = self.optimizer, self.scheduler
 
@@ -47,7 +47,7 @@ class GivenOptimizers:
 
 
 class Internals:
-    """Lives as long as the Trainer; `run` is the run under way, or the last one, or one that has not begun."""
+    """Created once per Trainer; `run` is the current run, the last one, or one that has not started."""
 
     run: "Run"
     hub: "HubPushes"
@@ -66,7 +66,7 @@ class Internals:
         self.given_optimizers = GivenOptimizers()
 
     def attach(self) -> None:
-        """What needs the Trainer's data and functions; called when it has them."""
+        """Create what depends on the Trainer's data and functions; called once they are set."""
         from ..integrations.hub.pushing import HubPushes
         from ..integrations.search.state import SearchState
 
@@ -74,7 +74,7 @@ class Internals:
         self.begin_run()
 
     def begin_run(self) -> "Run":
-        """A new run, with nothing of the one before."""
+        """A new run, with no state of the previous one."""
         from .run import Run
 
         self.run = Run(self)
@@ -85,7 +85,8 @@ class Internals:
 
     @property
     def as_paddlenlp(self) -> bool:
-        """Whether this is a PaddleNLP script with a Paddle model: where libraries differ, follow PaddleNLP."""
+        """Whether this is a PaddleNLP script with a Paddle model: where libraries differ, PaddleNLP's behaviour is
+        kept."""
         return self.backend.NAME == "paddle" and mode.follows("paddlenlp")
 
     @property
@@ -95,11 +96,11 @@ class Internals:
 
     @property
     def interrupted(self) -> bool:
-        """A signal has asked the run under way to leave."""
+        """Whether a signal has interrupted the current run."""
         return self.trainer.is_in_train and self.run.sync.interrupted
 
     def to_device(self, inputs: Any) -> Any:
-        """A batch, or a nest of tensors, on the device."""
+        """A batch, or nested tensors, on the device."""
         args = self.trainer.args
         non_blocking = (args.accelerator_config or {}).get("non_blocking") is not False
         return self.backend.devices.move(inputs, args.device, non_blocking)
@@ -107,7 +108,7 @@ class Internals:
     # -- the model
 
     def prepare_model(self) -> None:
-        """Put the model on the device and switch on what the arguments ask of it."""
+        """Put the model on the device and enable what the arguments request."""
         trainer, models = self.trainer, self.backend.models
         args = trainer.args
         trainer.label_names = (
@@ -140,7 +141,7 @@ class Internals:
             trainer.model_wrapped = self.compiled(trainer.model)
 
     def renew_model(self, trial: Any) -> None:
-        """model_init makes the model anew for each train()."""
+        """Call model_init for a new model; done in each train()."""
         trainer = self.trainer
         set_seed(trainer.args.seed)
         running = self.search.trial
@@ -155,15 +156,16 @@ class Internals:
         return self.backend.models.compiled(model, args.torch_compile_backend, args.torch_compile_mode)
 
     def wrap_model(self, again: bool = False) -> None:
-        """The model as training calls it on several processes; evaluations call the model itself."""
+        """Wrap the model for training on several processes; evaluations call the model itself."""
         if self.processes.size == 1:
             return
         trainer, contract = self.trainer, self.run.update.contract
         if contract.step_divides and not again:
             logger.warning(
                 "training_step divides by num_items_in_batch itself. Gradients are averaged over the %d processes, so "
-                "it is given the items of all processes divided by their number. One that asks for "
-                "self.accelerator.num_processes, or leaves the loss to self.compute_loss, is given all of them.",
+                "num_items_in_batch is the items of all processes divided by the number of processes. A training_step "
+                "that reads self.accelerator.num_processes, or calls self.compute_loss, receives the items of all "
+                "processes.",
                 self.processes.size,
             )
         self.strategy.sees_losses = contract.own_step
@@ -174,7 +176,8 @@ class Internals:
     def model_for_evaluation(self) -> Any:
         trainer = self.trainer
         if not trainer.args.jit_mode_eval:
-            # A data-parallel wrapper talks to the other processes in every forward, and they may have fewer batches.
+            # The forward of a data-parallel wrapper may be a collective, which would hang when processes have fewer
+            # batches.
             return trainer.model_wrapped if self.processes.size == 1 else trainer.model
         if self.compiled_for_eval is None:
             self.compiled_for_eval = self.compiled(trainer.model)
@@ -182,13 +185,14 @@ class Internals:
 
     @contextlib.contextmanager
     def half_precision_evaluation(self) -> Iterator[None]:
-        """fp16_full_eval and bf16_full_eval: weights in half precision while evaluating, and exactly back after."""
+        """fp16_full_eval and bf16_full_eval: half-precision weights during the evaluation, then the exact originals
+        again."""
         trainer, models = self.trainer, self.backend.models
         kind = "fp16" if trainer.args.fp16_full_eval else "bf16" if trainer.args.bf16_full_eval else None
         if kind is None:
             yield
             return
-        if not trainer.is_in_train:  # HF's rule too: after training nobody needs the full weights, but we keep them
+        if not trainer.is_in_train:  # within training it would be logged for every evaluation
             logger.info("Evaluating with %s weights.", kind)
         before, info = models.copy_values(trainer.model), self.model_info
         models.to_half(trainer.model, kind)
@@ -200,7 +204,7 @@ class Internals:
             self.model_info = info
 
     def make_engine(self) -> None:
-        """The engine that computes gradients and updates of the model."""
+        """Create the engine that computes gradients and updates of the model."""
         args = self.trainer.args
         self.engine = self.strategy.engine_class(self.backend.engine.Engine)(
             self.trainer.model,
@@ -214,11 +218,11 @@ class Internals:
 
 
 def install(trainer: Any, framework: str) -> Internals:
-    """Give a Trainer its internals: in its constructor, or when it arrives in another process."""
+    """Create the internals of a Trainer: in its constructor, or when it is unpickled in another process."""
     core = trainer._oneloop = Internals(trainer, framework)
     return core
 
 
 def internals_of(trainer: Any) -> Internals:
-    """What oneloop keeps for this Trainer."""
+    """The internals of this Trainer."""
     return trainer._oneloop

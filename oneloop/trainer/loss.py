@@ -1,16 +1,16 @@
 """From a model's outputs to the loss of an update.
 
-The rule for accumulation, the only one there is: **the update is that of the undivided batch**. A micro-batch weighs as
-much as it has items in it: label entries that are not -100 (without the first of each row, for models that compare
-position i with label i+1), or samples where there are no labels. Its mean loss enters with the weight n_j / N.
+The only rule for accumulation: **the update equals that of the whole batch in one micro-batch**. A micro-batch is
+weighted by the number n_j of its items: labels that are not -100 (without the first of each row, for models that
+compare position i with label i+1), or samples where there are no labels. Its mean loss has the weight n_j / N.
 
-A criterion (or compute_loss_func) that says more of itself is believed. Labels equal to its `ignore_index` are no
-items, in place of -100. With class weights (`weight` beside `ignore_index`, as a weighted cross entropy has them) its
-mean is a weighted one, so an item counts as much as the weight of its class. With `reduction` "sum" the loss of the
-update is the sum of those of its micro-batches, and nothing is divided.
+The attributes of a criterion (or compute_loss_func) are respected. Labels equal to its `ignore_index` are ignored
+instead of -100. With class weights (`weight` and `ignore_index`, as a weighted cross entropy has them) its mean is
+weighted, so an item counts with the weight of its class. With `reduction` "sum" the loss of the update is the sum of
+the losses of its micro-batches, without division.
 
-A loss function that reads `num_items_in_batch` (N, the items of the whole update) is taken to have divided by it; one
-that does not read it is taken to return the mean over its micro-batch. The shape of `forward` plays no part.
+A loss function that reads `num_items_in_batch` (N, the items of the whole update) is assumed to divide by it; any
+other is assumed to return the mean over its micro-batch. The signature of `forward` has no influence.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,18 +35,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LossContract:
-    """Who divides the loss by what, for the overrides and loss functions that this run has."""
+    """Which function divides the loss, and by what, given the overrides and loss functions of this run."""
 
     own_loss: bool  # compute_loss is oneloop's
     own_step: bool  # training_step is oneloop's
     loss_takes_items: bool  # compute_loss takes num_items_in_batch
     step_takes_items: bool  # training_step takes num_items_in_batch
-    loss_is_share: bool  # what compute_loss returns needs no division any more
+    loss_is_share: bool  # what compute_loss returns needs no further division
     func_is_share: bool  # the same of compute_loss_func
     sums: bool  # the criterion returns a sum
-    divides_itself: bool  # compute_loss divides by the items of all processes, and knows nothing of their mean
+    # Compute_loss divides by the items of all processes, without regard to the mean over processes.
+    divides_itself: bool
     step_divides: bool  # so does training_step, on several processes
-    is_recorded: bool  # functional autodiff has to record a training_step that hands its losses to backward
+    is_recorded: bool  # functional autodiff must record a training_step that calls backward itself
 
     @classmethod
     def of(cls, core: "Internals") -> "LossContract":
@@ -75,7 +76,7 @@ class LossContract:
 
 
 def _step_divides(trainer: Any, loss_divides: bool) -> bool:
-    """Whether a training_step of the user's divides by num_items_in_batch itself, as in one process."""
+    """Whether an overridden training_step divides by num_items_in_batch itself, as on one process."""
     explicit = declared(trainer, "step_divides")
     if explicit is not None:
         return decided("step_divides", trainer, explicit)
@@ -88,11 +89,11 @@ def _step_divides(trainer: Any, loss_divides: bool) -> bool:
 
 @dataclass(frozen=True)
 class ItemCounting:
-    """Which items of a batch count in its loss, and whether anybody needs to know."""
+    """Which items of a batch count in its loss, and whether they must be counted."""
 
     counts: bool  # the items of each micro-batch are counted
-    is_read: bool  # a function of the user's reads their number
-    is_given: bool  # a function of the user's is given their number
+    is_read: bool  # a function of the user reads their number
+    is_given: bool  # a function of the user receives their number
     ignore_index: int | None  # None: every label counts
     class_weights: Any  # an array, or None
 
@@ -105,7 +106,8 @@ class ItemCounting:
         ignore_index: int | None = ignored if isinstance(ignored, int) else -100
         if backend.models.counts_ignored(criterion):
             ignore_index = None  # its mean is over all labels
-        weighs = ignored is not None and backend.tensors.is_tensor(weight)  # others' weights leave the mean plain
+        # Without ignore_index, `weight` does not affect the mean.
+        weighs = ignored is not None and backend.tensors.is_tensor(weight)
         weighs = weighs and not contract.sums and not contract.func_is_share
         is_read = (not contract.own_loss and reads(trainer.compute_loss)) or contract.func_is_share
         is_read = is_read or (not contract.own_step and reads(trainer.training_step))
@@ -125,15 +127,16 @@ class ItemCounting:
 
 
 class MicroBatchWeights(NamedTuple):
-    """How much a micro-batch weighs in its update. Made for each, and known to nobody once it is computed."""
+    """The weight of a micro-batch in its update. Valid only while the micro-batch is computed."""
 
-    items: Any  # in this micro-batch; None where it is not weighed
-    total: int | float | Callable[[], Any] | None  # in the update: a number, or a function that waits for it
-    sharing: int  # processes whose losses are averaged, and that count their items together
+    items: Any  # in this micro-batch; None if it is not weighted
+    # In the update: a number, or a function that blocks until it is known.
+    total: int | float | Callable[[], Any] | None
+    sharing: int  # processes whose losses are averaged and whose items are summed
 
     @property
     def divisor(self) -> Any:
-        """What the mean loss of the micro-batch is divided by, so that it is its share in the update; None: nothing."""
+        """The divisor that turns the mean loss of the micro-batch into its share of the update; None: no division."""
         if not self.items:
             return None
         total = self.total() if callable(self.total) else self.total
@@ -144,20 +147,20 @@ UNWEIGHTED = MicroBatchWeights(None, None, 1)
 
 
 def setting(function: Any, name: str) -> Any:
-    """What a loss function says of itself: an attribute, or a keyword of functools.partial; None when nothing."""
+    """A setting of a loss function: an attribute, or a keyword of functools.partial; None if it has neither."""
     value = getattr(function, name, None)
     return getattr(function, "keywords", {}).get(name) if value is None else value
 
 
 def weigh_labels(labels: Any, weights: Any, ignore_index: int, shifted: bool) -> float:
-    """The weights of the classes of all labels that take part in the loss, together. Labels and weights are arrays."""
+    """The sum of the class weights of all labels that count in the loss. Labels and weights are arrays."""
     labels = labels[..., 1:] if shifted and labels.ndim > 1 else labels
-    known = (labels != ignore_index) & (labels >= 0) & (labels < len(weights))  # of others the criterion will complain
+    known = (labels != ignore_index) & (labels >= 0) & (labels < len(weights))  # the criterion raises for other labels
     return float(weights[labels[known]].sum())
 
 
 def find_loss(outputs: Any, inputs: Any) -> Any:
-    """The loss in what a model returned: a dict, a tuple, an object, or the scalar itself."""
+    """The loss in the outputs of a model: a dict, a tuple, an object, or the scalar itself."""
     if isinstance(outputs, Mapping):
         loss = outputs.get("loss")
     elif isinstance(outputs, (tuple, list)):
@@ -170,20 +173,20 @@ def find_loss(outputs: Any, inputs: Any) -> Any:
         names = list(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
         given = list(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
         raise ModelError(
-            f"the model returned no loss. It returned {names} for inputs {given}. Either the batch needs labels that "
-            "its forward takes, or pass criterion= (a function of outputs and labels), compute_loss_func=, or "
+            f"the model returned no loss. It returned {names} for inputs {given}. Add labels that model.forward "
+            "accepts to the batch, pass criterion= (a function of outputs and labels) or compute_loss_func=, or "
             "override compute_loss."
         )
     if getattr(loss, "ndim", 0) != 0 and tuple(loss.shape) != (1,):
         raise ModelError(
-            f"the model's first output has shape {tuple(loss.shape)}, so it is not a loss, which is one number. Pass "
+            f"the model's first output has shape {tuple(loss.shape)}; expected the loss, a single number. Pass "
             "criterion= (a function of outputs and labels), compute_loss_func=, or override compute_loss."
         )
     return loss
 
 
 def logits_of(outputs: Any) -> Any:
-    """What a criterion sees: the logits where outputs name them, otherwise the outputs."""
+    """What is passed to a criterion: the logits if the outputs have them by name, otherwise the outputs."""
     if isinstance(outputs, Mapping):
         return outputs["logits"] if "logits" in outputs else next(iter(outputs.values()))
     if isinstance(outputs, (tuple, list)):
@@ -192,7 +195,7 @@ def logits_of(outputs: Any) -> Any:
 
 
 def split_labels(inputs: Any, label_names: list[str]) -> tuple[Any, Any]:
-    """Inputs without their labels, and the labels: one, or a tuple in the order of the names."""
+    """The inputs without labels, and the labels: one, or a tuple in the order of the names."""
     if isinstance(inputs, Mapping):
         names = [name for name in label_names if name in inputs]
         rest: Any = {key: value for key, value in inputs.items() if key not in names}

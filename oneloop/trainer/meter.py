@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 class LossMeter:
-    """Averages the losses of updates. They stay on the device until a log or a checkpoint asks for them."""
+    """Averages the losses of updates. They stay on the device until a log or a checkpoint needs them: reading a loss is
+    a host sync, which in every step would keep the device waiting."""
 
     def __init__(self, backend: Any, skip_nonfinite: bool) -> None:
         self.backend = backend
@@ -28,7 +29,7 @@ class LossMeter:
             self.read()
 
     def read(self) -> None:
-        """Bring what lies on the device into the sums."""
+        """Host sync: add the losses on the device to the sums."""
         if not self._unread:
             return
         values = self.backend.tensors.total(self._unread, self.skip_nonfinite)
@@ -39,7 +40,7 @@ class LossMeter:
         self._unread = []
 
     def take(self) -> float | None:
-        """The average since the last take; None when there was no step."""
+        """The average since the last call; None if there was no step."""
         self.read()
         if self.steps_since_log == 0:
             return None
@@ -48,7 +49,7 @@ class LossMeter:
         return average
 
     def average(self) -> float:
-        """Over the whole run, also across resumes."""
+        """The average over the whole run, across resumes."""
         self.read()
         return self.total / max(1, self.steps)
 
@@ -73,8 +74,8 @@ class WorkMeter:
         self.tokens = 0
         self.flops = 0.0
         self.unpadded = 0
-        self._unread: list[Any] = []  # counts of unpadded tokens that are still on the device
-        self.totals: tuple[int, float, int] = (0, 0.0, 0)  # of all processes, when last asked
+        self._unread: list[Any] = []  # counts of unpadded tokens, still on the device
+        self.totals: tuple[int, float, int] = (0, 0.0, 0)  # of all processes, at the last collective
 
     def add(self, inputs: Any) -> None:
         """Count a micro-batch."""
@@ -86,7 +87,7 @@ class WorkMeter:
             self._add_unpadded(inputs)
 
     def tokens_in(self, inputs: Any) -> int:
-        """Tokens of a batch, with padding; 0 where it has no main input."""
+        """Tokens of a batch, with padding; 0 without a main input."""
         main = self._main_input(inputs)
         return 0 if main is None else main.shape[0] * (main.shape[1] if len(main.shape) > 1 else 1)
 
@@ -108,12 +109,12 @@ class WorkMeter:
             self._read()
 
     def _read(self) -> None:
-        """Host sync: the counts that lie on the device are read, at a log, a save or every 512 micro-batches."""
+        """Host sync: read the counts from the device, at a log, a save or every 512 micro-batches."""
         self.unpadded += int(self.core.backend.tensors.total(self._unread))
         self._unread = []
 
     def store(self, state: Any) -> None:
-        """Bring the counts of all processes into the state. A collective on several processes."""
+        """Store the counts of all processes in the state. A collective on several processes."""
         if self.mode == "non_padding":
             self._read()
         tokens, flops, unpadded = self.totals = self._of_all()
@@ -134,11 +135,11 @@ class WorkMeter:
         return dict(zip(("tokens", "flops", "unpadded"), self.totals))
 
     def load_state(self, state: dict[str, Any]) -> None:
-        if self.core.processes.is_main:  # they are those of all processes
+        if self.core.processes.is_main:  # the stored counts are sums over all processes
             self.tokens, self.flops, self.unpadded = state["tokens"], state["flops"], state["unpadded"]
 
     def start_from(self, flops: float, tokens: int) -> None:
-        """The counts of a run that another trainer began. Without tokens, these follow from the operations."""
+        """The counts of a run that another trainer started. Without tokens, they are estimated from the operations."""
         self.flops, self.tokens, self.unpadded = flops, tokens, tokens
         if not tokens and self.core.model_info.matrix_parameters:
             self.tokens = round(flops / (6 * self.core.model_info.matrix_parameters))
@@ -158,13 +159,13 @@ class Meter:
         self._tokens_logged = 0
 
     def start(self, step: int) -> None:
-        """Training begins here."""
+        """Called when training starts."""
         self.started = time.time()
         self._logged = (time.perf_counter(), step)
         self._tokens_logged = self.work.tokens
 
     def leave_out(self, seconds: float) -> None:
-        """Time spent on evaluation is not the training's."""
+        """Exclude time spent on evaluation from the training speed."""
         self._logged = (self._logged[0] + seconds, self._logged[1])
 
     def since_log(self, step: int) -> tuple[float, int]:
@@ -174,7 +175,7 @@ class Meter:
         return now - before[0], step - before[1]
 
     def measure(self, seconds: float) -> None:
-        """Take the figures of the log that is written now. They are counted on the host: nothing waits for them."""
+        """Compute speed and memory for the current log. They are counted on the host: no host sync."""
         tokens, self._tokens_logged = self.work.tokens - self._tokens_logged, self.work.tokens
         figures: dict[str, float] = {"memory_bytes": resident_bytes()}
         if tokens > 0 and seconds > 0:
@@ -186,7 +187,7 @@ class Meter:
         self.figures = figures
 
     def forget_figures(self) -> None:
-        """The log is written."""
+        """Called after the log is written."""
         self.figures = {}
 
 
@@ -219,7 +220,7 @@ def speed_metrics(
 
 
 def resident_bytes() -> int:
-    """Memory that this process holds now."""
+    """Resident memory of this process."""
     try:
         with open("/proc/self/statm") as f:
             import resource
@@ -230,7 +231,7 @@ def resident_bytes() -> int:
 
 
 def peak_resident_bytes() -> int:
-    """The most memory that this process has held."""
+    """Peak resident memory of this process."""
     try:
         import resource
     except ImportError:  # Windows
@@ -242,7 +243,7 @@ def peak_resident_bytes() -> int:
 
 
 class MemoryTracker:
-    """skip_memory_metrics=False: how far memory grew, and peaked above that, in each stage of a run."""
+    """skip_memory_metrics=False: the growth of memory in each stage of a run, and its peak above that."""
 
     def __init__(self, on: bool) -> None:
         self.on = on

@@ -1,4 +1,4 @@
-"""What a Trainer has to know about its model, found out when the model comes."""
+"""The properties of a model that a Trainer needs, determined once per model."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,14 +8,15 @@ from ..compat.introspect import returns_loss_by_default
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Lives as long as the model does."""
+    """Created once per model."""
 
     shifts_labels: bool  # position i is compared with label i + 1
     returns_loss: bool  # without labels: `return_loss` is True by default
     makes_decoder_inputs: bool  # from labels
     main_input_name: str
     matrix_parameters: int  # for the estimate of floating-point operations
-    input_half: str | None = None  # fp16 or bf16 while the weights are in pure half, which take no float32 inputs
+    # Fp16 or bf16 while the weights are in pure half precision, which does not accept float32 inputs.
+    input_half: str | None = None
 
     @classmethod
     def of(cls, model: Any, models: Any) -> "ModelInfo":

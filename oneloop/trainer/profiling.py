@@ -1,4 +1,5 @@
-"""profile=: the framework's own profiler over a few steps. A trace to open, and a table of the dearest operators."""
+"""profile=: run the framework's profiler for a few steps. Writes a trace and a table of the most expensive
+operators."""
 
 import json
 import logging
@@ -25,7 +26,7 @@ TOP = 10  # operators in the summary
 
 @dataclass
 class Operator:
-    """Milliseconds: `own` without what was called inside, `total` with it."""
+    """Times in milliseconds: `own` excludes nested calls, `total` includes them."""
 
     name: str
     calls: int = 0
@@ -34,7 +35,7 @@ class Operator:
 
 
 def attach(trainer: "Trainer") -> Callable[[], None]:
-    """Profile this train(); what is returned ends it, also when the run fails on the way."""
+    """Profile this train(); the returned function ends it, also when the run fails."""
     callback = Profiling(trainer)
     trainer.callback_handler.add_callback(callback)
 
@@ -46,7 +47,8 @@ def attach(trainer: "Trainer") -> Callable[[], None]:
 
 
 class Profiling(TrainerCallback):
-    """Counts the steps of this train(): after a resume, too, the first ones are for warming up."""
+    """Counts the steps of this train() rather than of the run, since the first steps after a resume are a warm-up
+    too."""
 
     def __init__(self, trainer: "Trainer") -> None:
         self.trainer, self.core = trainer, internals_of(trainer)
@@ -58,7 +60,7 @@ class Profiling(TrainerCallback):
 
     @property
     def _profiler(self) -> Any:
-        """The backend's module; a backend without one refuses the argument."""
+        """The backend's module; a backend without one rejects the argument."""
         return self.core.backend.profiling
 
     @property
@@ -83,14 +85,14 @@ class Profiling(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.steps < self.first:
             logger.warning(
-                "profile=%r: nothing was profiled, since this run had only %d steps. Name earlier ones.",
+                "profile=%r: nothing was profiled, since this run had only %d steps. Set earlier steps.",
                 args.profile,
                 self.steps,
             )
         self.finish()
 
     def finish(self) -> None:
-        """Write what was seen. A run is worth more than its profile: what fails here is said, and no more."""
+        """Write the profile. A failure here only warns, since the run matters more than its profile."""
         if self.began is None:
             return
         (first, started), self.began = self.began, None
@@ -99,7 +101,9 @@ class Profiling(TrainerCallback):
         try:
             self._write(f"{first}-{last}", first, last, seconds)
         except Exception as error:
-            logger.warning("The profile of steps %d to %d was lost: %s: %s", first, last, type(error).__name__, error)
+            logger.warning(
+                "Cannot write the profile of steps %d to %d: %s: %s", first, last, type(error).__name__, error
+            )
 
     def _write(self, name: str, first: int, last: int, seconds: float) -> None:
         trainer, core, folder = self.trainer, self.core, self.folder
@@ -123,7 +127,7 @@ class Profiling(TrainerCallback):
             "top": [asdict(operator) for operator in found[:TOP]],
         }
         _note(folder / SUMMARY, note)
-        logger.info("Steps %d to %d were profiled: open %s in ui.perfetto.dev or chrome://tracing.", first, last, trace)
+        logger.info("Profiled steps %d to %d: open %s in ui.perfetto.dev or chrome://tracing.", first, last, trace)
         core.run.events.add("profiled", path=f"{FOLDER}/{trace.name}", table=f"{FOLDER}/{table.name}")
 
 
@@ -135,7 +139,7 @@ def read(trace: Path) -> list[dict[str, Any]]:
 
 
 def operators(events: Iterable[dict[str, Any]], name_of: Callable[[dict[str, Any]], str | None]) -> list[Operator]:
-    """What was called, the dearest by its own time first. Events of a thread lie within one another."""
+    """The operators, sorted by own time, the highest first. Events of a thread are nested."""
     threads: dict[Any, list[tuple[float, float, str]]] = {}
     for event in events:
         name = name_of(event) if event.get("ph") == "X" else None
@@ -144,7 +148,7 @@ def operators(events: Iterable[dict[str, Any]], name_of: Callable[[dict[str, Any
             threads.setdefault((event.get("pid"), event.get("tid")), []).append((start, -length, name))
     found: dict[str, Operator] = {}
     for calls in threads.values():
-        around: list[tuple[float, Operator]] = []  # the calls that the next one may lie in: end, operator
+        around: list[tuple[float, Operator]] = []  # the calls that the next one may be nested in: end, operator
         for start, negative, name in sorted(calls):
             length = -negative / 1000
             while around and around[-1][0] <= start:
@@ -161,11 +165,11 @@ def operators(events: Iterable[dict[str, Any]], name_of: Callable[[dict[str, Any
 
 
 def text(found: list[Operator], title: str) -> str:
-    """The table for people."""
+    """The table as text."""
     whole = sum(operator.own for operator in found)
     lines = [
         f"{title}: {whole:.3f} ms in {sum(operator.calls for operator in found)} calls of {len(found)} operators.",
-        "Milliseconds; own is without the operators that were called inside.",
+        "Milliseconds; own excludes nested operators.",
         "",
         f"{'own':>12} {'share':>7} {'total':>12} {'calls':>8}  operator",
     ]
@@ -179,7 +183,7 @@ def text(found: list[Operator], title: str) -> str:
 
 
 def _note(path: Path, note: dict[str, Any]) -> None:
-    """Add to the list of profiles; the same steps profiled again take the place of the older ones."""
+    """Add to the list of profiles; a profile of the same steps is replaced."""
     try:
         notes = json.loads(path.read_text(encoding="utf-8"))["profiles"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -188,7 +192,7 @@ def _note(path: Path, note: dict[str, Any]) -> None:
     path.write_text(json.dumps({"profiles": notes}, indent=2) + "\n", encoding="utf-8")
 
 
-# -- the host's own time, as a flame graph, where pyinstrument is installed
+# -- a flame graph of the time on the host, if pyinstrument is installed
 
 
 def _start_sampler() -> Any:
@@ -199,7 +203,7 @@ def _start_sampler() -> Any:
     sampler = Profiler(interval=0.001, async_mode="disabled")
     try:
         sampler.start()
-    except RuntimeError as error:  # the script samples itself already
+    except RuntimeError as error:  # the script already runs pyinstrument
         logger.warning("profile: no flame graph of the host: %s", error)
         return None
     return sampler

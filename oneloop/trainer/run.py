@@ -1,4 +1,5 @@
-"""One run: everything that train() makes, and what it does around the loop."""
+"""One run: the objects that train() creates, and what it does before and after the loop. For the vocabulary, see
+trainer/__init__.py."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -32,19 +33,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """Samples of a micro-batch in one process, and micro-batches in an update."""
+    """Samples in a micro-batch of one process, and micro-batches in an update."""
 
     per_process: int
     accumulation: int
 
 
 class Run:
-    """Lives from one train() to the next; a Trainer that has not trained has one that has not begun.
+    """Created for each train(); a Trainer that has not trained has one that has not started.
 
-    Its parts each own a piece of the run's state, and find each other through it. The loop (loop.py) calls them.
+    Each of its attributes owns a part of the state of the run and accesses the others through it. The loop (loop.py)
+    calls them.
     """
 
-    plan: loop.Plan  # how many steps and epochs; there once train() has seen the data
+    plan: loop.Plan  # number of steps and epochs; set when train() has created the loader
 
     def __init__(self, core: "Internals") -> None:
         args = core.trainer.args
@@ -60,25 +62,25 @@ class Run:
         self.checkpointer = Checkpointer(self)
         self.step_end = StepEnd(self)
 
-    # -- what its parts may change
+    # -- what its attributes may change
 
     def take_id(self, run_id: str, parent_id: str | None = None) -> None:
-        """The id of the checkpoint that is resumed, or a new one for a run that branches off."""
+        """The id of the run that is resumed, or a new one for a run that is branched from it."""
         self.id = run_id
         self.events.branched_off(parent_id)
 
     def set_accumulation(self, steps: int) -> None:
-        """An update keeps its samples on another number of processes."""
+        """Keep the number of samples in an update on a different number of processes."""
         self.sizes = replace(self.sizes, accumulation=steps)
         self.update.accumulates(steps)
 
     def set_batch_size(self, per_process: int) -> None:
         self.sizes = replace(self.sizes, per_process=per_process)
 
-    # -- what the loop asks
+    # -- called by the loop
 
     def call(self, event: str, **more: Any) -> None:
-        """One of the events of the loop, to all callbacks that listen to it."""
+        """Call the callbacks for one of the events of the loop."""
         trainer = self.core.trainer
         handler = trainer.callback_handler
         if event in handler.active:
@@ -86,18 +88,18 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """The last step is done, or a callback has stopped the run."""
+        """Whether the last step is done, or a callback has stopped the run."""
         trainer = self.core.trainer
         return trainer.control.should_training_stop or self.plan.is_over(trainer.state.global_step)
 
     def end_of_empty_epoch(self) -> None:
-        """The data gave nothing: an iterable that is used up ends the run, with a warning."""
+        """The data yielded no batch: an exhausted iterable ends the run, with a warning."""
         trainer = self.core.trainer
         if trainer.state.global_step == 0:
-            raise DataError("the training data gave no batch at all. Pass data with at least one sample.")
+            raise DataError("the training data yielded no batch. Pass data with at least one sample.")
         logger.warning(
-            "The training data is used up after %d steps (max_steps is %s): the run ends here. An iterable data set "
-            "that can be iterated again goes on for more epochs.",
+            "The training data is exhausted after %d steps (max_steps is %s); the run ends here. For more epochs, "
+            "pass an iterable dataset that can be iterated again.",
             trainer.state.global_step,
             trainer.state.max_steps,
         )
@@ -106,7 +108,8 @@ class Run:
     # -- train()
 
     def find_checkpoint(self, wanted: Any, lock: DirectoryLock) -> Path | None:
-        """The output directory can be written, and is cleared of what dead saves left; the checkpoint to resume."""
+        """Check that the output directory is writable, remove the remains of interrupted saves; the checkpoint to
+        resume."""
         args = self.core.trainer.args
         folder = Path(args.output_dir)
         check_writable(folder)
@@ -121,7 +124,7 @@ class Run:
         return found
 
     def train(self, checkpoint: Path | None, trial: Any, ignore_keys: list[str] | None) -> TrainOutput:
-        """From the checkpoint, or from the beginning, to the end."""
+        """Train from the checkpoint, or from the start, to the end."""
         trainer = self.core.trainer
         self.step_end.start(ignore_keys)
         trainer.is_in_train = True
@@ -145,7 +148,7 @@ class Run:
                 remove()
 
     def _add_hooks(self) -> list[Any]:
-        """Hooks that last as long as train() does."""
+        """Hooks that are active during train()."""
         core, args, undo = self.core, self.core.trainer.args, []
         model = core.trainer.model
         if args.neftune_noise_alpha is not None:
@@ -157,7 +160,7 @@ class Run:
         return undo
 
     def _begin(self, checkpoint: Path | None, trial: Any) -> None:
-        """Everything before the first step, in the order in which each needs the one before it."""
+        """Everything before the first step. The order matters: each part needs the one before it."""
         core, trainer = self.core, self.core.trainer
         late = checkpoint is not None and resume.loads_after_wrapping(core, checkpoint)
         if checkpoint is None:
@@ -199,13 +202,13 @@ class Run:
         )
         if store.find(Path(trainer.args.output_dir)) and not trainer.args.overwrite_output_dir:
             logger.warning(
-                "%s holds checkpoints of an earlier run. This run starts from the beginning and leaves them alone; "
-                "checkpoints with the same step are replaced. To go on from them, use resume_from_checkpoint=True.",
+                "%s contains checkpoints of an earlier run. This run starts from the beginning and keeps them, but "
+                "replaces checkpoints of the same step. To resume from them, use resume_from_checkpoint=True.",
                 trainer.args.output_dir,
             )
 
     def _make_plan(self) -> loop.Plan:
-        """How many steps and epochs; an error when the data and the arguments do not add up to a run."""
+        """The number of steps and epochs; an error if the data and the arguments do not allow any step."""
         core, trainer = self.core, self.core.trainer
         args = trainer.args
         loader = trainer.get_train_dataloader()
@@ -214,12 +217,12 @@ class Run:
         if batches is not None and not dataloaders.is_sharded(core, loader):
             batches = -(-batches // core.processes.size)
         if batches == 0:
-            raise DataError("the training loader has no batch. Pass a train_dataset with at least one sample.")
+            raise DataError("the training loader has no batches. Pass a train_dataset with at least one sample.")
         accumulation = self.sizes.accumulation
         per_epoch = None if batches is None else -(-batches // accumulation)
         max_steps, epochs = loop.plan_steps(per_epoch, args)
         if max_steps == 0:
-            raise ArgumentError(f"num_train_epochs={args.num_train_epochs} is no training at all; use a value above 0")
+            raise ArgumentError(f"Invalid num_train_epochs={args.num_train_epochs}: expected a number above 0")
         samples = loader_rows(loader)
         if samples is not None and args.dataloader_drop_last and batches is not None:
             samples = min(samples, batches * self.sizes.per_process * args.world_size)
@@ -240,7 +243,7 @@ class Run:
         trainer.create_optimizer_and_scheduler(num_training_steps=self.plan.max_steps)
         if trainer.optimizer is None or trainer.lr_scheduler is None:
             raise ModelError(
-                "create_optimizer_and_scheduler (or an override of it) left no optimizer or no lr_scheduler; set "
+                "create_optimizer_and_scheduler (or an override of it) created no optimizer or no lr_scheduler; set "
                 "self.optimizer and self.lr_scheduler"
             )
         core.given_optimizers.use()
@@ -275,14 +278,14 @@ class Run:
             self.sizes.per_process,
             plan.accumulation,
             plan.max_steps if plan.max_steps > 0 else "unknown",
-            "" if checkpoint is None else f", going on from {checkpoint} at step {trainer.state.global_step}",
+            "" if checkpoint is None else f", resuming from {checkpoint} at step {trainer.state.global_step}",
         )
         if self.core.processes.is_main:
             computes = trainer.compute_metrics is not None
             idle_arguments.tell(trainer.args, plan.max_steps, computes, self.update.contract.own_loss)
 
     def _end(self, first_step: int) -> TrainOutput:
-        """Late news from the device, the best model, and the metrics of the whole run."""
+        """After the last step: pending checks on the device, the best model, and the metrics of the whole run."""
         core, trainer, plan = self.core, self.core.trainer, self.plan
         args, state = trainer.args, trainer.state
         late = core.engine.read_pending()
@@ -313,7 +316,7 @@ class Run:
         core.hub.finish()
         return TrainOutput(state.global_step, metrics["train_loss"], metrics)
 
-    # -- what a checkpoint holds of it
+    # -- what a checkpoint stores of it
 
     def position_state(self) -> PositionState:
         control, position = self.core.trainer.control, self.position
@@ -321,10 +324,11 @@ class Run:
             epoch=position.epoch,
             step_in_epoch=position.step_in_epoch,
             epoch_ended=position.epoch_ended,
-            # A run that was stopped by a callback stays stopped; one that reached its last step may be given more.
+            # A run that a callback stopped stays stopped; one that reached its last step can be resumed with a larger
+            # max_steps.
             stopped=control.should_training_stop and not self.plan.is_over(self.core.trainer.state.global_step),
             epoch_stopped=control.should_epoch_stop,
-            # What a signal did not leave time for at this step.
+            # What the interruption by a signal postponed at this step.
             pending={name: getattr(control, name) for name in ("should_log", "should_evaluate")},
             **self.epochs.data_states(),
         )

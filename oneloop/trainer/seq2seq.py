@@ -1,4 +1,4 @@
-"""Trainer for models that generate: evaluation by generated text."""
+"""Trainer for generative models: evaluation on generated text."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,14 +25,14 @@ class Seq2SeqTrainer(Trainer):
 
     @staticmethod
     def load_generation_config(gen_config_arg: Any) -> Any:
-        """A GenerationConfig, from itself, a file, a folder or a name."""
+        """A GenerationConfig, from an object, a file, a folder or the name of a model."""
         if not isinstance(gen_config_arg, (str, Path)):
             return gen_config_arg
         try:
             from transformers import GenerationConfig
         except ImportError as error:
             raise MissingPackageError(
-                f"generation_config={str(gen_config_arg)!r} is loaded by transformers, which is not installed: "
+                f"generation_config={str(gen_config_arg)!r} needs transformers, which is not installed: run "
                 "pip install transformers, or pass the configuration as an object."
             ) from error
         path = Path(gen_config_arg)
@@ -42,8 +42,8 @@ class Seq2SeqTrainer(Trainer):
             return GenerationConfig.from_pretrained(str(gen_config_arg))
         except OSError as error:
             raise ArgumentError(
-                f"generation_config={str(gen_config_arg)!r} cannot be loaded ({str(error).splitlines()[0]}). Give a "
-                "folder with a generation_config.json, such a file, a model's name, or a GenerationConfig."
+                f"Cannot load generation_config={str(gen_config_arg)!r} ({str(error).splitlines()[0]}). Pass a "
+                "folder with a generation_config.json, such a file, the name of a model, or a GenerationConfig."
             ) from error
 
     def _generation(self, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Seq2SeqTrainer(Trainer):
         before = self._gen_kwargs_of_sets
         gen_kwargs = before | gen_kwargs
         self._gen_kwargs = self._generation(dict(gen_kwargs))
-        # Of several sets, each comes back to this method, without the arguments.
+        # With several datasets, this method is called again for each, without these arguments.
         self._gen_kwargs_of_sets = gen_kwargs
         try:
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
@@ -91,29 +91,31 @@ class Seq2SeqTrainer(Trainer):
         **gen_kwargs: Any,
     ) -> tuple[Any, Any, Any]:
         """Loss from the labels, predictions from generate."""
-        # Plain TrainingArguments have no arguments about generation, and evaluate without it.
+        # TrainingArguments have no arguments for generation: evaluate without it.
         if not getattr(self.args, "predict_with_generate", False) or prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         base = self._oneloop.backend.models.unwrap(self.model)
         if not hasattr(base, "generate"):
             raise ModelError(
-                f"predict_with_generate=True needs a model with a generate method; {type(base).__name__} has none"
+                f"predict_with_generate=True needs a model with a generate method, but {type(base).__name__} has none. "
+                "Use such a model, or predict_with_generate=False."
             )
         loss, _, labels = super().prediction_step(model, inputs, False, ignore_keys)
         inputs = self._prepare_inputs(inputs)
         given, _ = split_labels(inputs, self.label_names)
-        if isinstance(given, Mapping):  # made from the labels: generating from them would give the answer away
+        if isinstance(given, Mapping):  # derived from the labels: generating from them would leak the labels
             given = {k: v for k, v in given.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
         with self._oneloop.backend.engine.no_gradients(), self.compute_loss_context_manager():
             options = gen_kwargs or self._gen_kwargs or self._generation({})
-            options = {k: v for k, v in options.items() if v is not None}  # overrides of evaluate pass None along
+            options = {k: v for k, v in options.items() if v is not None}  # overrides of evaluate may pass None
             own = {k: v for k, v in self._oneloop.strategy.generation_options().items() if accepts(base.generate, k)}
             generated = base.generate(**given, **own | options)
-        # PaddleNLP's models return their scores beside what they have generated.
+        # PaddleNLP's models return a tuple of the generated ids and their scores.
         return loss, generated[0] if type(generated) is tuple else generated, labels
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """sortish_sampler: training batches of like lengths; evaluation, and so predictions, keep the order."""
+        """sortish_sampler: training batches of similar lengths; evaluation and prediction keep the order of the
+        data."""
         sampler = super()._get_train_sampler(train_dataset)
         if sampler is None or not getattr(self.args, "sortish_sampler", False):
             return sampler

@@ -1,4 +1,4 @@
-"""What follows a step: log, evaluate, save, and leave when a signal asks for it."""
+"""After a step: log, evaluate, save, and leave train() after a signal."""
 
 import math
 import time
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StepEnd:
-    """Does what callbacks asked for. Lives for one run."""
+    """Carries out what callbacks set in `control`. Created for each run."""
 
     def __init__(self, run: "Run") -> None:
         self.run = run
@@ -31,7 +31,11 @@ class StepEnd:
         self.steps_by_metric = steps_by_metric(scheduler)
 
     def log_evaluate_save(self) -> None:
-        """Do what the callbacks, or a signal, asked for after a step or an epoch."""
+        """After a step or an epoch, do what the callbacks requested, or leave train() after a signal.
+
+        The processes first agree on the requests (a collective): logging, evaluating and saving contain collectives, so
+        all processes must do the same in the same order.
+        """
         run, core = self.run, self.run.core
         trainer, checkpointer = core.trainer, run.checkpointer
         run.sync.agree()
@@ -45,7 +49,7 @@ class StepEnd:
             try:
                 metrics = self.evaluate()
             except EvaluationInterrupted:
-                # Nobody waits hours for an evaluation to end: the resumed run makes it anew, from the same streams.
+                # An evaluation may take hours, so it is abandoned; the resumed run repeats it from the same RNG state.
                 randomness.set_state(core.backend, streams)
                 trainer.control.should_evaluate = True
                 self._leave()
@@ -57,11 +61,11 @@ class StepEnd:
         else:
             checkpointer.reserve_memory()
         checkpointer.best.end_of_step()
-        if core.processes.size == 1 and core.interrupted:  # several processes look again after the next step
+        if core.processes.size == 1 and core.interrupted:  # several processes must agree first, after the next step
             self._leave()
 
     def _leave(self) -> NoReturn:
-        """Save, with what is still to be done at this step, and leave train()."""
+        """Save, including what is still pending at this step, and leave train()."""
         run, core = self.run, self.run.core
         trainer, checkpointer, signals = core.trainer, run.checkpointer, run.sync.signals
         assert signals is not None
@@ -72,7 +76,7 @@ class StepEnd:
             trainer._save_checkpoint(trainer.model, None)
             checkpointer.wait()
         if core.processes.size > 1:
-            # Nobody leaves before the main process has committed: launchers end the rest at once.
+            # No process may exit before the main process has committed the checkpoint: launchers then kill the others.
             core.processes.barrier()
             signals.leave_with_others()
         signals.leave(checkpointer.last_saved if Path(checkpointer.last_saved or "").name == target else None)
@@ -80,7 +84,7 @@ class StepEnd:
     def _log(self) -> None:
         run, core = self.run, self.run.core
         trainer, meter, engine = core.trainer, run.meter, core.engine
-        loss = meter.losses.take()  # host sync: the losses since the last log are read here
+        loss = meter.losses.take()  # host sync: reads the losses since the last log
         trainer.control.should_log = False
         if loss is None:
             return
@@ -102,24 +106,24 @@ class StepEnd:
             if core.as_paddlenlp:
                 logs |= _as_paddlenlp(logs, step, seconds)
         meter.measure(seconds)
-        # Overrides written for 4.x take the logs alone.
+        # Overrides written for transformers 4.x accept only the logs.
         trainer.log(logs, *([meter.started] if accepts(trainer.log, "start_time") else []))
         meter.forget_figures()
 
     def evaluate(self) -> dict[str, float]:
-        """The evaluation of a step, by the method of the Trainer that may be overridden."""
+        """Evaluate at a step, through the method of the Trainer that may be overridden."""
         core = self.run.core
         trial = core.search.trial
         return core.trainer._evaluate(None if trial is None else trial.given, self._ignore_keys)
 
     def evaluate_and_report(self, ignore_keys: list[str] | None, skip_scheduler: bool) -> dict[str, float]:
-        """Evaluate, and do what follows from the metrics for the schedule and for a search."""
+        """Evaluate, and pass the metrics to the schedule and to a hyperparameter search."""
         run, core = self.run, self.run.core
         trainer = core.trainer
         started = time.perf_counter()
         metrics = trainer.evaluate(ignore_keys=ignore_keys)
         run.meter.leave_out(time.perf_counter() - started)
-        metrics = core.processes.broadcast_object(metrics)  # an override may compute them in the main process alone
+        metrics = core.processes.broadcast_object(metrics)  # an override may compute them in the main process only
         if self.steps_by_metric and not skip_scheduler:
             trainer.lr_scheduler.step(self._metric_of(metrics))
         if core.search.trial is not None:
@@ -131,7 +135,7 @@ class StepEnd:
         return name if name.startswith("eval_") else f"eval_{name}"
 
     def _metric_of(self, metrics: dict[str, Any]) -> float:
-        """The number that says how good an evaluation is."""
+        """The metric by which evaluations are compared."""
         name = self._metric_name()
         if isinstance(metrics.get(name), (int, float)):
             return metrics[name]
@@ -141,11 +145,11 @@ class StepEnd:
         wanted = self.run.core.trainer.args.metric_for_best_model
         raise ArgumentError(
             f"metric_for_best_model={wanted!r}: {found}; it has {', '.join(sorted(metrics))}. "
-            "Name one of them, or return it from compute_metrics."
+            "Set metric_for_best_model to one of them, or return it from compute_metrics."
         )
 
     def _find_best(self, metrics: dict[str, float]) -> None:
-        """Keep the best evaluation; one that improves is saved whatever save_steps and save_strategy say."""
+        """Track the best evaluation; an improvement is saved regardless of save_steps and save_strategy."""
         trainer = self.run.core.trainer
         args, state = trainer.args, trainer.state
         wanted = args.load_best_model_at_end or args.save_strategy == "best"
@@ -156,7 +160,7 @@ class StepEnd:
             return
         value, best = self._metric_of(metrics), self.run.checkpointer.best
         if wanted and self._improves(value, best.before[0]) and self._is_saving_best:
-            # The disk may refuse that one: then this evaluation is compared with the best before it.
+            # That save may fail: then this evaluation is compared with the previous best.
             self.run.checkpointer.wait(f"{store.PREFIX}-{state.global_step}")
         if not self._improves(value, state.best_metric):
             return
@@ -178,13 +182,13 @@ class StepEnd:
 
     @property
     def _is_saving_best(self) -> bool:
-        """Whether the save of the best model has not ended yet."""
+        """Whether the save of the best model is still running."""
         state = self.run.core.trainer.state
         step = state.best_global_step
         return step is not None and Path(state.best_model_checkpoint or "").name != f"{store.PREFIX}-{step}"
 
 
 def _as_paddlenlp(logs: dict[str, Any], step: int, seconds: float) -> dict[str, Any]:
-    """The keys that callbacks and readers of PaddleNLP's logs look for."""
+    """The log keys that PaddleNLP has."""
     speeds = {f"interval_{name}": logs[name] for name in ("samples_per_second", "steps_per_second")}
     return {"global_step": step, "interval_runtime": round(seconds, 4), **speeds}

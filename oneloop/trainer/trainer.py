@@ -1,7 +1,7 @@
-"""Trainer: the class that users build and derive from.
+"""Trainer: the class that users instantiate and subclass.
 
-It has the public methods, those that may be overridden, and the attributes that people know. What a run needs to
-remember is in the objects behind `_oneloop` (see internals.py); train() makes them anew.
+It has the public methods, those that may be overridden, and the public attributes. The state of a run is in the
+objects in `_oneloop` (see internals.py), which train() creates for each run.
 """
 
 import inspect
@@ -44,20 +44,20 @@ from .validation import has_length
 
 logger = logging.getLogger(__name__)
 
-_END = object()  # what next() gives when there is no batch left
+_END = object()  # what next() returns when there are no more batches
 
 
 class Trainer(TransformersNames, PaddleNLPNames):
     """Trains, evaluates and predicts with a torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell.
 
-    Positional up to model_init, where the versions of other trainers agree; the rest by name. A criterion in second
-    place, as PaddleNLP has it, is recognised by its type. `tokenizer` and `processing_class` are one argument.
-    `map_fn` is MindNLP's: a function over columns, for data sets of mindspore.dataset (see compat/mindnlp.py).
+    Arguments are positional up to model_init, as far as other trainers agree; the rest are keyword-only. A criterion in
+    second place, as in PaddleNLP, is recognised by its type. `tokenizer` and `processing_class` are the same argument.
+    `map_fn` is MindNLP's: a function over columns, for datasets of mindspore.dataset (see compat/mindnlp.py).
     """
 
     args: Any
     model: Any
-    model_wrapped: Any  # the model under torch.compile and the like: the one that is called
+    model_wrapped: Any  # the model with wrappers such as torch.compile: the one that is called
     model_init: Any
     data_collator: Any
     train_dataset: Any
@@ -77,12 +77,12 @@ class Trainer(TransformersNames, PaddleNLPNames):
     label_names: list[str]
     is_in_train: bool
 
-    # Of a hyperparameter search.
+    # Set by a hyperparameter search.
     hp_search_backend: Any = None
     hp_space: Any = None
     compute_objective: Any = None
     hp_name: Any = None
-    objective: Any = None  # of the trial that runs, or ran last
+    objective: Any = None  # of the current or last trial
 
     _oneloop: Internals
 
@@ -108,14 +108,14 @@ class Trainer(TransformersNames, PaddleNLPNames):
     ) -> None:
         if positional:
             raise ArgumentError(
-                "Trainer takes positional arguments up to model_init; what follows differs between the versions that "
-                "scripts were written for. Pass compute_metrics, callbacks, optimizers and the rest by name."
+                "Trainer accepts positional arguments up to model_init only, since the order of the others differs "
+                "between trainers. Pass compute_metrics, callbacks, optimizers and the rest by keyword."
             )
         if setup.is_paddle_order(args, data_collator):
             # PaddleNLP's order: model, criterion, args, data_collator, train_dataset, eval_dataset, tokenizer
             criterion, args, data_collator = args, data_collator, train_dataset
             train_dataset, eval_dataset, tokenizer, model_init = eval_dataset, tokenizer, model_init, None
-        if map_fn is None and mindnlp.is_map_function(data_collator):  # MindNLP's order has it in third place
+        if map_fn is None and mindnlp.is_map_function(data_collator):  # third in MindNLP's order
             map_fn, data_collator = data_collator, None
         self.args = setup.arguments(args)
         validation.functions(
@@ -153,7 +153,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
 
     def _take_model(self, model: Any, model_init: Any) -> Internals:
-        """The model, and with it the backend that its type tells and how the processes of this run share it."""
+        """Set the model, and create the internals with the backend of its type."""
         args = self.args
         seed = enable_full_determinism if args.full_determinism else set_seed
         setup.log_levels(args)
@@ -162,24 +162,24 @@ class Trainer(TransformersNames, PaddleNLPNames):
         if model_init is None:
             self.model = validation.model(model)
         elif model is not None:
-            raise ModelError("pass model or model_init, not both: model_init makes the model anew for each train()")
+            raise ModelError("pass model or model_init, not both: model_init creates a new model for each train()")
         else:
             self.model = self.call_model_init()
         backend = backends.of_model(self.model)
         setup.bind(args, backend)
         core = install(self, backend.NAME)
         core.memory.start("init", core.backend, args.device)
-        seed(args.seed)  # again: a model_init that draws leaves the streams as a ready model does
+        seed(args.seed)  # again, so that the RNG state is the same with and without model_init
         return core
 
     def _check_data(self) -> None:
         args, core = self.args, self._oneloop
         if args.eval_strategy != "no" and self.eval_dataset is None:
             raise DataError(
-                f"eval_strategy={str(getattr(args.eval_strategy, 'value', args.eval_strategy))!r} needs data to "
-                "evaluate on: pass eval_dataset=, or eval_strategy='no'"
+                f"eval_strategy={str(getattr(args.eval_strategy, 'value', args.eval_strategy))!r} needs an evaluation "
+                "dataset: pass eval_dataset=, or set eval_strategy='no'"
             )
-        given = {}  # an overridden get_..._dataloader may take whatever it likes
+        given = {}  # an overridden get_..._dataloader may accept anything
         if not is_overridden(self, "get_train_dataloader"):
             given["train_dataset"] = self.train_dataset
         if not is_overridden(self, "get_eval_dataloader"):
@@ -190,7 +190,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
                 validation.dataset(name, dataset, core.backend)
         if args.label_smoothing_factor and (self.criterion is not None or self.compute_loss_func is not None):
             logger.warning(
-                "label_smoothing_factor=%s does nothing here: the loss comes from %s, which does its own smoothing or "
+                "label_smoothing_factor=%s has no effect: the loss comes from %s, which does its own smoothing or "
                 "none.",
                 args.label_smoothing_factor,
                 "criterion" if self.criterion is not None else "compute_loss_func",
@@ -214,13 +214,13 @@ class Trainer(TransformersNames, PaddleNLPNames):
         setup.link_writers(core)
 
     def call_model_init(self, trial: Any = None) -> Any:
-        """A new model from model_init, which takes nothing or a trial."""
+        """A new model from model_init, which accepts no argument or a trial."""
         model = self.model_init(trial) if takes_trial(self.model_init) else self.model_init()
         if model is None:
-            raise ModelError("model_init returned None; it should return the model")
+            raise ModelError("model_init returned None; expected the model")
         return model
 
-    # -- callbacks and questions
+    # -- callbacks and properties of the run
 
     def add_callback(self, callback: Any) -> None:
         """Add a callback, given as an instance or a class."""
@@ -249,12 +249,12 @@ class Trainer(TransformersNames, PaddleNLPNames):
         return sizes.per_process * sizes.accumulation * (args or self.args).world_size
 
     def record_event(self, event: str, **facts: Any) -> None:
-        """Add a line to the run's own record, run.jsonl in output_dir; its page shows it among the events."""
+        """Append an event to the record of the run, run.jsonl in output_dir; the report page shows it."""
         self._oneloop.run.events.add(event, **facts)
 
     @property
     def tokenizer(self) -> Any:
-        """The older name of processing_class."""
+        """The former name of processing_class."""
         return self.processing_class
 
     @tokenizer.setter
@@ -272,11 +272,11 @@ class Trainer(TransformersNames, PaddleNLPNames):
         ignore_keys_for_eval: list[str] | None = None,
         **kwargs: Any,
     ) -> TrainOutput:
-        """Train to the end; with resume_from_checkpoint (a path, or True for the newest), go on from there."""
-        if "model_path" in kwargs:  # the spelling of transformers 3
+        """Train to the end; with resume_from_checkpoint (a path, or True for the latest), resume from there."""
+        if "model_path" in kwargs:  # its name in transformers 3
             resume_from_checkpoint = kwargs.pop("model_path")
         if kwargs:
-            raise ArgumentError(f"train() takes no {', '.join(kwargs)}")
+            raise ArgumentError(f"train() has no argument {', '.join(kwargs)}; remove it")
         if resume_from_checkpoint is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint
         core = self._oneloop
@@ -294,7 +294,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
             return run.train(checkpoint, trial, ignore_keys_for_eval)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: int | None = None) -> Any:
-        """Add the gradients of one micro-batch to those held; its loss, as it enters the update."""
+        """Accumulate the gradients of one micro-batch; returns its weighted loss."""
         core = self._oneloop
         core.backend.models.train_mode(model)
         return core.run.update.loss_of(model, self._prepare_inputs(inputs), num_items_in_batch)
@@ -302,7 +302,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: int | None = None
     ) -> Any:
-        """The loss of a micro-batch: its mean, or, given num_items_in_batch, its share in the mean of the update."""
+        """The loss of a micro-batch: its mean, or, given num_items_in_batch, its share of the mean of the update."""
         core = self._oneloop
         if self.criterion is not None or self.compute_loss_func is not None or self.args.label_smoothing_factor:
             loss, outputs = self._external_loss(model, inputs, num_items_in_batch)
@@ -314,7 +314,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         return (loss, outputs) if return_outputs else loss
 
     def _external_loss(self, model: Any, inputs: Any, num_items: int | None) -> tuple[Any, Any]:
-        """A loss that is not the model's own: from criterion, compute_loss_func or label smoothing."""
+        """A loss that does not come from the model: from criterion, compute_loss_func or label smoothing."""
         core = self._oneloop
         update, info = core.run.update, core.model_info
         rest, labels = split_labels(inputs, self.label_names)
@@ -322,7 +322,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
             names = list(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
             raise DataError(
                 f"criterion, compute_loss_func and label_smoothing_factor need labels; the batch has {names} and "
-                f"label_names is {self.label_names}. Add the labels to the data set, or name them in label_names."
+                f"label_names is {self.label_names}. Add the labels to the dataset, or list their columns in "
+                "label_names."
             )
         own = self.criterion is not None or self.compute_loss_func is not None
         needs_labels = not own and info.makes_decoder_inputs
@@ -347,16 +348,16 @@ class Trainer(TransformersNames, PaddleNLPNames):
         return loss, outputs if needs_labels else _with_loss(outputs, loss)
 
     def compute_loss_context_manager(self) -> AbstractContextManager:
-        """The context of the forward pass: mixed precision when it is on."""
+        """The context of the forward pass: autocast if mixed precision is enabled."""
         return self._oneloop.engine.autocast()
 
     def floating_point_ops(self, inputs: Any) -> float:
-        """Operations of forward and backward: six for each matrix weight and token. Override it at will."""
+        """Floating-point operations of forward and backward: six per matrix weight and token. May be overridden."""
         core = self._oneloop
         return 6.0 * core.run.meter.work.tokens_in(inputs) * core.model_info.matrix_parameters
 
     def store_flos(self) -> None:
-        """Bring the counts of tokens and operations into the state."""
+        """Store the counts of tokens and operations in the state. A collective on several processes."""
         self._oneloop.run.meter.work.store(self.state)
 
     # -- data
@@ -364,34 +365,34 @@ class Trainer(TransformersNames, PaddleNLPNames):
     def get_train_dataloader(self) -> Any:
         """The loader of the training data: in oneloop's order, which is a pure function of (seed, epoch, position)."""
         if self.train_dataset is None:
-            raise DataError("training needs data: pass train_dataset= to the Trainer")
+            raise DataError("no training data: pass train_dataset= to the Trainer")
         core = self._oneloop
         size = core.run.sizes.per_process
         return dataloaders.make_loader(core, self.train_dataset, "train_dataset", size, train=True)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """The loader of an evaluation set: one given here, or one of the Trainer's by name, or the Trainer's."""
+        """The loader of an evaluation dataset: the given one, one of the Trainer's by name, or the Trainer's."""
         if isinstance(eval_dataset, str):
             if not isinstance(self.eval_dataset, dict) or eval_dataset not in self.eval_dataset:
-                known = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else "no named sets"
-                raise DataError(f"there is no evaluation set {eval_dataset!r}; the Trainer has {known}")
+                known = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else "no named datasets"
+                raise DataError(f"no evaluation dataset named {eval_dataset!r}; the Trainer has {known}")
             eval_dataset = self.eval_dataset[eval_dataset]
         if eval_dataset is None:
             eval_dataset = self.eval_dataset
         if eval_dataset is None:
-            raise DataError("evaluation needs data: pass eval_dataset= to the Trainer or to evaluate()")
+            raise DataError("no evaluation data: pass eval_dataset= to the Trainer or to evaluate()")
         size = self.args.eval_batch_size
         return dataloaders.make_loader(self._oneloop, eval_dataset, "eval_dataset", size, train=False)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """The loader of a set to predict on."""
+        """The loader of a dataset to predict on."""
         if test_dataset is None:
-            raise DataError("prediction needs data: pass test_dataset to predict().")
+            raise DataError("no data to predict on: pass test_dataset to predict().")
         size = self.args.eval_batch_size
         return dataloaders.make_loader(self._oneloop, test_dataset, "test_dataset", size, train=False)
 
     def num_examples(self, dataloader: Any) -> int:
-        """Samples in a loader; estimated from its batches where the data set does not say."""
+        """Samples in a loader; estimated from its batches if the dataset has no length."""
         try:
             return len(dataloader.dataset)
         except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):
@@ -412,7 +413,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: Any = None
     ) -> tuple[list, Any]:
-        """The micro-batches of the next update, and how many items they hold together (None when nothing needs it)."""
+        """The micro-batches of the next update, and the number of their items (None if nothing needs it)."""
         batches = []
         for _ in range(num_batches):
             batch = next(epoch_iterator, _END)
@@ -421,18 +422,20 @@ class Trainer(TransformersNames, PaddleNLPNames):
             if isinstance(batch, NoBatch):  # fewer samples than processes were left at the end of the epoch
                 continue
             if batch is None:
-                raise DataError("the data_collator returned None; expected a batch. Does it end with a return?")
+                raise DataError(
+                    "the data_collator returned None; expected a batch. Check that it has a return statement."
+                )
             batches.append(batch)
         return batches, self._oneloop.run.update.take(batches)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
-        """The batch on the device, with the past of the step before when past_index asks for it."""
+        """The batch on the device, with the output of the previous step if past_index is set."""
         core = self._oneloop
         inputs = core.to_device(inputs)
         if inputs is None or (hasattr(inputs, "__len__") and len(inputs) == 0):
             raise DataError(
-                "a batch is empty: the data_collator returned nothing that the model's forward takes. "
-                "Look at the columns of the data set, or set remove_unused_columns=False."
+                "empty batch: the data_collator returned nothing that model.forward accepts. "
+                "Check the columns of the dataset, or set remove_unused_columns=False."
             )
         if core.model_info.input_half is not None:
             inputs = self._in_half(inputs, core.model_info.input_half)
@@ -440,18 +443,18 @@ class Trainer(TransformersNames, PaddleNLPNames):
         if self.args.past_index >= 0 and past is not None:
             if not isinstance(inputs, MutableMapping):
                 raise DataError(
-                    f"past_index={self.args.past_index} hands `mems` to the model by name, but a batch is a "
-                    f"{type(inputs).__name__}. Use a data set or collator that makes dicts, or leave past_index out."
+                    f"past_index={self.args.past_index} passes `mems` to the model by name, but a batch is a "
+                    f"{type(inputs).__name__}. Use a dataset or collator that returns dicts, or remove past_index."
                 )
             inputs["mems"] = past
         return inputs
 
     def _prepare_input(self, data: Any) -> Any:
-        """Move a tensor, or nested tensors, to the device."""
+        """A tensor, or nested tensors, on the device."""
         return self._oneloop.to_device(data)
 
     def _in_half(self, inputs: Any, kind: str) -> Any:
-        """Inputs for weights in pure half; labels keep their precision."""
+        """Inputs for weights in pure half precision; labels keep their precision."""
         in_half = self._oneloop.backend.tensors.in_half
         if not isinstance(inputs, MutableMapping):
             return in_half(inputs, kind)
@@ -463,7 +466,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
     # -- optimizer and schedule
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Both, unless they were given. Override it, or one of the two below."""
+        """Create both, unless they were passed in. Override it, or one of the two below."""
         if "lr_scheduler" in inspect.signature(self.create_optimizer).parameters:
             # An override for PaddleNLP, where an optimizer is built with its schedule.
             self.create_scheduler(num_training_steps=num_training_steps)
@@ -476,7 +479,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
     def create_optimizer(self, model: Any = None) -> Any:
         """The optimizer over all trainable parameters; no decay on biases and norms.
 
-        In place of a model, overrides written for PaddleNLP hand on the schedule, which is there already.
+        Overrides written for PaddleNLP pass the schedule in place of a model.
         """
         core = self._oneloop
         model = self.model if model is None or model is self.lr_scheduler else model
@@ -484,20 +487,20 @@ class Trainer(TransformersNames, PaddleNLPNames):
             return self.optimizer
         named = core.backend.models.named_parameters(model)
         if not named:
-            raise ModelError("the model has no trainable parameters; check requires_grad and frozen layers")
+            raise ModelError("the model has no trainable parameters. Check requires_grad and frozen layers.")
         groups = parameter_groups(named, set(self.get_decay_parameter_names(model)), self.args.weight_decay)
         cls, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, model)
         self.optimizer = core.strategy.build_optimizer(cls, groups, dict(options))
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The learning-rate schedule: a pure function of the step. Without an optimizer, one to build it with."""
+        """The learning-rate schedule, a pure function of the step; without an optimizer, one to create it with."""
         if self.lr_scheduler is not None:
             return self.lr_scheduler
         args, backend = self.args, self._oneloop.backend
         optimizer = self.optimizer if optimizer is None else optimizer
         self.lr_scheduler = backend.optimizers.own_schedule(optimizer)
-        if self.lr_scheduler is not None:  # an optimizer of the user's that was built with its schedule
+        if self.lr_scheduler is not None:  # the user's optimizer was created with its schedule
             return self.lr_scheduler
         name = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
         options = dict(args.lr_scheduler_kwargs or {})
@@ -521,10 +524,10 @@ class Trainer(TransformersNames, PaddleNLPNames):
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
-        """The optimizer class for args.optim, and what to build it with.
+        """The optimizer class for args.optim, and its keyword arguments.
 
-        Overrides of PaddleNLP's Trainer build the optimizer with a schedule in place of the rate, so for its scripts
-        the rate is left out, as there.
+        Overrides of PaddleNLP's Trainer create the optimizer with a schedule in place of the rate, so for its scripts
+        there is no rate, as in PaddleNLP.
         """
         backend = backends.of_model(model) if model is not None else backends.assumed()
         cls, options = backend.optimizers.class_and_options(args, model)
@@ -533,17 +536,17 @@ class Trainer(TransformersNames, PaddleNLPNames):
         return cls, options
 
     def get_learning_rates(self) -> list[float]:
-        """The rate of each parameter group."""
+        """The learning rate of each parameter group."""
         if self.optimizer is None:
             raise ArgumentError("there is no optimizer yet: call train() or create_optimizer() first")
         return self._oneloop.backend.optimizers.learning_rates(self.optimizer)
 
     def get_num_trainable_parameters(self) -> int:
-        """How many numbers training changes."""
+        """The number of trainable parameters."""
         return self._oneloop.backend.models.num_parameters(self.model, trainable=True)
 
     def get_optimizer_group(self, param: Any = None) -> Any:
-        """The group of a parameter, given as itself or by name; all groups without one."""
+        """The group of a parameter, given by itself or by name; without one, all groups."""
         if self.optimizer is None:
             raise ArgumentError("there is no optimizer yet: call train() or create_optimizer() first")
         backend = self._oneloop.backend
@@ -556,7 +559,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Metrics on the evaluation set, or on each of several: a dict gives every metric its set's name as prefix."""
+        """Metrics on the evaluation dataset, or on each of a dict of datasets, whose names become prefixes of the
+        metrics."""
         core = self._oneloop
         override = eval_dataset is not None
         eval_dataset = eval_dataset if override else self.eval_dataset
@@ -566,7 +570,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
                 metrics.update(self.evaluate(part if override else name, ignore_keys, f"{metric_key_prefix}_{name}"))
             return metrics
         core.memory.start("eval", core.backend, self.args.device)
-        # PaddleNLP hands on what evaluate() was given: overrides of its loader treat the Trainer's own set otherwise.
+        # As in PaddleNLP, pass on what evaluate() received: its overrides treat the Trainer's own dataset differently.
         loader = self.get_eval_dataloader(None if core.as_paddlenlp and not override else eval_dataset)
         started = time.time()
         output = self._run_evaluation(
@@ -581,13 +585,13 @@ class Trainer(TransformersNames, PaddleNLPNames):
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
     ) -> dict[str, float]:
-        """The evaluation after a step of training: evaluate(), then the schedule and the search hear of it."""
+        """The evaluation after a training step: evaluate(), then pass the metrics to the schedule and the search."""
         return self._oneloop.run.step_end.evaluate_and_report(ignore_keys_for_eval, skip_scheduler)
 
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
-        """Predictions on a data set, with metrics when it has labels."""
+        """Predictions on a dataset, with metrics if it has labels."""
         core = self._oneloop
         core.memory.start("test", core.backend, self.args.device)
         loader = self.get_test_dataloader(test_dataset)
@@ -630,7 +634,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
     ) -> EvalLoopOutput:
         """One pass over a loader: predictions, labels and metrics. evaluate() and predict() both run it.
 
-        max_eval_iters, of PaddleNLP, ends it after so many batches.
+        max_eval_iters, of PaddleNLP, limits the number of batches.
         """
         most = max_eval_iters if max_eval_iters is not None and max_eval_iters > 0 else None
         return evaluation_loop(
@@ -638,7 +642,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         )
 
     def prediction_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """The old name of evaluation_loop."""
+        """The former name of evaluation_loop."""
         return self.evaluation_loop(*args, **kwargs)
 
     def prediction_step(
@@ -680,7 +684,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
     # -- logs and metrics
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Hand values to the history and to every callback that listens."""
+        """Add values to the history and call on_log of the callbacks."""
         core = self._oneloop
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
@@ -696,7 +700,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=logs)
 
     def metrics_format(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """Values as a person reads them: memory in MB, durations as time, operations in GF."""
+        """Values in readable form: memory in MB, durations as time, operations in GF."""
         shown: dict[str, Any] = {}
         for key, value in metrics.items():
             if "_mem_" in key:
@@ -740,10 +744,10 @@ class Trainer(TransformersNames, PaddleNLPNames):
     def save_model(
         self, output_dir: Any = None, _internal_call: bool = False, merge_tensor_parallel: bool = False
     ) -> None:
-        """Write the model, its configuration and its tokenizer so that the model's own library can open them.
+        """Write the model, its configuration and its tokenizer so that the model's own library can load them.
 
-        All processes call it: they may hold a part of the model each. One of them writes. What it writes is whole,
-        whether PaddleNLP's merge_tensor_parallel asks for it or not.
+        A collective: all processes must call it, since each may hold a shard of the model. One of them writes the
+        complete model, regardless of PaddleNLP's merge_tensor_parallel.
         """
         with self._oneloop.run.checkpointer.model_files.whole_model():
             if self.args.should_save:
@@ -757,57 +761,61 @@ class Trainer(TransformersNames, PaddleNLPNames):
         state_dict: dict[str, Any] | None = None,
         merge_tensor_parallel: bool = False,
     ) -> None:
-        """The files of save_model, in the process that writes."""
+        """Write the files of save_model; called only in the process that writes."""
         files = self._oneloop.run.checkpointer.model_files
         files.write(output_dir or self.args.output_dir, state_dict)
 
     def save_state(self) -> None:
-        """trainer_state.json in the output directory."""
+        """Write trainer_state.json to the output directory. All processes must call it."""
         self.store_flos()
         if self.args.should_save:
             write_state(self.state, self.args.output_dir)
 
     def _save_checkpoint(self, model: Any = None, trial: Any = None, metrics: Any = None) -> None:
-        """Everything that a resumed run needs, in output_dir/checkpoint-STEP.
+        """Save everything that a resumed run needs in output_dir/checkpoint-STEP.
 
-        Training waits only while it is copied; files are written in the background, and on_save follows their commit.
+        Training blocks only for the copy; files are written in the background, and on_save is called after their
+        commit.
         """
         self._oneloop.run.checkpointer.save()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: Any = None, model: Any = None) -> None:
-        """The weights of a checkpoint into the model; for trainers of others, which call it themselves.
+        """Load the weights of a checkpoint into the model; for subclasses that call it themselves.
 
-        True is the last checkpoint in output_dir; without a checkpoint nothing is done.
+        True is the last checkpoint in output_dir; without a checkpoint, it does nothing.
         """
         if not resume_from_checkpoint:
             return
         if model is not None and model is not self.model:
-            raise RefusedError("_load_from_checkpoint fills the Trainer's own model; set trainer.model first.")
+            raise RefusedError(
+                "_load_from_checkpoint loads into the Trainer's own model only; set trainer.model first."
+            )
         path, _ = resume.find(resume_from_checkpoint, self.args.output_dir)
         if path is not None:
             resume.load_weights(self._oneloop, path)
 
     def _load_best_model(self) -> None:
-        """The weights of the best checkpoint into the model."""
+        """Load the weights of the best checkpoint into the model."""
         resume.load_best_model(self._oneloop, self._oneloop.run.checkpointer.last_saved)
 
     def rename_parameter(self, name: str, framework: str) -> str:
-        """Override it to resume from a checkpoint of another framework whose model has other names: returns the name in
-        this model of a weight in that checkpoint, both in torch's terms: weight, bias, running_mean."""
+        """Override it to resume a checkpoint of another framework whose model has other names. Returns the name of a
+        weight of that checkpoint in this model. Both use torch's names: weight, bias, running_mean."""
         return name
 
     def export(self, output_dir: Any = None, input_spec: Any = None, dataset: Any = None) -> list[str]:
-        """Write the model for inference into output_dir (args.output_dir/export); the names of the files.
+        """Export the model for inference to output_dir (default: args.output_dir/export); returns the names of the
+        files.
 
-        Inputs are read off the first batch of a data set: the one given, the evaluation set or the training set. What
-        was written is loaded again and compared with the model on that batch. input_spec, in the framework's own
-        words, says otherwise what the exported model takes.
+        Inputs are taken from the first batch of a dataset: the given one, the evaluation or the training dataset. The
+        exported model is loaded again and compared with the model on that batch. input_spec, in the framework's own
+        format, specifies other inputs.
         """
         backend = self._oneloop.backend
         exporter = getattr(backend, "export", None)
         if exporter is None:
             raise RefusedError(
-                f"export on {backend.NAME} is not part of this release of oneloop yet. Use save_model() and the "
+                f"export is not supported on {backend.NAME} in this release of oneloop. Use save_model() and the "
                 "framework's own export."
             )
         folder = Path(output_dir or Path(self.args.output_dir) / "export")
@@ -817,8 +825,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
         """One batch without its labels, on the device."""
         given = next((each for each in (dataset, self.eval_dataset, self.train_dataset) if each is not None), None)
         if given is None:
-            raise DataError("export needs a batch to look at: pass dataset=, or a Trainer that has data.")
-        if isinstance(given, dict) and 0 not in given:  # several evaluation sets by name
+            raise DataError("export needs an example batch: pass dataset=, or a dataset to the Trainer.")
+        if isinstance(given, dict) and 0 not in given:  # several evaluation datasets by name
             given = next(iter(given.values()))
         loader = self.get_test_dataloader(given)
         inputs = next(iter(loader))
@@ -830,11 +838,11 @@ class Trainer(TransformersNames, PaddleNLPNames):
 
     @property
     def hub_model_id(self) -> str | None:
-        """The repository with its owner, once it is known."""
+        """The repository with its owner, if known."""
         return self._oneloop.hub.repo_id
 
     def init_hf_repo(self, token: str | None = None) -> None:
-        """Make the repository of args.hub_model_id, unless it is there."""
+        """Create the repository of args.hub_model_id, unless it exists."""
         self._oneloop.hub.open(token)
 
     def push_to_hub(
@@ -847,7 +855,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
     ) -> Any:
         """Save the model with its card and push output_dir, without checkpoints. kwargs go to create_model_card.
 
-        What the Hub answers, or with blocking=False a future of it; None where another process does it.
+        Returns the response of the Hub, or with blocking=False a future of it; None in processes that do not push.
         """
         return self._oneloop.hub.push(commit_message, blocking, token, revision, kwargs)
 
@@ -863,8 +871,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
         dataset: str | list[str] | None = None,
         dataset_args: str | list[str] | None = None,
     ) -> None:
-        """README.md in output_dir: the arguments, the metrics and where they come from. A card that somebody wrote or
-        changed by hand stays as it is."""
+        """Write README.md to output_dir: the arguments, the metrics and the data. A card that was written or changed by
+        hand is not overwritten."""
         given = {key: value for key, value in locals().items() if key != "self" and value is not None}
         self._oneloop.hub.write_card(given)
 
@@ -880,31 +888,31 @@ class Trainer(TransformersNames, PaddleNLPNames):
         hp_name: Callable[[Any], str] | None = None,
         **kwargs: Any,
     ) -> BestRun | list[BestRun]:
-        """Train with many settings; the best of them. model_init makes the model of each trial.
+        """Train with many settings; returns the best trial. model_init creates the model of each trial.
 
-        hp_space(trial) returns arguments by name; compute_objective(metrics) the figure to minimize or maximize, or a
-        list of figures for a list of directions, and then the trials that no other beats in all of them are returned.
+        hp_space(trial) returns arguments by name; compute_objective(metrics) the value to minimize or maximize, or a
+        list of values for a list of directions, in which case the Pareto-optimal trials are returned.
         kwargs go to optuna.create_study and Study.optimize, or to ray.tune.run. See docs/search.md.
         """
         return search.run(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, kwargs)
 
     def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
-        """After an evaluation within a trial: the search hears of it and may stop the trial."""
+        """After an evaluation within a trial: report the metrics to the search, which may stop the trial."""
         running = self._oneloop.search.trial
         if running is not None:
             running.report(self, step, metrics)
 
 
 def _schedule_factor(args: Any, name: str, num_training_steps: int, rate: float, options: dict[str, Any]) -> Any:
-    """What the rate is multiplied by, a function of the step."""
+    """The factor of the learning rate, as a function of the step."""
     if follows_metric(name):
         raise ArgumentError(
-            f"lr_scheduler_type={name!r} follows the evaluations and cannot be made before the optimizer: build "
-            "the optimizer first, in a create_optimizer that takes no lr_scheduler."
+            f"lr_scheduler_type={name!r} depends on evaluations and cannot be created before the optimizer: create "
+            "the optimizer first, in a create_optimizer that accepts no lr_scheduler."
         )
     if num_training_steps <= 0 and needs_length(name):
         raise ArgumentError(
-            f"lr_scheduler_type={name!r} needs to know how long the run is, and the data set has no length: set "
+            f"lr_scheduler_type={name!r} needs the number of steps, but the dataset has no length: set "
             "max_steps, or use a schedule without an end such as constant, constant_with_warmup or inverse_sqrt"
         )
     return make_schedule(
@@ -921,14 +929,14 @@ def _output_at(outputs: Any, index: int) -> Any:
     if not isinstance(outputs, (tuple, list)) or index >= len(outputs):
         has = f"{len(outputs)} outputs" if isinstance(outputs, (tuple, list)) else f"a {type(outputs).__name__}"
         raise ArgumentError(
-            f"past_index={index} is the place, from 0, of the output that is fed back as `mems`, but the model "
-            f"returned {has}. Correct past_index, or leave it out."
+            f"past_index={index} is the index, from 0, of the output that is passed back as `mems`, but the model "
+            f"returned {has}. Correct past_index, or remove it."
         )
     return outputs[index]
 
 
 def _with_loss(outputs: Any, loss: Any) -> Any:
-    """Outputs of a model whose loss came from outside, in the shape of one that has its own."""
+    """Outputs of a model with an external loss, in the format of a model that returns its own."""
     if type(outputs) is dict:
         return {"loss": loss, **outputs}
     if isinstance(outputs, (tuple, list)):
@@ -937,7 +945,7 @@ def _with_loss(outputs: Any, loss: Any) -> Any:
 
 
 def _without(outputs: Any, ignored: list[str], drop_first: bool) -> Any:
-    """What a model returned besides its loss, as a tuple or a single array."""
+    """The outputs of a model without its loss, as a tuple or a single array."""
     if isinstance(outputs, Mapping):
         return tuple(value for key, value in outputs.items() if key not in ignored and value is not None)
     if isinstance(outputs, (tuple, list)):

@@ -1,4 +1,4 @@
-"""One update: the gradients of its micro-batches, and the step of the optimizer."""
+"""One update: the gradients of its micro-batches, and the optimizer step."""
 
 import contextlib
 import logging
@@ -23,33 +23,33 @@ logger = logging.getLogger(__name__)
 
 
 class Update:
-    """Lives for one run, which is many updates."""
+    """Created for each run; computes all its updates."""
 
     def __init__(self, run: "Run") -> None:
         core = run.core
         self.run = run
         self.contract = LossContract.of(core)
         self.counting = ItemCounting.of(core, self.contract, core.trainer.args.gradient_accumulation_steps)
-        self.micro_items: list[Any] = []  # of the micro-batches of the update under way
-        self.weights: MicroBatchWeights = UNWEIGHTED  # of the micro-batch under way
-        self.is_weighted = False  # our compute_loss has weighed the last loss, also when an override called it
-        self.split = 1  # pieces that a micro-batch is cut into since memory ran out
+        self.micro_items: list[Any] = []  # of the micro-batches of the current update
+        self.weights: MicroBatchWeights = UNWEIGHTED  # of the current micro-batch
+        self.is_weighted = False  # our compute_loss has weighted the last loss, even if an override called it
+        self.split = 1  # parts that a micro-batch is split into after running out of memory
         self.last_rate = 0.0  # the learning rate of the last update
-        self.past: Any = None  # past_index: the output that the next batch is given as `mems`
+        self.past: Any = None  # past_index: the output that is passed to the next batch as `mems`
 
     def accumulates(self, steps: int) -> None:
-        """A resume on another number of processes has changed the accumulation: items have to be counted now."""
+        """Called when a resume on another number of processes changes the accumulation: items must be counted then."""
         if steps > 1:
             self.counting = replace(self.counting, counts=True)
 
     def resume(self, last_rate: float, split: int) -> None:
-        """What a checkpoint says."""
+        """Restore the values of a checkpoint."""
         self.last_rate, self.split = last_rate, split
 
     # -- items
 
     def count_items(self, batch: Any) -> Any:
-        """How much a micro-batch weighs in its update; see loss.py. Batches are still on the host here."""
+        """The weight of a micro-batch in its update; see loss.py. Batches are still on the host here: no host sync."""
         core, counting = self.run.core, self.counting
         _, labels = split_labels(batch, core.trainer.label_names)
         labels = labels[0] if isinstance(labels, tuple) else labels
@@ -58,27 +58,27 @@ class Update:
         tensors, shifted = core.backend.tensors, core.model_info.shifts_labels
         if counting.class_weights is not None:
             array = tensors.to_numpy(labels) if tensors.is_tensor(labels) else np.asarray(labels)
-            if array.dtype.kind in "iu":  # labels that are shares of classes have a plain mean
+            if array.dtype.kind in "iu":  # for class probabilities as labels, the mean is unweighted
                 ignored = -100 if counting.ignore_index is None else counting.ignore_index
                 return weigh_labels(array, counting.class_weights, ignored, shifted)
         return int(tensors.count_labels(labels, shifted, counting.ignore_index))
 
     def take(self, batches: list[Any]) -> Any:
-        """The micro-batches of the next update have come: how many items they hold, or None when nothing needs it."""
+        """Count the items in the micro-batches of the next update; None if nothing needs their number."""
         if not self.counting.counts or not batches:
             return None
         self.micro_items = [self.count_items(batch) for batch in batches]
         return sum(self.micro_items)
 
     def _items_for_step(self, shared: SharedUpdate) -> Any:
-        """num_items_in_batch as training_step is given it."""
+        """num_items_in_batch as passed to training_step."""
         items = shared.num_items
         return items / shared.sharing if items and self.contract.step_divides and shared.sharing > 1 else items
 
     # -- gradients
 
     def loss_of(self, model: Any, inputs: Any, num_items: Any) -> Any:
-        """The loss of a micro-batch as it enters the update, and its gradients added to those held."""
+        """The weighted loss of a micro-batch; its gradients are added to the accumulated ones."""
         contract, trainer = self.contract, self.run.core.trainer
 
         def compute() -> Any:
@@ -94,21 +94,21 @@ class Update:
         return self.run.core.engine.loss_and_gradients(compute, divisor)
 
     def weigh(self, loss: Any, num_items: Any) -> Any:
-        """The share of a mean loss in its update, for a compute_loss that was given num_items."""
+        """The share of a mean loss in its update, for a compute_loss that received num_items."""
         if num_items is None or (divisor := self.weights.divisor) is None:
             return loss
         self.is_weighted = True
         return loss / divisor
 
     def of_all_processes(self, loss: Any, num_items: Any) -> Any:
-        """A loss that was divided by the items of all processes: losses of processes are averaged, and this is a part
-        of a sum."""
+        """Scale a loss that was divided by the items of all processes: the losses of all processes must be summed, but
+        gradients are averaged over processes."""
         if num_items is not None and self.weights.sharing > 1 and not self.contract.divides_itself:
             return loss * self.weights.sharing
         return loss
 
     def accumulate(self, micro_batches: list[Any], shared: SharedUpdate) -> Any:
-        """Gradients of all micro-batches of an update; the loss of the update."""
+        """Compute the gradients of all micro-batches of an update; returns the loss of the update."""
         core = self.run.core
         if self.split > 1:
             micro_batches = self._split_batches(micro_batches, self.split)
@@ -121,21 +121,22 @@ class Update:
                     raise
                 if all((batch_rows(batch) or 1) <= 1 for batch in micro_batches):
                     raise
-                # The error holds the tensors of the failed pass: only its text may leave this block.
+                # The error references the tensors of the failed pass: keep only its message, or their memory stays
+                # allocated.
                 message = str(error).splitlines()[0][:200]
             finally:
                 self.weights = UNWEIGHTED
             if message is None:
                 break
             micro_batches = self._halve(micro_batches, message)
-        for inputs in micro_batches:  # only now: a step that is computed again counts once
+        for inputs in micro_batches:  # only now, so that a repeated step counts once
             self.run.meter.work.add(inputs)
         if core.strategy.finish(core.engine.parameters):
             core.wrap_model(again=True)
         return loss
 
     def _halve(self, micro_batches: list[Any], message: str) -> list[Any]:
-        """Memory ran out: the micro-batches to compute the update again with."""
+        """After running out of memory: the smaller micro-batches with which to repeat the update."""
         core, step = self.run.core, self.run.core.trainer.state.global_step + 1
         core.engine.clear()
         core.backend.devices.empty_cache(core.trainer.args.device)
@@ -143,8 +144,8 @@ class Update:
         micro_batches = self._split_batches(micro_batches, 2)
         self.run.events.add("out_of_memory", step=step, split=self.split)
         logger.warning(
-            "Out of memory at step %d (%s). The step is computed again with micro-batches of at most %d samples "
-            "and %d times the accumulation; the global batch stays the same.",
+            "Out of memory at step %d (%s). Repeating the step with micro-batches of at most %d samples "
+            "and %d times the accumulation; the global batch size does not change.",
             step,
             message,
             max(batch_rows(batch) or 1 for batch in micro_batches),
@@ -153,7 +154,7 @@ class Update:
         return micro_batches
 
     def _split_batches(self, micro_batches: list[Any], parts: int) -> list[Any]:
-        """Every micro-batch cut into smaller ones; their weights follow."""
+        """Split every micro-batch into smaller ones, and count their items."""
         cut: list[Any] = []
         for batch in micro_batches:
             rows = batch_rows(batch) or 1
@@ -175,11 +176,11 @@ class Update:
         for i, inputs in enumerate(micro_batches):
             self.run.call("on_load_data_end", inputs=inputs)
             items = self.micro_items[i] if weighs else None
-            # Without a label it has no part in the mean; its own mean would be 0/0.
+            # A micro-batch without labels does not contribute; its own mean would be 0/0.
             if items != 0:
                 if i == closing and shared.loss_travels:
                     strategy.closing(total, counts=True)
-                # A compute_loss finds the weight of its micro-batch there, whoever calls it.
+                # compute_loss reads the weight of its micro-batch from here, whether we or an override call it.
                 self.weights = MicroBatchWeights(items, shared.num_items, shared.sharing)
                 with strategy.micro_batch(i == closing):
                     loss = self._step(model, inputs, shared)
@@ -202,7 +203,8 @@ class Update:
         return self.run.core.engine.recorded(partial(step, *given)) if self.contract.is_recorded else step(*given)
 
     def _join(self, model: Any, shared: SharedUpdate, total: Any) -> None:
-        """Compute as many micro-batches as the others do, where each one is a collective. They add nothing."""
+        """Compute as many micro-batches as the other processes, where each forward pass is a collective and would
+        otherwise hang. They do not contribute to the gradients."""
         strategy = self.run.core.strategy
         for i in range(shared.joins):
             if i == shared.joins - 1 and shared.loss_travels:
@@ -212,10 +214,10 @@ class Update:
                 given = (model, shared.spare, self._items_for_step(shared))
                 self.run.core.trainer.training_step(*given[: 3 if self.contract.step_takes_items else 2])
 
-    # -- the optimizer's step
+    # -- the optimizer step
 
     def apply(self, loss: Any) -> None:
-        """Clip, step the optimizer and the schedule, and forget the gradients."""
+        """Clip, step the optimizer and the schedule, and clear the gradients."""
         run, core = self.run, self.run.core
         trainer, engine = core.trainer, core.engine
         step = trainer.state.global_step + 1
@@ -239,33 +241,33 @@ class Update:
             core.backend.devices.empty_cache(trainer.args.device)
 
     def nonfinite(self, step: int) -> None:
-        """nonfinite="stop" raises; "skip" left the update out and goes on, aloud."""
+        """Called when an update was skipped because it is not finite: nonfinite="stop" raises, "skip" warns."""
         run = self.run
         args = run.core.trainer.args
-        if args.nonfinite == "ignore":  # a loss scaler leaves the update out by itself
+        if args.nonfinite == "ignore":  # a loss scaler skips the update itself
             return
         samples = self._samples_of(step)
         run.events.add("nonfinite", step=step, action=args.nonfinite, samples=samples)
         text = (
-            f"step {step}: the loss or a gradient is not finite (NaN or infinite, as it also is when no label counts). "
-            f"The update was left out, so the weights are still good. Samples of this step: {samples}."
+            f"step {step}: the loss or a gradient is not finite (NaN or infinite; also if all labels are ignored). "
+            f"The update was skipped, so the weights are unaffected. Samples of this step: {samples}."
         )
         if args.nonfinite == "skip":
-            logger.warning("%s nonfinite='skip': the run goes on.", text)
+            logger.warning("%s Training continues (nonfinite='skip').", text)
             return
-        run.checkpointer.finish()  # a save under way may be the last checkpoint
+        run.checkpointer.finish()  # a save in progress may be the last checkpoint
         raise NonFiniteError(
-            f"{text} Last checkpoint: {run.checkpointer.last_saved or 'none in this run'}. Look at these samples, "
-            "lower the learning rate, or use debug='underflow_overflow' to find the layer; nonfinite='skip' leaves "
-            "such steps out and goes on."
+            f"{text} Last checkpoint: {run.checkpointer.last_saved or 'none in this run'}. Inspect these samples, "
+            "lower the learning rate, or use debug='underflow_overflow' to find the layer; nonfinite='skip' skips "
+            "such steps and continues."
         )
 
     def _samples_of(self, step: int) -> str:
-        """Indices of the samples in an update: the order is a pure function, so they can be told afterwards."""
+        """Indices of the samples in an update: the order is a pure function, so they can be computed afterwards."""
         plan = self.run.plan
         sampler = getattr(plan.loader, "batch_sampler", None)
         if not isinstance(sampler, BatchSampler) or not plan.steps_per_epoch:
-            return "unknown (the data set cannot be indexed)"
+            return "unknown (not a map-style dataset)"
         epoch, place = divmod(step - 1, plan.steps_per_epoch)
         size = sampler.batch_size * sampler.world * plan.accumulation
         end = min(sampler.length, len(sampler) * sampler.batch_size * sampler.world)  # drop_last drops what follows
@@ -275,12 +277,12 @@ class Update:
     # -- past_index
 
     def keep_past(self, output: Any) -> None:
-        """The output of this batch that the next one is given; None: it is given none."""
+        """Store the output of this batch that is passed to the next one, if any."""
         self.past = output
 
     @contextlib.contextmanager
     def without_past(self) -> Iterator[None]:
-        """Within it, batches are of other data than training's."""
+        """A context for batches that are not training data."""
         past, self.past = self.past, None
         try:
             yield

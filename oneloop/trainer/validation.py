@@ -1,4 +1,4 @@
-"""What a Trainer is given, looked at when it is given: each error says what was expected."""
+"""Validation of what is passed to a Trainer. Each error message says what was expected."""
 
 import os
 from typing import TYPE_CHECKING, Any
@@ -13,90 +13,93 @@ def has_length(dataset: Any) -> bool:
     """Whether len() works."""
     try:
         return len(dataset) is not None
-    except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):  # the last two are Paddle's
+    except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):  # Paddle raises the last two
         return False
 
 
 def model(given: Any) -> Any:
-    """An instance of a model."""
+    """Raise ModelError unless this is an instance of a model."""
     if given is None:
-        raise ModelError("Trainer needs a model: pass model= or model_init=")
+        raise ModelError("no model given: pass model= or model_init=")
     if isinstance(given, type):
         raise ModelError(f"model is the class {given.__name__}; pass an instance: {given.__name__}(...)")
     return given
 
 
 def functions(**given: Any) -> None:
-    """Each is a function, or an object that can be called like one."""
+    """Raise ArgumentError unless each is callable or None."""
     for name, value in given.items():
         if value is not None and not callable(value):
-            raise ArgumentError(f"{name} is a {type(value).__name__}; expected a function, not its name or its result.")
+            raise ArgumentError(
+                f"Invalid {name} of type {type(value).__name__}: expected a function, not its name or its result."
+            )
 
 
 def tokenizer(given: Any, processing_class: Any) -> Any:
-    """The one that was given, under either of its names."""
+    """The tokenizer, passed under either name."""
     if given is not None and processing_class is not None and given is not processing_class:
-        raise ArgumentError("tokenizer and processing_class are one argument; pass one of them.")
+        raise ArgumentError("tokenizer and processing_class are the same argument, but differ; pass one of them.")
     found = processing_class if processing_class is not None else given
     if isinstance(found, str):
         raise ArgumentError(
-            f"tokenizer (processing_class) is the text {found[:60]!r}; expected the tokenizer itself, such as "
+            f"tokenizer (processing_class) is the string {found[:60]!r}; expected the tokenizer itself, such as "
             "AutoTokenizer.from_pretrained(...) returns."
         )
     return found
 
 
 def optimizers(given: Any, cls_and_kwargs: Any, model_init: Any, backend: "Backend") -> tuple[Any, Any]:
-    """(optimizer, scheduler) from the argument `optimizers`, which excludes two others."""
+    """(optimizer, scheduler) from the argument `optimizers`, which cannot be combined with the two others."""
     if cls_and_kwargs is not None and (not isinstance(cls_and_kwargs, (tuple, list)) or len(cls_and_kwargs) != 2):
-        raise ArgumentError("optimizer_cls_and_kwargs is a pair: the optimizer's class, and a dict of its options.")
+        raise ArgumentError(
+            "Invalid optimizer_cls_and_kwargs: expected a pair of the optimizer's class and a dict of its options."
+        )
     if given is None:
         return None, None
     if not isinstance(given, (tuple, list)) or len(given) != 2:
-        raise ArgumentError("optimizers is a pair (optimizer, lr_scheduler); either may be None.")
+        raise ArgumentError("Invalid optimizers: expected a pair (optimizer, lr_scheduler); either may be None.")
     optimizer, scheduler = given
     known = backend.optimizers.is_optimizer
     if optimizer is not None and not known(optimizer):
         what = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"a {type(optimizer).__name__}"
         raise ArgumentError(
-            f"the first of optimizers is {what}; expected an optimizer over the model's parameters. To have it built "
+            f"Invalid optimizers: the first is {what}; expected an optimizer over the model's parameters. To build it "
             "from its class, use optimizer_cls_and_kwargs."
         )
     if scheduler is not None and (known(scheduler) or not hasattr(scheduler, "step")):
         raise ArgumentError(
-            f"the second of optimizers is a {type(scheduler).__name__}; expected a learning-rate schedule, or None. "
-            "The optimizer comes first."
+            f"Invalid optimizers: the second is a {type(scheduler).__name__}; expected a learning-rate schedule, or "
+            "None. The optimizer comes first."
         )
     if model_init is not None and any(part is not None for part in given):
         raise ArgumentError(
-            "optimizers and model_init contradict each other: the optimizer holds the parameters of a model that "
+            "optimizers and model_init cannot be combined: the optimizer holds the parameters of a model that "
             "model_init would replace. Override create_optimizer instead."
         )
     if cls_and_kwargs is not None and optimizer is not None:
-        raise ArgumentError("optimizers and optimizer_cls_and_kwargs contradict each other; pass one of them.")
+        raise ArgumentError("optimizers and optimizer_cls_and_kwargs cannot be combined; pass one of them.")
     return optimizer, scheduler
 
 
 def dataset(name: str, given: Any, backend: "Backend") -> None:
-    """A data set can be indexed and has a length, or it can be walked through."""
-    expected = "expected a list of samples, a Dataset with __len__ and __getitem__, or an iterable one"
+    """Raise DataError unless this is a map-style or an iterable dataset."""
+    expected = "expected a list of samples, a Dataset with __len__ and __getitem__, or an iterable dataset"
     if isinstance(given, (str, bytes, os.PathLike)):
-        raise DataError(f"{name} is the text {str(given)[:60]!r}; {expected}. Load the data first.")
+        raise DataError(f"{name} is the string {str(given)[:60]!r}; {expected}. Load the data first.")
     if isinstance(given, dict) and 0 not in given:
         keys = ", ".join(repr(key) for key in list(given)[:8])
         raise DataError(
-            f"{name} is a {type(given).__name__} with the keys {keys}; {expected}. Pick one of several sets, or make "
-            "samples out of columns with datasets.Dataset.from_dict."
+            f"{name} is a {type(given).__name__} with the keys {keys}; {expected}. Select one of the datasets, or "
+            "convert columns into samples with datasets.Dataset.from_dict."
         )
     if backend.loaders.is_loader(given):
         raise DataError(
-            f"{name} is a {type(given).__name__}, which makes batches; {expected}, since the Trainer makes its own. "
-            "Pass its dataset and its collate_fn as data_collator, or override get_train_dataloader and its like."
+            f"{name} is a {type(given).__name__}, which yields batches; {expected}, since the Trainer creates batches "
+            "itself. Pass its dataset, and its collate_fn as data_collator, or override get_train_dataloader "
+            "(get_eval_dataloader)."
         )
     if backend.loaders.is_iterable(given):
         if not hasattr(given, "__iter__"):
             raise DataError(f"{name} is a {type(given).__name__}; {expected}.")
     elif not has_length(given):
-        raise DataError(
-            f"{name}, a {type(given).__name__}, has __getitem__ but no length; {expected}. Give it a __len__."
-        )
+        raise DataError(f"{name}, a {type(given).__name__}, has __getitem__ but no length; {expected}. Add a __len__.")

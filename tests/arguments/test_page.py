@@ -31,7 +31,7 @@ def test_every_name_is_on_the_page(name):
 
 
 def test_every_row_has_an_answer_for_each_backend():
-    rows = [line for line in page.render().split("## Other spellings")[0].splitlines() if line.startswith("| `")]
+    rows = [line for line in page.render().split("## Aliases")[0].splitlines() if line.startswith("| `")]
     assert len(rows) == len(page.declared(Seq2SeqTrainingArguments))
     for row in rows:
         cells = re.split(r"(?<!\\)\|", row)[1:-1]

@@ -100,7 +100,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_it(background, backend, traine
 
 def test_another_error_of_the_writer_is_raised(backend, trained, output, full_disk):
     full_disk(good=1, error=RuntimeError("the writer broke"))
-    with one_error(CheckpointError, "could not be written", "the writer broke"):
+    with one_error(CheckpointError, "cannot write a checkpoint", "the writer broke"):
         trained(backend.classifier(), rows(), **STEPS)
     assert is_whole(output / "checkpoint-2") and not (output / "checkpoint-4").exists()
     assert not leftovers(output)
@@ -165,7 +165,7 @@ def change(folder):
 def test_a_damaged_checkpoint(damage, words, backend, trained, output):
     trained(backend.classifier(), rows(), **STEPS)
     damage(output / "checkpoint-4")
-    with one_error(CheckpointError, "checkpoint-4 is not whole", "checkpoint-2", *words):
+    with one_error(CheckpointError, "checkpoint-4 is incomplete or corrupt", "checkpoint-2", *words):
         trained(backend.classifier(), rows(), resume=str(output / "checkpoint-4"), **STEPS)
 
 
@@ -173,7 +173,7 @@ def test_nothing_but_damaged_checkpoints(backend, trained, output):
     trained(backend.classifier(), rows(), **STEPS)
     for step in (2, 4):
         cut(output / f"checkpoint-{step}")
-    with one_error(CheckpointError, "none of the 2 checkpoints", "Leave resume_from_checkpoint out"):
+    with one_error(CheckpointError, "none of the 2 checkpoints", "Remove resume_from_checkpoint"):
         trained(backend.classifier(), rows(), resume=True, **STEPS)
 
 
@@ -182,7 +182,7 @@ def test_a_checkpoint_of_another_model_or_without_its_course(backend, trained, o
     checkpoint = str(output / "checkpoint-4")
     with one_error(CheckpointError, "save_only_model=True", "start a new run"):
         trained(backend.classifier(), rows(), resume=checkpoint, **STEPS)
-    with one_error(CheckpointError, "do not fit the model", "missing: ", "norm"):
+    with one_error(CheckpointError, "do not match the model", "missing: ", "norm"):
         trained(backend.classifier(norm=True), rows(), resume=checkpoint, **STEPS)
 
 

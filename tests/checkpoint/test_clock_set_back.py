@@ -92,6 +92,6 @@ def test_a_run_over_the_change(backend, trained, tmp_path, caplog, monkeypatch):
         assert [c.step for c in store.find(output)] == [2, 3]
         caplog.set_level(logging.INFO, logger="oneloop")
         resumed = trained(backend.classifier(seed=1), rows(16), resume=True, max_steps=4, **run)
-    assert f"going on from {output / 'checkpoint-3'}" in caplog.text
+    assert f"resuming from {output / 'checkpoint-3'}" in caplog.text
     assert [c.step for c in store.find(output)] == [3, 4]
     assert same_bytes(backend.weights(resumed.model), backend.weights(straight.model))

@@ -88,7 +88,7 @@ def test_the_text_for_people(run, capsys):
     (run / ".checkpoint-50.0123abcd.partial").mkdir()
     assert main(["checkpoints", str(run)]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("1 damaged (sizes compared; verify reads every byte)") and "6 checkpoints" in lines[0]
+    assert lines[0].endswith("1 damaged (sizes compared; use verify for checksums)") and "6 checkpoints" in lines[0]
     assert lines[2].split() == ["NAME", "STEP", "RUN", "REASON", "SIZE", "AGE", "FRAMEWORK", "STATE"]
     rows = {line.split()[0]: line.split() for line in lines[3:9]}
     assert rows["checkpoint-40"][1:4] == ["40", "aaaaaaaa", "save"] and rows["checkpoint-40"][-2:] == [
@@ -98,7 +98,7 @@ def test_the_text_for_people(run, capsys):
     assert rows["checkpoint-20"][-2:] == ["whole", "best"]
     assert rows["checkpoint-30"][-1] == "damaged" and rows["checkpoint-5"][-1] == "foreign"
     text = "\n".join(lines)
-    assert "checkpoint-30 is not whole:\n  model.safetensors has 5 bytes instead of 1000" in text
+    assert "checkpoint-30 is incomplete or corrupt:\n  model.safetensors has 5 bytes instead of 1000" in text
     assert ".checkpoint-50.0123abcd.partial" in text
 
 
@@ -221,7 +221,7 @@ def test_as_a_program_without_any_framework(run):
             [sys.executable, *start, "checkpoints", str(run), "verify"], capture_output=True, text=True, env=environment
         )
         assert done.returncode == 0, done.stderr
-        assert "checkpoint-40" in done.stdout and "none damaged (every byte read)" in done.stdout
+        assert "checkpoint-40" in done.stdout and "none damaged (checksums verified)" in done.stdout
     (run / "checkpoint-40" / "run.json").unlink()
     done = subprocess.run(
         [sys.executable, "-m", "oneloop", "checkpoints", str(run)], capture_output=True, text=True, env=environment

@@ -48,11 +48,11 @@ def test_falls_back_to_the_newest_whole_one(damage, name, run, finished, trainer
     damage(run / "checkpoint-22" / name)
     resumed = trainer(*FINISHED)
     resumed.train(resume_from_checkpoint=True)
-    told = [record.getMessage() for record in caplog.records if "Passing over" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "Skipping " in record.getMessage()]
     assert len(told) == 1
     assert str(run / "checkpoint-22") in told[0]
     assert name in told[0]
-    assert any(f"going on from {run / 'checkpoint-18'}" in record.getMessage() for record in caplog.records)
+    assert any(f"resuming from {run / 'checkpoint-18'}" in record.getMessage() for record in caplog.records)
     assert store.problems(run / "checkpoint-22") == [], "the run has written it anew"
     assert contents(run / "checkpoint-22") == contents(finished / "checkpoint-22")
 
@@ -64,7 +64,7 @@ def test_by_name_it_is_an_error(damage, name, run, trainer):
     with pytest.raises(CheckpointError) as caught:
         trainer(*FINISHED).train(resume_from_checkpoint=str(run / "checkpoint-22"))
     assert name in str(caught.value)
-    assert f"Whole ones beside it: {run / 'checkpoint-'}" in str(caught.value)
+    assert f"Complete checkpoints next to it: {run / 'checkpoint-'}" in str(caught.value)
 
 
 def test_all_that_is_wrong_is_listed(run, trainer):
@@ -83,7 +83,7 @@ def test_when_none_is_whole_the_run_does_not_start_anew(run, trainer, caplog):
         truncate(checkpoint.path / "model.safetensors")
     with pytest.raises(CheckpointError, match=f"none of the {len(found)} checkpoints"):
         trainer(*FINISHED).train(resume_from_checkpoint=True)
-    assert sum("Passing over" in record.getMessage() for record in caplog.records) == len(found)
+    assert sum("Skipping " in record.getMessage() for record in caplog.records) == len(found)
 
 
 def test_a_run_that_fell_back_does_not_rotate_away_what_it_writes(run, trainer):

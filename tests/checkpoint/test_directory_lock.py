@@ -59,7 +59,7 @@ def test_a_second_run_is_refused_and_the_first_goes_on(forks, trainer, tmp_path,
     def second(pid):
         signal_at(4, output=output)(pid)
         unfinished = store.open_stage(output, 99)  # as if the first were writing it
-        with pytest.raises(CheckpointError, match=f"used by another run, process {pid}: two runs would clear away"):
+        with pytest.raises(CheckpointError, match=f"in use by another run, process {pid}: two runs would delete"):
             late.train()
         met.append(unfinished.is_dir())
         unfinished.rmdir()
@@ -84,7 +84,7 @@ def test_a_run_that_was_killed_holds_nothing_through_its_workers(forks, tmp_path
 def test_one_that_leaves_is_waited_for(other, backend, trained, tmp_path, caplog):
     process = other(1.0)
     trained(backend.classifier(), rows(8), output_dir=tmp_path, max_steps=2, save_strategy="steps", save_steps=1)
-    assert f"is used by another run, process {process.pid}; waiting for it to leave" in caplog.text
+    assert f"is in use by another run, process {process.pid}; waiting for it to end" in caplog.text
     assert checkpoint_names(tmp_path) == ["checkpoint-1", "checkpoint-2"]
 
 

@@ -128,7 +128,7 @@ def test_old_checkpoints_that_cannot_be_deleted_do_not_undo_a_save(trainer, tmp_
     trainer("--steps", "9", "--set", "save_total_limit=1", callbacks=[Listener()]).train()
     assert {3, 6, 9} <= set(saved)
     assert "was NOT saved" not in caplog.text
-    assert "still there" in caplog.text
+    assert "old checkpoints could not be deleted" in caplog.text
 
 
 def test_a_vanished_directory(trainer, finished, tmp_path, caplog):
@@ -185,7 +185,7 @@ def test_gone_while_it_is_being_written(trainer, finished, tmp_path, caplog, mon
 def test_an_unwritable_directory_is_an_error_before_the_first_step(trainer, tmp_path):
     (tmp_path / "run").write_text("in the way")
     trained = trainer()
-    with pytest.raises(CheckpointError, match="cannot be written"):
+    with pytest.raises(CheckpointError, match="cannot write to "):
         trained.train()
     assert trained.state.global_step == 0
 
@@ -234,7 +234,7 @@ def test_a_disk_that_is_full_for_a_while(seen, small_disk, trainer, finished, ca
     trained = trainer(*SAVES, callbacks=[During(begin, end)], output=output)
     trained.train()
     check_survived(trained, output, caplog, finished)
-    assert ("MB are needed and 0 MB are free" in caplog.text) is seen
+    assert ("MB needed, but only 0 MB free" in caplog.text) is seen
 
 
 def test_a_run_goes_on_from_a_checkpoint_on_a_full_disk(small_disk, trainer, finished, caplog):

@@ -44,7 +44,7 @@ def test_an_error_that_a_better_disk_would_not_mend_ends_the_run(
 ):
     """Of a full disk it is said aloud, and the run goes on; this one would come with every save."""
     failing(OSError(number, os.strerror(number)))
-    with pytest.raises(CheckpointError, match=f"a checkpoint could not be written: .*{os.strerror(number)}") as caught:
+    with pytest.raises(CheckpointError, match=f"cannot write a checkpoint: .*{os.strerror(number)}") as caught:
         trained(backend.classifier(), rows(16), save_async=background, **RUN)
     assert caught.value.__cause__.errno == number
     assert list((tmp_path / "out").glob("*checkpoint-2*")) == []
@@ -63,7 +63,7 @@ def test_an_error_of_the_run_and_one_of_the_save_under_way(backend, trained, fai
 
     with pytest.raises(KeyError, match="a bug in a callback"), caplog.at_level(logging.ERROR):
         trained(backend.classifier(), rows(16), callbacks=[Breaks()], **RUN)
-    assert "a checkpoint could not be written: a bug in the writer" in caplog.text
+    assert "cannot write a checkpoint: a bug in the writer" in caplog.text
 
 
 class InPieces(io.FileIO):

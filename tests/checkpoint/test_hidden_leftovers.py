@@ -99,8 +99,8 @@ def test_a_run_does_not_go_on_from_it(backend, trained, tmp_path, caplog, state)
     flip(hidden / "model.safetensors", 8 * (hidden / "model.safetensors").stat().st_size - 20)
     caplog.set_level(logging.INFO, logger="oneloop")
     resumed = trained(backend.classifier(seed=1), rows(16), resume=True, **run)
-    assert f"going on from {output / 'checkpoint-2'}" in caplog.text and not hidden.exists()
-    assert "Putting checkpoint-4 in its place" not in caplog.text
+    assert f"resuming from {output / 'checkpoint-2'}" in caplog.text and not hidden.exists()
+    assert "Restoring checkpoint-4" not in caplog.text
     assert same_bytes(backend.weights(resumed.model), expected)
     assert store.problems(output / "checkpoint-4") == []
 

@@ -64,7 +64,7 @@ def test_checkpoints_of_the_first_releases_have_less():
 
 
 def test_a_later_format_is_refused():
-    with pytest.raises(CheckpointError, match="format 2, and this release of oneloop reads 1"):
+    with pytest.raises(CheckpointError, match="format 2, but this release of oneloop reads 1"):
         RunState.from_json(RUN | {"format": 2})
 
 

@@ -128,7 +128,7 @@ def test_at_most_one_is_written_at_a_time_and_a_wait_is_said(trainer, monkeypatc
     trained.train()
     assert len(most) >= 22
     assert trained._oneloop.run.checkpointer.waits > 0
-    told = [r for r in caplog.records if "for the save before it" in r.getMessage()]
+    told = [r for r in caplog.records if "for the previous save" in r.getMessage()]
     assert [r.levelno for r in told] == [logging.WARNING] + [logging.INFO] * (
         trained._oneloop.run.checkpointer.waits - 1
     )
@@ -243,7 +243,7 @@ def test_a_run_that_is_taken_back_is_another_one(trainer, tmp_path, caplog):
     before = {c.step: c.run_id for c in store.find(output)}
     again = trainer(*KEEP_ALL, "--steps", "8", "--set", "learning_rate=0.01", "--set", "save_steps=7")
     again.train(resume_from_checkpoint=output / "checkpoint-6")
-    assert "From here on it is a run of its own" in caplog.text
+    assert "This is now a new run" in caplog.text
     assert again._oneloop.run.id not in before.values()
     assert Path(get_last_checkpoint(output)).name == "checkpoint-8", "not the higher step of the course left behind"
     assert {step: store.read_manifest(output / f"checkpoint-{step}")["run_id"] for step in (6, 9, 12)} == {
@@ -280,8 +280,8 @@ def test_a_whole_checkpoint_that_was_hidden_gets_its_name_back(state, trainer, t
     assert Path(get_last_checkpoint(output)).name != "checkpoint-6"
     resumed = trainer(*KEEP_ALL, "--steps", "6")
     resumed.train(resume_from_checkpoint=True)
-    assert "Putting checkpoint-6 in its place" in caplog.text
-    assert f"going on from {output / 'checkpoint-6'}" in caplog.text
+    assert "Restoring checkpoint-6" in caplog.text
+    assert f"resuming from {output / 'checkpoint-6'}" in caplog.text
     assert contents_of(output / "checkpoint-6") == before
 
 
@@ -306,7 +306,7 @@ def test_a_best_model_that_is_gone_is_said_when_the_run_goes_on(trainer, tmp_pat
     store.delete(Path(first.state.best_model_checkpoint))
     resumed = trainer(*KEEP_ALL)
     resumed.train(resume_from_checkpoint=True)
-    assert f"The best model so far, {first.state.best_model_checkpoint}, is gone" in caplog.text
+    assert f"The best checkpoint so far, {first.state.best_model_checkpoint}, is missing" in caplog.text
     assert Path(resumed.state.best_model_checkpoint).is_dir()
     assert resumed.state.best_global_step > 9
 

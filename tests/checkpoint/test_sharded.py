@@ -87,13 +87,13 @@ def test_a_part_that_failed_is_an_error_of_the_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(contents, "room_for", full)
     with pytest.raises(OSError, match="no space left"):
         sharded.write_part(tmp_path, 1, filled(a=1), 32)
-    with pytest.raises(OSError, match="process 1 could not write its part.*no space left") as caught:
+    with pytest.raises(OSError, match="process 1 could not write its shard.*no space left") as caught:
         sharded.collect(tmp_path, range(1, 2), 5, threading.Event())
     assert caught.value.errno == errno.ENOSPC
 
 
 def test_a_part_that_never_comes_is_an_error_after_the_timeout(tmp_path):
-    with pytest.raises(OSError, match="process 1 has not written its part") as caught:
+    with pytest.raises(OSError, match="process 1 has not written its shard") as caught:
         sharded.collect(tmp_path, range(1, 2), 0.05, threading.Event())
     assert caught.value.errno == errno.ETIMEDOUT
 

@@ -130,5 +130,5 @@ def test_weights_are_loaded_by_the_name_that_others_call(backend, trained, tmp_p
     assert same_bytes(backend.weights(fresh.model), backend.weights(trainer.model))
     fresh._load_from_checkpoint(f"{tmp_path}/out/checkpoint-2")
     assert not same_bytes(backend.weights(fresh.model), backend.weights(trainer.model))
-    with pytest.raises(RefusedError, match="fills the Trainer's own model"):
+    with pytest.raises(RefusedError, match="loads into the Trainer's own model only"):
         fresh._load_from_checkpoint(True, model=backend.classifier())

@@ -51,7 +51,7 @@ def test_an_error_of_another_kind_ends_all_with_its_words(ended):
     framework, folder, said, _ = ended
     if framework != "torch":
         pytest.skip("only torch's launcher leaves the others the time to say why")
-    words = "CheckpointError: a checkpoint could not be written: a bug in the writer"
+    words = "CheckpointError: cannot write a checkpoint: a bug in the writer"
     assert f"[rank0]: oneloop.errors.{words}" in said
     assert re.search(rf"ProcessLostError: Process 0 \(.*\) exited after an error: {words}", said), said
     assert [c.step for c in store.find(folder / "broken")] == [1] and list((folder / "broken").glob(".*")) == []

@@ -140,7 +140,7 @@ def test_an_unwritable_record_warns_once(tmp_path, caplog):
     record = Record()
     for _ in range(3):
         record.add(str(tmp_path / "file"), "started", "r", 0, {})
-    assert caplog.text.count("cannot be written") == 1
+    assert caplog.text.count("Cannot write ") == 1
 
 
 def test_others_can_note_events_of_their_own(backend, trained, tmp_path):

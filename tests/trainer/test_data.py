@@ -218,12 +218,12 @@ def test_a_schedule_that_needs_a_length_refuses_a_stream(backend, arguments, sch
 def test_a_stream_that_ends_before_max_steps_ends_the_run_aloud(backend, trained, caplog):
     trainer = trained(backend.classifier(), Once(rows(10)), max_steps=20, **RUN)
     assert trainer.state.global_step == 3
-    assert "used up after 3 steps" in caplog.text
+    assert "exhausted after 3 steps" in caplog.text
     assert trainer.result.metrics["train_loss"] > 0
 
 
 def test_a_stream_without_anything_in_it(backend, arguments):
-    with pytest.raises(DataError, match="no batch at all"):
+    with pytest.raises(DataError, match="yielded no batch"):
         Trainer(backend.classifier(), arguments(max_steps=3), train_dataset=Stream([])).train()
 
 
@@ -327,7 +327,7 @@ def test_evaluation_without_data_is_refused_at_once(backend, arguments):
 
 
 def test_a_collator_that_is_none(backend, arguments):
-    with pytest.raises(ArgumentError, match="data_collator is a int"):
+    with pytest.raises(ArgumentError, match="Invalid data_collator of type int"):
         Trainer(backend.classifier(), arguments(), 3, rows(4))
 
 

@@ -278,7 +278,7 @@ class Worded(Trainer):
 @pytest.mark.parametrize("kind", ["words", "keys"])
 def test_outputs_whose_parts_differ_from_batch_to_batch(backend, arguments, kind):
     trainer = Worded(backend.classifier(), arguments(per_device_eval_batch_size=4, run_name=kind))
-    with pytest.raises(ModelError, match="other parts in one batch.*eval_do_concat_batches=False"):
+    with pytest.raises(ModelError, match="another structure in one batch.*eval_do_concat_batches=False"):
         trainer.predict(rows(6))
     trainer.args.eval_do_concat_batches = False
     first, second = trainer.predict(rows(6)).predictions
@@ -291,15 +291,15 @@ def test_each_evaluation_does_not_say_it_again(backend, make, caplog):
     trainer = make(eval_dataset=[{"x": row["x"], "text": "a"} for row in rows(4)])
     for _ in range(3):
         trainer.evaluate()
-    assert caplog.text.count("does not take the columns text") == 1
-    assert caplog.text.count("no label was found") == 1
+    assert caplog.text.count("dropping columns not used by model.forward: text") == 1
+    assert caplog.text.count("no labels found") == 1
     trainer.evaluate([row | {"note": "b"} for row in rows(4)])
-    assert "does not take the columns note" in caplog.text, "another data set has other columns"
+    assert "dropping columns not used by model.forward: note" in caplog.text, "another data set has other columns"
 
 
 @pytest.mark.parametrize(
     ("missing", "words"),
-    [("logits", "the model returned nothing but its loss"), ("labels", "no label was found among the inputs")],
+    [("logits", "the model returned only its loss"), ("labels", "no labels found in the inputs")],
 )
 def test_metrics_that_cannot_be_computed_are_told_of(backend, arguments, caplog, missing, words):
     class Lacks(Trainer):

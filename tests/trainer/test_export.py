@@ -72,7 +72,7 @@ def trainer_output(trainer):
 
 
 def test_without_data_there_is_nothing_to_read_inputs_off(backend, arguments):
-    with pytest.raises(DataError, match="export needs a batch"):
+    with pytest.raises(DataError, match="export needs an example batch"):
         Trainer(backend.classifier(), arguments()).export()
 
 
@@ -91,5 +91,5 @@ def test_a_forward_that_cannot_be_followed_says_why(arguments):
             return {"loss": logits.mean(), "logits": logits if float(x.sum()) > 0 else -logits}
 
     trainer = Trainer(Looks(), arguments(), train_dataset=rows(4))
-    with pytest.raises(ModelError, match="torch.export cannot follow"):
+    with pytest.raises(ModelError, match="torch.export cannot trace"):
         trainer.export()

@@ -12,7 +12,7 @@ RUN = {"max_steps": 2, "per_device_train_batch_size": 4}
 BY_STEPS = {"eval_strategy": "steps", "eval_steps": 1}
 SAID = {
     "best without evaluations": ({"save_strategy": "best"}, "save_strategy='best'.*nothing will be saved"),
-    "best to be loaded": ({"load_best_model_at_end": True}, "load_best_model_at_end=True.*the last model"),
+    "best to be loaded": ({"load_best_model_at_end": True}, "load_best_model_at_end=True.*is the last one"),
     "times by epoch": ({"minimum_eval_times": 3, "eval_strategy": "epoch"}, "minimum_eval_times=3.*'epoch'"),
     "more times than steps": ({"minimum_eval_times": 9, **BY_STEPS}, "minimum_eval_times=9 is more than the 2 steps"),
     "warmup": ({"warmup_steps": 2, "lr_scheduler_type": "constant"}, "warmup_steps=2.*'constant_with_warmup'"),
@@ -46,7 +46,7 @@ def test_options_of_a_recomputation_that_is_off(trained, caplog):
 
     trained(Kit().classifier(), rows(8), gradient_checkpointing_kwargs={"use_reentrant": False}, **RUN)
     (said,) = notices(caplog)
-    assert said.startswith("gradient_checkpointing_kwargs does nothing")
+    assert said.startswith("gradient_checkpointing_kwargs has no effect")
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,9 @@ def test_save_model_writes_arguments_and_no_pickle(backend, trained, tmp_path):
     assert json.loads(text)["learning_rate"] == 0.1 and "hidden-word" not in text
 
 
-@pytest.mark.parametrize("given, said", [(None, "needs a model"), (int, "class int"), ("text", "expected an instance")])
+@pytest.mark.parametrize(
+    "given, said", [(None, "no model given"), (int, "class int"), ("text", "expected an instance")]
+)
 def test_what_is_not_a_model(arguments, given, said):
     with pytest.raises(ModelError, match=said):
         Trainer(given, arguments())

@@ -135,7 +135,7 @@ def test_a_batch_that_does_not_fit_is_cut_and_the_update_stays(backend, trained,
     assert largest_difference(backend.weights(expected), backend.weights(model)) < 2e-6
     np.testing.assert_allclose(losses(plain), losses(trainer), rtol=1e-5)
     said = [r.getMessage() for r in caplog.records if "Out of memory at step 1" in r.getMessage()]
-    assert said and "the global batch stays the same" in said[-1]
+    assert said and "the global batch size does not change" in said[-1]
     assert all(size <= 3 for size in Limited.sizes[-6:]), "later steps are cut from the start"
     tries = [size for size in Limited.sizes if size > 3]
     assert len(tries) <= 2, "what has been learnt is not tried again"

@@ -112,7 +112,7 @@ def test_a_profile_that_cannot_be_written_costs_the_run_nothing(profiled, backen
     plain = module.stop
     monkeypatch.setattr(module, "stop", lambda handle, trace: (plain(handle, trace), broken(handle, trace)))
     assert profiled().state.global_step == 4
-    assert "The profile of steps 2 to 3 was lost: OSError: no space left" in caplog.text
+    assert "Cannot write the profile of steps 2 to 3: OSError: no space left" in caplog.text
 
 
 @pytest.mark.parametrize("value", ["0-3", "5-3", "a", "1-2-3", 0, -1, 2.5])

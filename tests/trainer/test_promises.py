@@ -81,7 +81,7 @@ def test_a_resume_reads_what_is_left_and_nothing_before(backend, trained, tmp_pa
         again, resumed = run(output_dir=tmp_path / f"from-{step}", resume=str(tmp_path / "out" / f"checkpoint-{step}"))
         assert again == (read if walks else read[4 * step :])
         assert same_bytes(weights, resumed)
-    assert ("cannot be positioned, so the resumed run reads 5 batches again" in caplog.text) is walks
+    assert ("is not seekable: the resumed run reads 5 batches again" in caplog.text) is walks
 
 
 class Ages(TrainerCallback):

@@ -137,7 +137,7 @@ def test_a_checkpoint_of_more_processes_keeps_its_samples_per_update(backend, tr
     trained(moved, rows(64), resume=True, output_dir=tmp_path / "b", **run)
     assert "written by 2 process(es), this run has 1" in caplog.text
     assert same_bytes(backend.weights(whole), backend.weights(moved))
-    with pytest.raises(CheckpointError, match="can be 1, 2, 4, 8"):
+    with pytest.raises(CheckpointError, match="to 1, 2, 4, 8"):
         trained(
             backend.classifier(),
             rows(64),

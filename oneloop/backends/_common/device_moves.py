@@ -1,4 +1,4 @@
-"""What the backends share about devices: choosing one by its name, and moving nested batches. No framework."""
+"""Device functions that the backends share: choosing one by name, and moving nested batches. No framework."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -18,10 +18,10 @@ def choose(
     framework: str,
     titles: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, int | None]:
-    """(kind, number) for a device's name such as "gpu:1", or None, which means the best there is.
+    """(kind, number) for the name of a device such as "gpu:1", or None, which means the best available.
 
-    `kinds`: what users write, and the backend's own word for it; `titles`: the framework's, where it is another.
-    Without a number, processes of a machine take turns.
+    `kinds`: the names that users write, and the backend's own name; `titles`: the framework's name, if it differs.
+    Without a number, the processes of a machine get consecutive devices.
     """
     index = ""
     if spec is None:
@@ -30,15 +30,15 @@ def choose(
         name, _, index = str(spec).partition(":")
         if name not in kinds or (index and not index.isdigit()):
             raise ArgumentError(
-                f"device={spec!r} is not a device of {framework}; use {', '.join(kinds)}, or one of several by its "
-                "number, such as gpu:0"
+                f"Invalid device={spec!r} for {framework}: expected {', '.join(kinds)}, optionally with a number, "
+                "such as gpu:0"
             )
         kind = kinds[name]
     count = available(kind)
     if count == 0 or (index and int(index) >= count):
         raise ArgumentError(
-            f"device={spec!r}, but {framework} sees {count} {titles.get(kind, kind)} device(s) on this machine. Leave "
-            "device out to take the best there is, or use device='cpu'."
+            f"device={spec!r}, but {framework} finds {count} {titles.get(kind, kind)} device(s) on this machine. "
+            "Remove device to use the best available, or use device='cpu'."
         )
     if kind in ("cpu", "mps"):
         return kind, None
@@ -46,7 +46,7 @@ def choose(
 
 
 def map_batch(batch: Any, move: Callable[[Any], Any], from_array: Callable[[np.ndarray], Any]) -> Any:
-    """Every array and tensor of a nested batch through a function; `move` returns what is no tensor as it is."""
+    """Apply a function to every array and tensor of a nested batch; `move` returns other values unchanged."""
     if isinstance(batch, Mapping):
         moved = {key: map_batch(value, move, from_array) for key, value in batch.items()}
         kind: Any = type(batch)

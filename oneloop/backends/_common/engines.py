@@ -1,5 +1,5 @@
-"""What engines share: one half for frameworks whose losses remember how they were computed, one for those that
-differentiate functions. No framework."""
+"""What engines share: one class for frameworks whose losses have a graph, one for those that differentiate functions.
+No framework."""
 
 import math
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from .loss_scaling import SMALLEST_LOSS_SCALE
 class TapeEngine:
     """PyTorch and Paddle: a loss is differentiated after it was computed, and a scaler of the framework steps."""
 
-    strategy: Any  # the Trainer puts that of the run here
+    strategy: Any  # set by the Trainer
     dtype: Any
     scaler: Any
     parameters: list[Any]
     skipped: int
-    _scaled: bool  # whether the gradients held came through the scaler: an override may call loss.backward()
+    _scaled: bool  # whether the accumulated gradients are scaled: an override may call loss.backward() itself
     _loss: Any
 
     autocast: Callable[..., Any]
@@ -25,7 +25,7 @@ class TapeEngine:
     groups_of: Callable[[Any], list[dict[str, Any]]]  # of an optimizer
 
     def loss_and_gradients(self, compute: Callable[[], Any], divisor: Any = None) -> Any:
-        """The primitive of the loop: run compute, add the gradients of its loss, divided by divisor, to those held."""
+        """The primitive of the loop: run compute and accumulate the gradients of its loss, divided by divisor."""
         if self.dtype is None:
             loss = compute()
         else:
@@ -37,11 +37,11 @@ class TapeEngine:
         return loss.detach()
 
     def stand_by(self) -> None:
-        """This process had nothing to compute in an update whose gradients come from the others."""
+        """Called when this process had nothing to compute in an update: its gradients come from the others."""
         self._scaled = self.scaler is not None
 
     def include(self, optimizer: Any) -> None:
-        """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
+        """Add parameters of the optimizer that are not the model's, such as those of a criterion."""
         known = {id(p) for p in self.parameters}
         for group in self.groups_of(optimizer):
             self.parameters.extend(p for p in group["params"] if id(p) not in known)
@@ -52,8 +52,8 @@ class TapeEngine:
         self.scaler.step(optimizer)
         self.scaler.update()
         if (self.loss_scale() or 0.0) < scale:
-            # An overflow is how the scaler finds its scale; it means trouble only when no smaller scale is left, or
-            # when the loss, which is not scaled, is not finite itself.
+            # Overflows are expected: the scaler finds its scale by them. It is an error only if the scale cannot get
+            # smaller, or if the loss, which is not scaled, is not finite itself.
             self.skipped += 1
             if scale <= SMALLEST_LOSS_SCALE or (self._loss is not None and not math.isfinite(self._loss.item())):
                 return step
@@ -66,9 +66,9 @@ class TapeEngine:
 
 
 class FunctionEngine:
-    """MindSpore and mindtorch: a function is differentiated, oneloop scales, and everything is known on the host."""
+    """MindSpore and mindtorch: a function is differentiated, oneloop scales, and all results are on the host."""
 
-    strategy: Any  # the Trainer puts that of the run here
+    strategy: Any  # set by the Trainer
     parameters: list[Any]
     scaler: Any
     nonfinite: str
@@ -80,10 +80,11 @@ class FunctionEngine:
     loss_is_lost: Callable[[], bool]  # that of the update is not finite
 
     def stand_by(self) -> None:
-        """This process had nothing to compute in an update whose gradients come from the others."""
+        """Called when this process had nothing to compute in an update: its gradients come from the others."""
 
     def apply_update(self, optimizer: Any, step: int) -> int | None:
-        """Step the optimizer unless something is not finite; the number of a step that was not, once it is known."""
+        """Step the optimizer unless something is not finite; returns the number of a step that was not, once it is
+        known."""
         if self.scaler is not None:
             return self._apply_scaled(optimizer, step)
         if self._bad and self.nonfinite != "ignore":
@@ -98,16 +99,16 @@ class FunctionEngine:
         if not self._bad:
             self.step(optimizer)
             return None
-        # An overflow is how the scaler finds its scale; it means trouble only when no smaller scale is left, or when
-        # the loss, which is not scaled, is not finite itself.
+        # Overflows are expected: the scaler finds its scale by them. It is an error only if the scale cannot get
+        # smaller, or if the loss, which is not scaled, is not finite itself.
         self.skipped += 1
         return step if before <= SMALLEST_LOSS_SCALE or self.loss_is_lost() else None
 
     def read_pending(self) -> int | None:
-        """Nothing is ever left unread here."""
+        """There are no pending checks here."""
         return None
 
-    # -- what logs and checkpoints ask for
+    # -- for logs and checkpoints
 
     def grad_norm(self) -> float | None:
         """Norm of the last update's gradients before clipping."""
@@ -117,7 +118,7 @@ class FunctionEngine:
         return None if self.scaler is None else self.scaler.scale
 
     def state(self) -> dict[str, Any]:
-        """Plain data: what a resumed run needs besides weights and optimizer."""
+        """Plain data that a resumed run needs in addition to weights and optimizer."""
         return {"skipped": self.skipped, "scaler": None if self.scaler is None else self.scaler.state()}
 
     def load_state(self, state: dict[str, Any]) -> None:

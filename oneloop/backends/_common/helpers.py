@@ -1,4 +1,4 @@
-"""What the backends share: walks over nested values, calls of a model, and checks of names and shapes. No framework."""
+"""What the backends share: nested values, calls of a model, and checks of names and shapes. No framework."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from ...errors import ArgumentError, CheckpointError, DataError, MissingPackageE
 
 
 def map_tensors(value: Any, is_tensor: Callable[[Any], bool], function: Callable[[Any], Any]) -> Any:
-    """The same nesting of dicts, lists and tuples with the function applied to every tensor."""
+    """Apply the function to every tensor in nested dicts, lists and tuples."""
     if is_tensor(value):
         return function(value)
     if isinstance(value, dict):
@@ -24,7 +24,7 @@ def map_tensors(value: Any, is_tensor: Callable[[Any], bool], function: Callable
 
 
 def split(value: Any, parts: int, rows: int, is_array: Callable[[Any], bool]) -> list[Any]:
-    """A batch cut into parts along its first axis; values without that axis are shared by all parts."""
+    """A batch split into parts along its first axis; values without that axis are in all parts."""
     edges = [rows * part // parts for part in range(parts + 1)]
     if isinstance(value, dict):
         columns = {key: split(inner, parts, rows, is_array) for key, inner in value.items()}
@@ -41,7 +41,7 @@ def split(value: Any, parts: int, rows: int, is_array: Callable[[Any], bool]) ->
 
 
 def parameter_names(function: Any) -> list[str] | None:
-    """Names that a model's forward function accepts; None when it takes anything (only *args or **kwargs)."""
+    """Names that a model's forward function accepts; None if it accepts anything (only *args or **kwargs)."""
     parameters = inspect.signature(function).parameters.values()
     return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)] or None
 
@@ -55,7 +55,7 @@ def label_names(names: list[str] | None) -> list[str]:
 
 
 def call(model: Callable, inputs: Any) -> Any:
-    """A mapping by names, a tuple or list by positions, anything else as the only argument."""
+    """A mapping by keyword, a tuple or list by position, anything else as the only argument."""
     if isinstance(inputs, Mapping):
         return model(**inputs)
     if isinstance(inputs, (list, tuple)):
@@ -64,7 +64,7 @@ def call(model: Callable, inputs: Any) -> Any:
 
 
 def explain_call(model: Any, forward: Any, is_defined: bool, inputs: Any, error: Exception) -> None:
-    """An error in words when it was the call that failed, and not something in the model."""
+    """Raise a ModelError if the call itself failed, rather than something inside the model."""
     name = getattr(forward, "__name__", "forward").replace("_forward_unimplemented", "forward")  # torch's own
     if not is_defined:
         raise ModelError(f"{type(model).__name__} has no {name} method. Define {name}(self, ...).") from error
@@ -78,9 +78,10 @@ def explain_call(model: Any, forward: Any, is_defined: bool, inputs: Any, error:
     except TypeError as reason:
         has = f"the columns {', '.join(inputs)}" if named else f"{len(inputs)} elements without names"
         raise DataError(
-            f"the model's {name} cannot take this batch: {reason}. The batch has {has}; {type(model).__name__}.{name} "
-            f"takes {', '.join(signature.parameters)}. Give the samples the columns it needs (text and None are not "
-            "turned into arrays), leave remove_unused_columns on, or pass a data_collator that makes such batches."
+            f"the model's {name} does not accept this batch: {reason}. The batch has {has}; "
+            f"{type(model).__name__}.{name} accepts {', '.join(signature.parameters)}. Add the columns it needs to the "
+            "samples (strings and None are not converted to arrays), keep remove_unused_columns=True, or pass a "
+            "data_collator that creates such batches."
         ) from error
 
 
@@ -88,7 +89,7 @@ def explain_call(model: Any, forward: Any, is_defined: bool, inputs: Any, error:
 
 
 def arrays(outputs: Any, to_numpy: Callable[[Any], Any]) -> list[Any]:
-    """What a model returned as a flat list of arrays; to_numpy gives None for what is no tensor."""
+    """The outputs of a model as a flat list of arrays; to_numpy returns None for what is not a tensor."""
     array = to_numpy(outputs)
     if array is not None:
         return [array]
@@ -97,15 +98,15 @@ def arrays(outputs: Any, to_numpy: Callable[[Any], Any]) -> list[Any]:
 
 
 def compare_outputs(expected: list[Any], found: list[Any], tolerance: float = 1e-4) -> None:
-    """An exported model that computes something else than the model is an error."""
+    """Raise an error if the exported model computes something else than the model."""
     close = len(expected) == len(found) and all(
         one.shape == other.shape and np.allclose(one, other, rtol=tolerance, atol=tolerance)
         for one, other in zip(expected, found)
     )
     if not close:
         raise ModelError(
-            "the exported model does not compute what the model does: something in its forward depends on Python "
-            "values that the export has frozen. Use tensor operations there, or an input_spec that fixes the sizes."
+            "the outputs of the exported model differ from the model's: its forward depends on Python values that "
+            "the export has frozen. Use tensor operations there, or an input_spec with fixed sizes."
         )
 
 
@@ -113,16 +114,17 @@ def compare_outputs(expected: list[Any], found: list[Any], tolerance: float = 1e
 
 
 def some(names: list[str], between: str = ", ", limit: int = 6) -> str:
-    """The first names of a list, and how many there are."""
+    """The first names of a list, and their number."""
     return between.join(names[:limit]) + (f"{between}... ({len(names)} in all)" if len(names) > limit else "")
 
 
 def check_fit(stored: Mapping[str, Any], own: Mapping[str, Any], source: str) -> None:
-    """Weights of a file against those of the model: every name and shape that does not fit, in one error."""
+    """Compare the weights of a file with those of the model; one error lists every name and shape that does not
+    match."""
     missing = [name for name in own if name not in stored]
     extra = [name for name in stored if name not in own]
     shapes = [
-        f"{name} is {tuple(stored[name].shape)}, the model wants {tuple(own[name].shape)}"
+        f"{name} has shape {tuple(stored[name].shape)}, the model expects {tuple(own[name].shape)}"
         for name in stored
         if name in own and tuple(stored[name].shape) != tuple(own[name].shape)
     ]
@@ -130,19 +132,19 @@ def check_fit(stored: Mapping[str, Any], own: Mapping[str, Any], source: str) ->
         problems = [f"missing: {some(missing)}"] * bool(missing)
         problems += [f"not in the model: {some(extra)}"] * bool(extra) + [some(shapes, "; ")] * bool(shapes)
         raise CheckpointError(
-            f"the weights in {source} do not fit the model: {'; '.join(problems)}. Build the model that they were "
-            "saved from, or leave resume_from_checkpoint out."
+            f"the weights in {source} do not match the model: {'; '.join(problems)}. Create the model that they were "
+            "saved from, or remove resume_from_checkpoint."
         )
 
 
 def check_optimizer_fit(stored: set[str], own: set[str], source: str) -> None:
-    """The parameters that an optimizer state is for against those of this run's optimizer."""
+    """Compare the parameters of an optimizer state with those of this run's optimizer."""
     if stored != own:
         raise CheckpointError(
-            f"the optimizer state in {source} is for other parameters. Only there: "
+            f"the optimizer state in {source} belongs to other parameters. Only there: "
             f"{some(sorted(stored - own)) or 'none'}; only in this run: {some(sorted(own - stored)) or 'none'}. Use "
-            "the same model and the same frozen layers, or train(resume_from_checkpoint=None) with the weights loaded "
-            "by hand."
+            "the same model and the same frozen layers, or load the weights yourself and call train() without "
+            "resume_from_checkpoint."
         )
 
 
@@ -150,7 +152,7 @@ def check_optimizer_fit(stored: set[str], own: set[str], source: str) -> None:
 
 
 def optimizer_options(text: Any) -> dict[str, Any]:
-    """optim_args with values of their types: "key=value, key=value", or a dict."""
+    """optim_args with parsed values: "key=value, key=value", or a dict."""
     return {key: typed(value) for key, value in options_from_text(text).items()}
 
 
@@ -162,12 +164,12 @@ def options_from_text(text: Any) -> dict[str, str]:
         return {key: str(value) for key, value in text.items()}
     pairs = [pair.strip() for pair in text.replace(" ", "").split(",") if pair.strip()]
     if any("=" not in pair for pair in pairs):
-        raise ArgumentError(f"optim_args={text!r} should read 'name=value,name=value'")
+        raise ArgumentError(f"Invalid optim_args={text!r}: expected 'name=value,name=value'")
     return dict(pair.split("=", 1) for pair in pairs)
 
 
 def typed(text: str) -> Any:
-    """A value of optim_args: a truth value, None, a number, a tuple "(a|b)", or a text."""
+    """A value of optim_args: a bool, None, a number, a tuple "(a|b)", or a string."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text.lower() == "none":
@@ -194,7 +196,8 @@ def from_package(name: str, module: str, attribute: str, argument: str) -> Any:
 
 
 def parameter_groups(named: list[tuple[str, Any]], decay: set[str], weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups: with and without weight decay. Empty ones are left out; without decay one is enough, and quicker."""
+    """Two groups: with and without weight decay. Empty ones are dropped; without decay there is one, which is
+    faster."""
     if not weight_decay:
         return [{"params": [p for _, p in named], "weight_decay": 0.0}]
     groups = [

@@ -6,7 +6,7 @@ SMALLEST_LOSS_SCALE = 1.0
 
 
 class Scaler:
-    """Halves the scale when gradients overflow, and doubles it after so many updates without."""
+    """Halves the scale when gradients overflow, and doubles it after a number of updates without overflow."""
 
     def __init__(self, scale: float, growth_interval: int = 2000) -> None:
         self.scale = float(scale)
@@ -21,7 +21,7 @@ class Scaler:
             self.scale, self.good_steps = self.scale * 2.0, 0
 
     def state(self) -> dict[str, Any]:
-        """In the words of PyTorch's scaler, which other backends write too."""
+        """With the names of PyTorch's scaler, which other backends use too."""
         return {
             "scale": self.scale,
             "growth_factor": 2.0,

@@ -1,4 +1,4 @@
-"""Data sets of mindspore.dataset, for the backends whose tensors are MindSpore's; the package is not imported."""
+"""Datasets of mindspore.dataset, for the backends whose tensors are MindSpore's; the package is not imported."""
 
 import functools
 import logging
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Pipeline:
-    """A data set of mindspore.dataset as something to walk through: dicts of arrays, shuffled anew in each epoch.
+    """A dataset of mindspore.dataset as an iterable of dicts of arrays, shuffled differently in each epoch.
 
     A pipeline that is iterated again repeats its order, so its seed is set to that of the epoch before.
     """
@@ -49,26 +49,26 @@ def seed_pipelines(value: int) -> None:
 
 
 def is_pipeline(value: Any) -> bool:
-    """A data set of mindspore.dataset, found without importing that package, which takes a while."""
+    """Whether this is a dataset of mindspore.dataset, without importing that package, which is slow."""
     return any(
         base.__name__ == "Dataset" and base.__module__.startswith("mindspore.dataset.") for base in type(value).__mro__
     )
 
 
 def is_iterator(value: Any) -> bool:
-    """What create_dict_iterator and its like return."""
+    """Whether this is an iterator such as create_dict_iterator returns."""
     return any(base.__module__ == "mindspore.dataset.engine.iterators" for base in type(value).__mro__)
 
 
 def makes_batches(source: Any) -> bool:
-    """Whether a step of the pipeline puts samples together."""
+    """Whether the pipeline creates batches."""
     if any("Batch" in base.__name__ and base.__module__.startswith("mindspore.") for base in type(source).__mro__):
         return True
     return any(makes_batches(child) for child in getattr(source, "children", ()))
 
 
 def is_sharded(source: Any) -> bool:
-    """Whether a pipeline gives each process its own part: some step of it was given num_shards."""
+    """Whether a pipeline is sharded by process: one of its steps has num_shards."""
     for part in (source, getattr(source, "sampler", None)):
         if (getattr(part, "num_shards", None) or 1) > 1:
             return True
@@ -76,9 +76,9 @@ def is_sharded(source: Any) -> bool:
 
 
 def leave_size_to(source: Any, batch_size: int) -> None:
-    """A pipeline that makes batches, and the batch size of the arguments: both at once fit no model.
+    """Handle a pipeline that creates batches when the arguments have a batch size too: batches of batches fit no model.
 
-    MindNLP's Trainer takes such batches as they are, whatever the arguments say, and its scripts count on it.
+    MindNLP's Trainer uses such batches unchanged, whatever the arguments say, and its scripts depend on it.
     """
     own = source.get_batch_size()
     if batch_size == 1:
@@ -88,17 +88,17 @@ def leave_size_to(source: Any, batch_size: int) -> None:
             _say_size_aside(own, batch_size)
         return
     raise DataError(
-        f"the data set is already batched (dataset.batch() gives {own} samples at a time), and the batch size in the "
-        f"arguments is {batch_size}: batches of batches fit no model. Set per_device_train_batch_size and "
-        "per_device_eval_batch_size to 1, which passes its batches through, or leave dataset.batch() out."
+        f"the dataset is already batched (dataset.batch() yields {own} samples at a time), but the batch size in the "
+        f"arguments is {batch_size}: no model accepts batches of batches. Set per_device_train_batch_size and "
+        "per_device_eval_batch_size to 1, which uses its batches unchanged, or remove dataset.batch()."
     )
 
 
 @functools.cache
 def _say_size_aside(own: int, batch_size: int) -> None:
-    """Once for each pair: an evaluation comes again and again."""
+    """Once for each pair, since evaluations are repeated."""
     logger.warning(
-        "The data set makes batches of %d itself; the batch size in the arguments, %d, is left aside, as MindNLP does.",
+        "The dataset creates batches of %d itself; the batch size in the arguments, %d, is ignored, as in MindNLP.",
         own,
         batch_size,
     )
@@ -107,14 +107,14 @@ def _say_size_aside(own: int, batch_size: int) -> None:
 def say_workers_aside(workers: int) -> None:
     if workers:
         logger.warning(
-            "dataloader_num_workers=%d is left aside: a data set of mindspore.dataset has workers of its own "
+            "dataloader_num_workers=%d is ignored: a dataset of mindspore.dataset has its own workers "
             "(num_parallel_workers).",
             workers,
         )
 
 
 def passing(collate: Any) -> Callable[[Sequence[Any]], Any]:
-    """The collator of batches that pass as they are: no more than the columns that the model does not take is gone."""
+    """The collator of batches that are used unchanged: it only drops columns that the model does not accept."""
     if isinstance(collate, ColumnFilter):
         return ColumnFilter(_first, collate.keep, collate.on_first)
     return _first

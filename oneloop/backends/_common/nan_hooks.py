@@ -1,11 +1,11 @@
-"""debug="underflow_overflow": name the layer in which the first non-finite value appears. No framework."""
+"""debug="underflow_overflow": report the layer in which the first non-finite value appears. No framework."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...errors import NonFiniteError
 
-ADVICE = "Look at its inputs, or lower the learning rate"
+ADVICE = "Check its inputs, or lower the learning rate"
 
 
 def tensors_in(value: Any, is_floating: Callable[[Any], bool]) -> list[Any]:
@@ -27,10 +27,10 @@ def watch_layers(
     count: Callable[[Any], tuple[int, int]],
     advice: str = ADVICE,
 ) -> Callable[[], None]:
-    """Check the weights and the output of every layer in each forward pass; the value returned takes the watch off.
+    """Check the weights and the output of every layer in each forward pass; the returned function removes the hooks.
 
-    `listen(layer, function)` calls the function after the layer and returns what has `remove()`; `count(tensor)` tells
-    how many of its values are not finite, and how many there are.
+    `listen(layer, function)` calls the function after the layer and returns a handle with `remove()`; `count(tensor)`
+    returns how many of its values are not finite, and how many there are. It is a host sync for each layer.
     """
 
     def check(name: str, layer: Any, what: str, values: list[Any]) -> None:
@@ -39,7 +39,7 @@ def watch_layers(
             if bad:
                 raise NonFiniteError(
                     f"step {step()}: {bad} of {size} values in the {what} of layer {name!r} ({type(layer).__name__}) "
-                    f"are not finite. The layers before it were fine. {advice}."
+                    f"are not finite. The layers before it are finite. {advice}."
                 )
 
     def hook(name: str) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""What the processes of a run say to each other, where a framework can do no more than gather and spread arrays."""
+"""Collectives of objects, for frameworks that can only gather and broadcast arrays."""
 
 import math
 import pickle
@@ -9,18 +9,20 @@ import numpy as np
 
 from ...distributed.collectives import ProcessGroup
 
-_WORD = np.int32  # the smallest type that all frameworks send
+_WORD = np.int32  # the smallest type that all frameworks can send
 
 
 class ObjectCollectives(ProcessGroup):
-    """Objects over two collectives of arrays, which a backend brings: values travel as bytes, padded to the longest."""
+    """Objects over two collectives of arrays, which a backend implements: values are sent as bytes, padded to the
+    longest."""
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
-        """The arrays of all processes, by rank: float64 or int32, with one axis, and equally long everywhere."""
+        """The arrays of all processes, by rank: float64 or int32, with one axis, of the same length in all of them."""
         raise NotImplementedError
 
     def spread(self, array: np.ndarray) -> np.ndarray:
-        """The main process's array (int32, with one axis) in all of them; those of the others are as long."""
+        """The array of the main process (int32, with one axis) in all of them; those of the others have the same
+        length."""
         raise NotImplementedError
 
     def all_gather(self, numbers: Sequence[float]) -> list[list[float]]:

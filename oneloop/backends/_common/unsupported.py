@@ -1,4 +1,4 @@
-"""Checkpoints of other trainers, on a backend that cannot go on from them. No framework."""
+"""Checkpoints of other trainers, on a backend that cannot resume from them. No framework."""
 
 from pathlib import Path
 from typing import Any, NoReturn
@@ -7,13 +7,13 @@ from ...errors import CheckpointError
 
 
 class ForeignRefused:
-    """The functions of a backend's foreign.py, each with the same answer."""
+    """The functions of a backend's transformers_checkpoint.py; each raises the same error."""
 
     def __init__(self, words: str) -> None:
         self.words = words
 
     def _refuse(self, path: Path) -> NoReturn:
-        raise CheckpointError(f"{path} was written by another trainer, and a run {self.words}")
+        raise CheckpointError(f"{path} was written by another trainer, but a run {self.words}")
 
     def load_weights(self, model: Any, path: Path) -> NoReturn:
         self._refuse(path)

@@ -1,4 +1,4 @@
-"""What MindSpore needs around it, looked at before it is used: each trap is an error in words or is out of the way."""
+"""Checks and settings before MindSpore is used: each known problem is avoided or raises an error message."""
 
 import atexit
 import contextlib
@@ -25,17 +25,19 @@ try:
 except ImportError as failed:
     if "paddle" in sys.modules:
         raise RefusedError(
-            f"MindSpore cannot be imported after PaddlePaddle ({failed}): their libraries clash in this order. Put "
+            f"MindSpore cannot be imported after PaddlePaddle ({failed}): their libraries conflict in this order. Move "
             "`import mindspore` before `import paddle`."
         ) from failed
-    raise MissingPackageError(f"MindSpore cannot be imported: {failed}. pip install mindspore 'numpy<2'") from failed
+    raise MissingPackageError(
+        f"MindSpore cannot be imported: {failed}. Run pip install mindspore 'numpy<2'"
+    ) from failed
 finally:
-    if _ERRORS_ONLY:  # to Paddle, in this process or in one that it starts, the same number means "say everything"
+    if _ERRORS_ONLY:  # for Paddle, in this process or in a child process, the same number means maximum verbosity
         del os.environ[_LEVEL]
 
 
 def check_numpy(version: str, probe: Any) -> None:
-    """MindSpore's wheels are built for NumPy 1; with NumPy 2 its first scalar operation dies inside of C code."""
+    """MindSpore's wheels are built for NumPy 1; with NumPy 2 its first scalar operation crashes in C code."""
     if int(version.partition(".")[0]) < 2:
         return
     try:
@@ -52,7 +54,7 @@ check_numpy(np.__version__, lambda: mindspore.Tensor(1.0) + 1)
 
 @functools.cache
 def scratch() -> str:
-    """A directory for what the graph compiler writes about its failures: it would use the current one."""
+    """A directory for the failure dumps of the graph compiler, which would use the current directory."""
     folder = tempfile.mkdtemp(prefix="oneloop-mindspore-")
     owner = os.getpid()
     atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
@@ -61,7 +63,7 @@ def scratch() -> str:
 
 @functools.cache
 def settle(target: str) -> None:
-    """Once a process: how operations are run. On a CPU the threads of asynchronous launches only get in the way."""
+    """Once per process: set how operations are run. On a CPU asynchronous launches only add overhead."""
     os.environ.setdefault("MS_OM_PATH", scratch())
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
     if target == "CPU":
@@ -70,7 +72,7 @@ def settle(target: str) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without MindSpore's warnings: it has many for questions whose answer is no."""
+    """A context without MindSpore's warnings, which it emits when a device is merely not available."""
     logger = mindspore.log._get_logger()
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""The model behind mindspore.jit, where that computes the same; where not, the model as it is, with the reason."""
+"""The model compiled with mindspore.jit if that computes the same; otherwise the uncompiled model, with a warning."""
 
 import logging
 from functools import partial
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class Again(Exception):
-    """The compiler has given up in the middle of a forward pass that is being differentiated: run it once more."""
+    """Raised when the compiler fails during a forward pass that is being differentiated: run it again."""
 
 
 class Compiled:
@@ -22,19 +22,19 @@ class Compiled:
 
     def __init__(self, cell: nn.Cell) -> None:
         self.cell = cell
-        self.graphs: dict[bool, Any] = {}  # by cell.training; None where the cell itself is called
+        self.graphs: dict[bool, Any] = {}  # by cell.training; None if the cell itself is called
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         training = self.cell.training
         if training not in self.graphs:
             reason = obstacle(self.cell)
-            # Without fullgraph, what the compiler cannot do is left to Python, and gradients end there in silence.
+            # Without fullgraph, unsupported code falls back to Python, and gradients are silently lost there.
             jit = partial(ms.jit, fullgraph=True)
             self.graphs[training] = jit(self.cell.construct) if reason is None else self._give_up(reason)
         graph = self.graphs[training]
         if graph is None:
             return self.cell(*args, **kwargs)
-        watched = _pynative_executor.grad_flag()  # before: a failure of the compiler takes it off
+        watched = _pynative_executor.grad_flag()  # read before, since a failure of the compiler resets it
         try:
             return graph(*args, **kwargs)
         except Exception as error:
@@ -44,9 +44,9 @@ class Compiled:
             return self.cell(*args, **kwargs)
 
     def _give_up(self, reason: str) -> Any:
-        """None: the cell itself is called from now on."""
+        """Returns None: the cell itself is called from now on."""
         what = "training" if self.cell.training else "evaluation"
-        logger.warning("mindspore.jit is not used for %s: %s. The model runs as it is.", what, reason)
+        logger.warning("mindspore.jit is not used for %s: %s. The model runs uncompiled.", what, reason)
         return None
 
     def __getattr__(self, name: str) -> Any:
@@ -56,9 +56,9 @@ class Compiled:
 
 
 def obstacle(cell: nn.Cell) -> str | None:
-    """What a graph would freeze, although it is to be new in each forward pass; None when there is nothing."""
+    """What a graph would freeze although it must change in each forward pass; None if there is nothing."""
     if cell.training and dropout.is_active(cell):
-        return "the masks of dropout layers come from a stream outside of the graph, so that a resume has the same"
+        return "the masks of dropout layers come from an RNG outside of the graph, so that a resume has the same masks"
     for name, inner in cell.cells_and_names():
         if inner._forward_hook or inner._forward_pre_hook:
             return f"{name or 'the model'} has a hook (neftune_noise_alpha and debug set such)"

@@ -1,4 +1,4 @@
-"""Devices: which there are, and how batches get there. MindSpore has one device a process, for everything in it."""
+"""Devices: which are available, and how batches are moved to them. MindSpore has one device per process."""
 
 import functools
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Device:
 
     @property
     def target(self) -> str:
-        """MindSpore's word for it: CPU, GPU or Ascend."""
+        """MindSpore's name for it: CPU, GPU or Ascend."""
         return _TARGETS[self.type]
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class Device:
 
 @functools.cache
 def available(kind: str) -> int:
-    """How many devices of that kind this machine has."""
+    """The number of devices of that kind on this machine."""
     if kind == "cpu":
         return 1
     with bootstrap.quiet():
@@ -42,7 +42,7 @@ def available(kind: str) -> int:
 
 
 def resolve(spec: str | None) -> Device:
-    """A real device for "cpu", "gpu", "npu:1" or None, which means the best there is."""
+    """A real device for "cpu", "gpu", "npu:1" or None, which means the best available."""
     framework = f"MindSpore {ms.__version__}"
     return Device(*device_moves.choose(spec, _KINDS, ("npu", "cuda"), available, framework, _TARGETS))
 
@@ -53,32 +53,32 @@ def kind(device: Device) -> str:
 
 
 def title(device: Device) -> str | None:
-    """The product's name of an accelerator; MindSpore does not tell it."""
+    """The product name of an accelerator, which MindSpore does not report."""
     return None
 
 
 def place(model: ms.nn.Cell, device: Device) -> ms.nn.Cell:
-    """Let the process compute on that device; a model has no place of its own."""
+    """Set the device of the process; models have no device of their own."""
     current = ms.get_context("device_target")
     if current != device.target:
         try:
             ms.set_device(device.target, device.index or 0)
         except RuntimeError as error:
             raise ArgumentError(
-                f"device={str(device)!r}, but this process already computes on {current}, and MindSpore cannot change "
-                f"that: {error}. Call mindspore.set_device({device.target!r}) at the start of the program."
+                f"device={str(device)!r}, but this process already uses {current}, and MindSpore cannot change "
+                f"it: {error}. Call mindspore.set_device({device.target!r}) at the start of the program."
             ) from error
     bootstrap.settle(device.target)
     return model
 
 
 def move(batch: Any, device: Device, non_blocking: bool = True) -> Any:
-    """Every array of a nested batch as a tensor; tensors go to the device when they are used."""
+    """Convert every array of a nested batch to a tensor; tensors are moved to the device when used."""
     return device_moves.map_batch(batch, lambda value: value, ms.Tensor)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the device or the host ran out of memory."""
+    """Whether an exception means that the device or the host ran out of memory."""
     if isinstance(error, MemoryError):
         return True
     text = str(error)
@@ -89,14 +89,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def empty_cache(device: Device) -> None:
-    """Give cached blocks back to the device; nothing to do on a CPU."""
+    """Free cached memory of the device; no effect on a CPU."""
     if device.type != "cpu":
         ms.runtime.empty_cache()
 
 
 def allow_tf32(on: bool) -> None:
-    """TF32 matrix products and convolutions on NVIDIA devices; elsewhere there is nothing to switch, and MindSpore
-    would write an error to the terminal."""
+    """TF32 matrix products and convolutions on NVIDIA devices; elsewhere it has no effect, and MindSpore would print an
+    error."""
     if not available("cuda"):
         return
     ms.device_context.gpu.op_precision.matmul_allow_tf32(on)

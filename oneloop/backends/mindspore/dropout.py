@@ -1,8 +1,8 @@
-"""Dropout whose masks come from a random stream that a checkpoint can hold.
+"""Dropout with masks from an RNG whose state can be saved in a checkpoint.
 
-MindSpore keeps the state of `nn.Dropout` inside of its kernel, where nothing can read it or put it back, so a resumed
-run would go on with other masks. Here the layers of a model get their masks from one NumPy generator, in the order in
-which they are called. Layers that are computed again in the backward pass see the masks of the forward pass.
+MindSpore keeps the state of `nn.Dropout` inside its kernel, where it cannot be read or restored, so a resumed run would
+have other masks. Here the layers of a model get their masks from one NumPy generator, in the order in which they are
+called. Layers that are recomputed in the backward pass use the masks of the forward pass.
 """
 
 import contextlib
@@ -47,11 +47,11 @@ def uniform(shape: tuple[int, ...]) -> np.ndarray:
 
 
 class Mask:
-    """Stands where a layer had its kernel: some elements become zero, the others grow to make up for them."""
+    """Replaces the kernel of a layer: some elements become zero, and the others are scaled up."""
 
     def __init__(self, drop: float, channels: int | None = None) -> None:
         self.drop = drop
-        self.channels = channels  # axes from here on share a number: whole channels are dropped
+        self.channels = channels  # axes from here on share a random number: whole channels are dropped
 
     def __call__(self, x: ms.Tensor) -> tuple[ms.Tensor, None]:
         shape = tuple(x.shape)
@@ -79,7 +79,7 @@ _DROPPING: tuple[Any, ...] = (nn.Dropout, *_CHANNELS)
 
 
 def install(model: nn.Cell) -> None:
-    """Let every dropout layer of a model take its masks from the stream."""
+    """Let every dropout layer of a model take its masks from this RNG."""
     for _, cell in model.cells_and_names():
         if isinstance(cell, nn.Dropout):
             cell.dropout = Mask(_share(cell))
@@ -90,7 +90,7 @@ def install(model: nn.Cell) -> None:
 
 
 def _share(cell: nn.Cell) -> float:
-    """How much a layer drops; each class has its own word for it."""
+    """The drop probability of a layer; its name differs between classes."""
     given = getattr(cell, "p", None) if isinstance(cell, nn.Dropout) else getattr(cell, "prob", None)
     return 1.0 - cell.keep_prob if given is None else float(given)
 
@@ -100,16 +100,16 @@ def is_active(model: nn.Cell) -> bool:
     return any(cell.training and _share(cell) > 0 for _, cell in model.cells_and_names() if isinstance(cell, _DROPPING))
 
 
-# -- layers that are computed twice
+# -- recomputed layers
 
 
 def replay_in(cell: nn.Cell) -> None:
-    """Compute this cell again in the backward pass, with the masks that it had in the forward pass."""
+    """Recompute this cell in the backward pass, with the masks of the forward pass."""
     cell._recompute_cell = recompute_registry.get()(cell.construct, False, False, True, _contexts)
 
 
 def _contexts() -> tuple[Any, Any]:
-    """One for the forward pass and one for its repetition, as mindspore.recompute asks for them."""
+    """One for the forward pass and one for the recomputation, as mindspore.recompute requires."""
     start: list[Any] = []
     return _remember(start), _repeat(start)
 

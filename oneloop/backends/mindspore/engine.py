@@ -1,7 +1,7 @@
 """Gradients of one micro-batch at a time, and the update that follows.
 
-MindSpore differentiates functions: a tensor has no `backward`. The loss of a micro-batch is computed inside of
-`value_and_grad`, and its gradients are added to those held, as `grad` of each parameter.
+MindSpore differentiates functions: a tensor has no `backward`. The loss of a micro-batch is computed inside
+`value_and_grad`, and its gradients are accumulated in `grad` of each parameter.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ from .devices import Device
 from .models import compute_in_half, unwrap
 from .optimizers import parameters_of
 
-WATCHES_OVERRIDES = True  # a training_step of the user's is differentiated as a whole: see recorded
+WATCHES_OVERRIDES = True  # an overridden training_step is differentiated as a whole: see recorded
 
 
 class Engine(FunctionEngine):
-    """Knows the gradients between micro-batches, the loss scale, and whether they are finite."""
+    """Holds the accumulated gradients, the loss scale, and whether they are finite."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class Engine(FunctionEngine):
             compute_in_half(model, half)
         self.max_grad_norm = max_grad_norm
         self.nonfinite = nonfinite
-        # All of them: a callback may unfreeze some in the middle of a run.
+        # All of them, since a callback may unfreeze some during a run.
         self.parameters: list[ms.Parameter] = list(unwrap(model).get_parameters())
-        self._on_host = device.type == "cpu"  # where NumPy is quicker than an operation, and reads cost nothing
+        self._on_host = device.type == "cpu"  # where NumPy is faster than an operation, and reading costs nothing
         self.norm: float | None = None
-        self.skipped = 0  # updates that a loss-scale overflow or nonfinite="skip" left out
+        self.skipped = 0  # updates skipped because of a loss-scale overflow or nonfinite="skip"
         self._bad = False
         self._loss: ms.Tensor | None = None
         self._recorded: list[ms.Tensor] | None = None  # losses of a training_step that is being differentiated
@@ -61,21 +61,21 @@ class Engine(FunctionEngine):
     # -- gradients
 
     def autocast(self, cache_enabled: bool | None = True) -> contextlib.AbstractContextManager:
-        """The context that the forward pass runs in. Half precision is a property of the cells here."""
+        """The context of the forward pass. Half precision is a property of the cells here."""
         return contextlib.nullcontext()
 
     def backward(self, loss: ms.Tensor, **kwargs: Any) -> None:
-        """Add the gradients of a loss to those held; only inside of a training_step, which is then differentiated."""
+        """Accumulate the gradients of a loss; only inside a training_step, which is then differentiated."""
         if self._recorded is None:
             raise ModelError(
-                "backward was called outside of training_step, and MindSpore can only differentiate what it has "
-                "watched being computed. Override training_step or compute_loss, or call "
+                "backward was called outside of training_step, but MindSpore can only differentiate what it has "
+                "recorded. Override training_step or compute_loss, or call "
                 "trainer.engine.loss_and_gradients(function)."
             )
         self._recorded.append(_as_loss(loss))
 
     def loss_and_gradients(self, compute: Callable[[], ms.Tensor], divisor: Any = None) -> ms.Tensor:
-        """The primitive of the loop: run compute, add the gradients of its loss, divided by divisor, to those held."""
+        """The primitive of the loop: run compute and accumulate the gradients of its loss, divided by divisor."""
 
         def divided() -> ms.Tensor:
             loss = _as_loss(compute())
@@ -88,8 +88,8 @@ class Engine(FunctionEngine):
         return self._gradients_of(lambda: (divided(), None))[0]
 
     def recorded(self, step: Callable[[], Any]) -> Any:
-        """Run a training_step that somebody has overridden, and add the gradients of the losses that it handed to
-        backward or to loss_and_gradients: whichever way it computes them, MindSpore watches it all."""
+        """Run an overridden training_step, and accumulate the gradients of the losses that it passes to backward or to
+        loss_and_gradients: MindSpore records everything in it."""
 
         def watched() -> tuple[ms.Tensor, Any]:
             self._recorded = []
@@ -103,7 +103,7 @@ class Engine(FunctionEngine):
             finally:
                 self._recorded = None
             if not losses:
-                raise ModelError(f"training_step has left no gradients. {_NO_BACKWARD}")
+                raise ModelError(f"training_step computed no gradients. {_NO_BACKWARD}")
             total = losses[0]
             for loss in losses[1:]:
                 total = total + loss
@@ -113,7 +113,7 @@ class Engine(FunctionEngine):
         return loss if returned is None else ops.stop_gradient(returned) if _is_tensor(returned) else returned
 
     def _gradients_of(self, compute: Callable[[], tuple[ms.Tensor, Any]]) -> tuple[ms.Tensor, Any]:
-        """Differentiate; the loss, and whatever else compute returned."""
+        """Differentiate; returns the loss, and the other results of compute."""
         trainable = [p for p in self.parameters if p.requires_grad]
         if not trainable:
             raise ModelError(_NO_GRADIENTS)
@@ -144,7 +144,7 @@ class Engine(FunctionEngine):
             _pynative_executor.clear_res()
             return self._differentiated()
         except BaseException:
-            # What was recorded up to the exception would be taken for the beginning of the next forward pass.
+            # What was recorded before the exception would be taken for the start of the next forward pass.
             _pynative_executor.clear_res()
             raise
 
@@ -156,22 +156,22 @@ class Engine(FunctionEngine):
         return loss * self.scaler.scale, ops.stop_gradient(loss)
 
     def stand_by(self) -> None:
-        """This process had nothing to compute in an update whose gradients come from the others."""
+        """Called when this process had nothing to compute in an update: its gradients come from the others."""
 
     def include(self, optimizer: Any) -> None:
-        """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
+        """Add parameters of the optimizer that are not the model's, such as those of a criterion."""
         known = {id(p) for p in self.parameters}
         self.parameters.extend(p for p in parameters_of(optimizer) if id(p) not in known)
 
     def clear(self) -> None:
-        """Forget the gradients held."""
+        """Clear the accumulated gradients."""
         for p in self.parameters:
             p.grad = None
 
     # -- update
 
     def prepare_update(self, optimizer: Any, loss: ms.Tensor | None) -> None:
-        """Unscale and clip the gradients, and find out whether they and the loss are finite."""
+        """Unscale and clip the gradients, and determine whether they and the loss are finite."""
         self._loss = loss
         self.norm, self._bad = None, False
         held = [p for p in self.parameters if _held(p) is not None]
@@ -194,7 +194,7 @@ class Engine(FunctionEngine):
         return self._loss is not None and not math.isfinite(float(self._loss.asnumpy()))
 
     def step(self, optimizer: Any) -> None:
-        """Hand the gradients held to the optimizer."""
+        """Pass the accumulated gradients to the optimizer."""
         members = parameters_of(optimizer)
         found = [_held(p) for p in members]
         if not getattr(optimizer, "leaves_out_frozen", False):
@@ -202,7 +202,7 @@ class Engine(FunctionEngine):
         optimizer(tuple(found))
 
     def _scaled(self, gradient: ms.Tensor, factor: float) -> ms.Tensor:
-        """Not in place: two parameters may have one gradient between them."""
+        """Not in place: two parameters may share one gradient."""
         if not self._on_host:
             return gradient * factor
         array = gradient.asnumpy()
@@ -210,12 +210,12 @@ class Engine(FunctionEngine):
 
 
 _NO_GRADIENTS = (
-    "there are no gradients to update the model with: no trainable parameter took part in the loss. Look for "
-    "stop_gradient, a frozen model, or a training_step that hands no loss to self.accelerator.backward."
+    "no gradients to update the model with: the loss does not depend on any trainable parameter. Look for "
+    "stop_gradient, a frozen model, or a training_step that passes no loss to self.accelerator.backward."
 )
 _NO_BACKWARD = (
-    "A MindSpore tensor has no backward(): call self.accelerator.backward(loss) in its place, or "
-    "super().training_step(...), or override compute_loss alone."
+    "A MindSpore tensor has no backward(): call self.accelerator.backward(loss) instead, or "
+    "super().training_step(...), or override only compute_loss."
 )
 
 
@@ -224,7 +224,7 @@ def _held(p: ms.Parameter) -> Any:
 
 
 def _tensor(array: np.ndarray) -> ms.Tensor:
-    """A tensor over the memory of an array that nobody else has."""
+    """A tensor over the memory of an array that is not used elsewhere."""
     return ms.Tensor.from_numpy(np.ascontiguousarray(array))
 
 
@@ -233,17 +233,17 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _as_loss(loss: Any) -> ms.Tensor:
-    """A loss that depends on a parameter, or an error in words."""
+    """Raise ModelError unless the loss is a tensor that depends on a parameter."""
     if not isinstance(loss, ms.Tensor) or not loss._requires_grad:
         raise ModelError(
             f"the loss cannot be differentiated: it is a {type(loss).__name__} that depends on no trainable parameter. "
-            "Look for asnumpy(), item() or stop_gradient on the way to it, or a frozen model."
+            "Look for asnumpy(), item() or stop_gradient in its computation, or a frozen model."
         )
     return loss
 
 
 def _norm(gradients: list[ms.Tensor]) -> float:
-    """The norm of all gradients together. On a CPU NumPy is several times as fast as one operation for each."""
+    """The norm of all gradients. On a CPU NumPy is several times as fast as one operation per gradient."""
     squares = 0.0
     for gradient in gradients:
         flat = gradient.asnumpy().reshape(-1)
@@ -254,13 +254,13 @@ def _norm(gradients: list[ms.Tensor]) -> float:
 
 
 def no_gradients() -> contextlib.AbstractContextManager:
-    """Evaluation: nothing in here is differentiated, as nothing is outside of value_and_grad."""
+    """A context without gradients, for evaluation; nothing is differentiated outside of value_and_grad anyway."""
     return contextlib.nullcontext()
 
 
 def clip_norm(parameters: Any, max_norm: float, norm_type: float = 2.0) -> Any:
-    """Gradients are the engine's here, and it clips them by itself."""
+    """The engine holds the gradients here, and clips them itself."""
     raise ModelError(
-        "clip_grad_norm_ has nothing to clip on MindSpore: parameters hold no gradients. Use the argument "
+        "clip_grad_norm_ is not supported on MindSpore, whose parameters have no gradients. Use the argument "
         "max_grad_norm, which clips every update."
     )

@@ -1,4 +1,4 @@
-"""A trained model as files that run without its code: MINDIR, and ONNX where MindSpore can write it."""
+"""Export of a trained model to files that run without its code: MINDIR, and ONNX if MindSpore can write it."""
 
 import logging
 from importlib.util import find_spec
@@ -21,8 +21,8 @@ _TOLERANCE = 1e-4
 
 
 def input_spec(inputs: list[ms.Tensor]) -> list[ms.Tensor]:
-    """What the exported model takes, read off a batch: any number of rows, and any length where values are numbers of
-    words (integers); other sizes are those of the batch."""
+    """The inputs of the exported model, from a batch: any number of rows, and any length for integer inputs (token
+    ids); other sizes are those of the batch."""
     return [ms.Tensor(shape=_any_size(value), dtype=value.dtype) for value in inputs]
 
 
@@ -31,21 +31,21 @@ def _any_size(value: ms.Tensor) -> list[int | None]:
 
 
 def _in_order(model: nn.Cell, batch: Any) -> list[ms.Tensor]:
-    """The inputs of a batch as construct takes them by position."""
+    """The inputs of a batch in the positional order of construct."""
     if not isinstance(batch, dict):
         return list(batch) if isinstance(batch, (list, tuple)) else [batch]
     names = forward_parameters(model) or list(batch)
     given = [name for name in names if name in batch]
     if given != names[: len(given)]:
         raise DataError(
-            f"export hands inputs over by position, and {type(model).__name__}.construct takes {', '.join(names)}, of "
-            f"which the batch has {', '.join(given)}: put those that are always given first."
+            f"export passes inputs by position, but {type(model).__name__}.construct accepts {', '.join(names)}, of "
+            f"which the batch has only {', '.join(given)}: move those that are always passed to the front."
         )
     return [batch[name] for name in given]
 
 
 def export(model: Any, directory: Path, batch: Any, spec: Any = None) -> list[str]:
-    """Write the model, load it again and compare what both make of the batch; the files."""
+    """Write the model, load it again and compare the outputs for the batch; returns the files."""
     base = unwrap(model)
     inputs = _in_order(base, batch)
     directory.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def export(model: Any, directory: Path, batch: Any, spec: Any = None) -> list[st
 
 
 def _export_onnx(model: nn.Cell, path: Path, inputs: list[ms.Tensor], expected: list[np.ndarray]) -> None:
-    """ONNX has the sizes of the batch, and not every operation; without it there is still MINDIR."""
+    """ONNX has the fixed sizes of the batch, and does not support every operation; MINDIR is written anyway."""
     file = Path(f"{path}.onnx")
     try:
         with bootstrap.quiet():
@@ -80,7 +80,7 @@ def _export_onnx(model: nn.Cell, path: Path, inputs: list[ms.Tensor], expected: 
     except Exception as error:
         file.unlink(missing_ok=True)
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        logger.warning("There is no ONNX file beside %s.mindir: %s", path, reason)
+        logger.warning("No ONNX file is written next to %s.mindir: %s", path, reason)
 
 
 def _arrays(outputs: Any) -> list[np.ndarray]:
@@ -99,6 +99,6 @@ def _compare(expected: list[np.ndarray], found: list[np.ndarray]) -> None:
     )
     if not close:
         raise ModelError(
-            "the exported model does not compute what the model does: something in its construct depends on Python "
-            "values that the export has frozen. Use tensor operations there, or pass an input_spec that fixes sizes."
+            "the outputs of the exported model differ from the model's: its construct depends on Python values that "
+            "the export has frozen. Use tensor operations there, or pass an input_spec with fixed sizes."
         )

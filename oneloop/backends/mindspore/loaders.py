@@ -1,4 +1,4 @@
-"""Loaders: batches of a data set in oneloop's order, and of the data sets of mindspore.dataset in theirs."""
+"""Loaders: batches of a dataset in oneloop's order, and of the datasets of mindspore.dataset in their own."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -28,11 +28,11 @@ from .._common.mindspore_datasets import (
 )
 from . import randomness, tensors
 
-_WORKERS = -104  # keeps the seeds of workers apart from those of data/seeding.py
+_WORKERS = -104  # separates the seeds of workers from those of data/worker_seeding.py
 
 
 class Loader:
-    """Batches by a batch sampler, or in the order of something that is walked through."""
+    """Batches of a batch sampler, or in the order of an iterable."""
 
     def __init__(
         self,
@@ -51,11 +51,11 @@ class Loader:
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.num_workers = workers
-        self.persistent = persistent and batches is not None  # workers that walk start anew in every epoch
+        self.persistent = persistent and batches is not None  # workers of an iterable are restarted in every epoch
         self.settings = settings or {}  # of Workers
-        self.seed = 0  # of workers that walk; begin_epoch sets it
+        self.seed = 0  # of workers of an iterable; set by begin_epoch
         self.workers: Workers | None = None
-        # (batches, samples of all processes) where the data set has only a part
+        # (batches, samples of all processes) if the dataset has only a shard
         self.known = dataset.known if isinstance(dataset, ProcessShard) else None
 
     def __len__(self) -> int:
@@ -67,7 +67,7 @@ class Loader:
         return whole if self.drop_last or not rest else whole + 1
 
     def __iter__(self) -> Iterator[Any]:
-        # The order belongs to the moment of iter(), not of the first next().
+        # The order is determined at iter(), not at the first next().
         tasks = None if self.batch_sampler is None else iter(self.batch_sampler)
         if self.num_workers:
             return self._from_workers(tasks)
@@ -84,13 +84,14 @@ class Loader:
         try:
             yield from workers.run(tasks)
         finally:
-            # An iteration that was left early ends here only when it is collected: the next one has its workers then.
+            # An iteration that was abandoned ends here only when it is garbage-collected: the next one has its workers
+            # by then.
             if not self.persistent:
                 workers.close()
                 self.workers = None if self.workers is workers else self.workers
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"workers": None}  # what goes to a worker that is not forked
+        return vars(self) | {"workers": None}  # what is sent to a worker that is not forked
 
 
 def _fetched(loader: Loader, indices: list[int]) -> Any:
@@ -110,7 +111,7 @@ def _chunks(samples: Iterator[Any], size: int, drop_last: bool) -> Iterator[list
 
 
 def _serve(loader: Loader, number: int) -> Callable[[Any], Any]:
-    """Called once in each worker: the function that makes a batch out of a task, which is a list of indices."""
+    """Called once in each worker: returns the function that creates a batch from a task, a list of indices."""
     leave_to_main_process(number)
     tensors.in_worker = randomness.in_worker = True
     if loader.batch_sampler is not None:
@@ -120,11 +121,12 @@ def _serve(loader: Loader, number: int) -> Callable[[Any], Any]:
 
 
 def _walked(loader: Loader, worker: int) -> Iterator[Any]:
-    """Each n-th batch of a walk through all the data, which draws the same random numbers in every worker."""
+    """Each n-th batch of an iteration over all the data, which draws the same random numbers in every worker."""
     worker_seeding.seed_streams("mindspore", loader.seed)
     for place, samples in enumerate(_chunks(iter(loader.dataset), loader.batch_size, loader.drop_last)):
         if place % loader.num_workers == worker:
-            # The collator draws between this batch and the next: numbers of its own, and the walk is not moved.
+            # The collator may draw between two batches: give it its own seed, so that the RNG of the data is
+            # unaffected.
             walk = random.getstate(), np.random.get_state(), randomness.get_state()
             seed = key_of(loader.seed, place) >> 1
             worker_seeding.seed_streams("mindspore", seed)
@@ -136,7 +138,7 @@ def _walked(loader: Loader, worker: int) -> Iterator[Any]:
 
 
 def _reduce(value: Any) -> Any:
-    """How a tensor travels from a worker: as an array."""
+    """How a tensor is sent from a worker: as an array."""
     if not isinstance(value, ms.Tensor):
         return NotImplemented
     return ms.Tensor, (np.array(value.asnumpy()),)
@@ -146,7 +148,7 @@ def _reduce(value: Any) -> Any:
 
 
 class Batched(Loader):
-    """A mindspore.dataset that makes batches itself: they pass as they are."""
+    """A mindspore.dataset that creates batches itself, which are used unchanged."""
 
     @property
     def own_batch_size(self) -> int:
@@ -161,31 +163,31 @@ class Batched(Loader):
 
 
 def _dealt_pipeline(dealt: ProcessShard) -> Any:
-    """A pipeline for several processes: it deals itself out, or its samples are dealt out here."""
+    """A pipeline for several processes: it is sharded already, or its samples are sharded here."""
     source = dealt.source
     if is_sharded(source):
         return source
     if makes_batches(source):
         raise DataError(
-            f"the data set makes batches itself, which cannot be dealt out to {dealt.world} processes. Give it its "
-            "part with num_shards and shard_id where it reads its data, or leave dataset.batch() out."
+            f"the dataset creates batches itself, which cannot be sharded over {dealt.world} processes. Shard it "
+            "with num_shards and shard_id where it reads its data, or remove dataset.batch()."
         )
     dealt.source = Pipeline(source)
     return dealt
 
 
-# -- what the core asks
+# -- the interface of the backend
 
 
 def close(loader: Any) -> None:
-    """End the processes that a loader of ours has."""
+    """Stop the workers of a loader of ours."""
     if isinstance(loader, Loader) and loader.workers is not None:
         workers, loader.workers = loader.workers, None
         workers.close()
 
 
 def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
-    """Call it before iter(): the workers of a loader of ours draw numbers that depend on (seed, epoch) alone."""
+    """Call it before iter(): the random numbers of the workers of a loader of ours depend on (seed, epoch) only."""
     if isinstance(loader, Loader):
         loader.seed = key_of(seed, epoch, _WORKERS) >> 1
         if not loader.persistent:
@@ -198,23 +200,22 @@ def iterate(loader: Any) -> Iterator[Any]:
 
 
 def is_own(loader: Any) -> bool:
-    """Made by make_loader, which knows of several processes."""
+    """Whether make_loader created it, which shards by process."""
     return isinstance(loader, Loader)
 
 
 def is_loader(value: Any) -> bool:
-    """Something that makes batches, not a data set."""
+    """Whether it yields batches, rather than being a dataset."""
     return is_iterator(value) or isinstance(value, Loader)
 
 
 def is_iterable(dataset: Any) -> bool:
-    """A data set that can only be walked through, not indexed."""
+    """Whether it is an iterable dataset, without __getitem__."""
     return isinstance(dataset, Pipeline) or is_pipeline(dataset) or not hasattr(dataset, "__getitem__")
 
 
 def make_loader(dataset: Any, asked: Loading) -> Loader:
-    """Batches by a batch sampler, or in the order of data that is walked through. Iterating never draws from the
-    random stream of the model."""
+    """Batches of a batch sampler, or in the order of an iterable. Iterating does not use the RNG of the model."""
     if isinstance(dataset, ProcessShard) and is_pipeline(dataset.source):
         dataset = _dealt_pipeline(dataset)
     if is_pipeline(dataset):
@@ -237,7 +238,7 @@ def make_loader(dataset: Any, asked: Loading) -> Loader:
 
 
 def reseed_generator(dataset: Any, seed: int) -> None:
-    """A pipeline shuffles by this seed from its next iteration on."""
+    """A pipeline shuffles with this seed from its next iteration on."""
     if isinstance(dataset, ProcessShard):
         dataset = dataset.source
     if isinstance(dataset, Pipeline):

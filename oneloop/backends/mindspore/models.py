@@ -1,4 +1,4 @@
-"""What the core asks of a model."""
+"""The functions on models that the core uses."""
 
 import logging
 from collections.abc import Callable
@@ -14,23 +14,23 @@ from .compiling import Compiled
 
 logger = logging.getLogger(__name__)
 
-HALF_LEVELS = ("O0", "O2", "O3")  # of fp16_opt_level; O1 becomes O2, aloud
-NEAREST_HALF = "autocast; the nearest, O2 (all but norms computes in half precision, the weights stay in float32),"
+HALF_LEVELS = ("O0", "O2", "O3")  # of fp16_opt_level; O1 is mapped to O2 with a warning
+NEAREST_HALF = "autocast; the closest level, O2 (half precision except norms, with float32 weights),"
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.InstanceNorm2d)
 
 
 def unwrap(model: Any) -> nn.Cell:
-    """The user's own cell under the graph compiler's wrapper."""
+    """The user's cell without the wrapper of the graph compiler."""
     return model.cell if isinstance(model, Compiled) else model
 
 
 def is_adapter(model: nn.Cell) -> bool:
-    """A PEFT model: there are none for MindSpore's own cells."""
+    """Whether it is a PEFT model: never, since PEFT does not support MindSpore's cells."""
     return False
 
 
 def base_of(model: Any) -> nn.Cell:
-    """The user's model under wrappers: the one whose construct names the inputs."""
+    """The user's model without wrappers: the one whose construct has the names of the inputs."""
     return unwrap(model)
 
 
@@ -40,24 +40,24 @@ def config_of(model: Any) -> Any:
 
 
 def forward_of(model: Any) -> Callable:
-    """The method that a call of the model ends in."""
+    """The method that calling the model runs."""
     return unwrap(model).construct
 
 
 def forward_parameters(model: Any) -> list[str] | None:
-    """Names that construct accepts; None when it takes anything (only *args or **kwargs)."""
+    """Names that construct accepts; None if it accepts anything (only *args or **kwargs)."""
     return helpers.parameter_names(forward_of(model))
 
 
 def label_names(model: Any) -> list[str]:
-    """What the model calls its labels."""
+    """The names of the model's labels."""
     return helpers.label_names(forward_parameters(model))
 
 
 def shifts_labels(model: Any) -> bool:
     """Whether the model's loss compares position i with label i+1, as causal language models do.
 
-    A model of your own says so with a class attribute `shifts_labels = True`.
+    Your own model can declare it with a class attribute `shifts_labels = True`.
     """
     base = base_of(model)
     declared = getattr(base, "shifts_labels", None)
@@ -67,7 +67,7 @@ def shifts_labels(model: Any) -> bool:
 
 
 def counts_ignored(criterion: Any) -> bool:
-    """Whether a criterion's mean is over labels that take no part too: in MindSpore it is not."""
+    """Whether a criterion's mean includes ignored labels: never in MindSpore."""
     return False
 
 
@@ -77,7 +77,7 @@ def train_mode(model: Any) -> None:
 
 
 def eval_mode(model: Any) -> list[nn.Cell]:
-    """Switch to evaluation; the cells that were in training, for restore_mode."""
+    """Switch to evaluation mode; returns the cells that were in training mode, for restore_mode."""
     base = unwrap(model)
     training = [cell for _, cell in base.cells_and_names() if cell.training]
     if training:
@@ -86,14 +86,14 @@ def eval_mode(model: Any) -> list[nn.Cell]:
 
 
 def restore_mode(training: list[nn.Cell]) -> None:
-    """Back to training, but for cells that were in evaluation before: a frozen batch norm stays frozen."""
+    """Back to training mode, except cells that were in evaluation mode before: a frozen batch norm stays frozen."""
     for cell in training:
         cell.phase = "train"
         cell.add_flags(training=True)
 
 
 def invoke(model: Callable, inputs: Any) -> Any:
-    """Call the model with a batch: names for a mapping, positions for a tuple."""
+    """Call the model with a batch: by keyword for a mapping, by position for a tuple."""
     try:
         return helpers.call(model, inputs)
     except TypeError as error:
@@ -109,7 +109,7 @@ def named_parameters(model: Any) -> list[tuple[str, ms.Parameter]]:
 
 
 def is_buffer(name: str) -> bool:
-    """Statistics that a norm gathers: MindSpore keeps them as parameters that are not trained."""
+    """Running statistics of norms: MindSpore keeps them as parameters that are not trained."""
     return name.rpartition(".")[2] in ("moving_mean", "moving_variance")
 
 
@@ -122,14 +122,14 @@ def num_parameters(model: Any, trainable: bool = False) -> int:
 
 
 def num_matrix_parameters(model: Any) -> int:
-    """Parameters that take part in matrix products: embeddings are look-ups and do no arithmetic."""
+    """Number of parameters in matrix products: without embeddings, which are look-ups."""
     base = unwrap(model)
     tables = {id(c.embedding_table) for _, c in base.cells_and_names() if isinstance(c, nn.Embedding)}
     return sum(p.size for name, p in base.parameters_and_names() if id(p) not in tables and not is_buffer(name))
 
 
 def decay_names(model: Any) -> list[str]:
-    """Parameters that weight decay applies to: all but biases and the weights of norms."""
+    """Parameters that weight decay applies to: all except biases and the weights of norms."""
     names = []
     for prefix, cell in unwrap(model).cells_and_names():
         if isinstance(cell, _NORMS) or "norm" in type(cell).__name__.lower():
@@ -141,10 +141,10 @@ def decay_names(model: Any) -> list[str]:
 
 
 def recompute(model: Any, options: dict[str, Any] | None) -> None:
-    """Throw activations away in the forward pass and compute them again in the backward pass.
+    """Discard activations in the forward pass and recompute them in the backward pass.
 
-    Models that can do it themselves are told to; in any other one, each element of a CellList or SequentialCell is a
-    block of its own.
+    Uses the model's own implementation if it has one; otherwise, each element of a CellList or SequentialCell is a
+    block.
     """
     base = unwrap(model)
     if hasattr(base, "gradient_checkpointing_enable"):
@@ -153,16 +153,16 @@ def recompute(model: Any, options: dict[str, Any] | None) -> None:
     blocks = _blocks(base)
     if not blocks:
         raise RefusedError(
-            "gradient_checkpointing (recompute) needs a model that is built from blocks: an nn.CellList or "
+            "gradient_checkpointing (recompute) needs a model built from blocks: an nn.CellList or "
             "nn.SequentialCell whose elements have weights, or a method gradient_checkpointing_enable. "
-            f"{type(base).__name__} has none of them: put its layers into an nn.CellList, or leave the argument out."
+            f"{type(base).__name__} has none of them: put its layers into an nn.CellList, or remove the argument."
         )
     for block in blocks:
         dropout.replay_in(block)
 
 
 def _blocks(cell: nn.Cell) -> list[nn.Cell]:
-    """Outermost elements of cell lists that hold weights."""
+    """Outermost elements of cell lists that have weights."""
     if isinstance(cell, (nn.CellList, nn.SequentialCell)):
         return [child for child in cell.cells() if next(iter(child.get_parameters()), None) is not None]
     found: list[nn.Cell] = []
@@ -172,14 +172,14 @@ def _blocks(cell: nn.Cell) -> list[nn.Cell]:
 
 
 def add_embedding_noise(model: Any, alpha: float) -> Callable[[], None]:
-    """NEFTune: uniform noise on the embeddings while training. The value returned takes it off."""
+    """NEFTune: uniform noise on the embeddings in training mode. The returned function removes it."""
     base = base_of(model)
     embeddings = base.get_input_embeddings() if hasattr(base, "get_input_embeddings") else None
     if embeddings is None:
         embeddings = next((cell for _, cell in base.cells_and_names() if isinstance(cell, nn.Embedding)), None)
     if embeddings is None:
         raise ModelError(
-            f"neftune_noise_alpha adds noise to embeddings, but {type(base).__name__} has none. Leave it out."
+            f"neftune_noise_alpha adds noise to embeddings, but {type(base).__name__} has none. Remove it."
         )
 
     def noise(layer: nn.Cell, inputs: Any, output: ms.Tensor) -> ms.Tensor:
@@ -192,24 +192,24 @@ def add_embedding_noise(model: Any, alpha: float) -> Callable[[], None]:
 
 
 def compiled(model: Any, backend: str | None, mode: str | None) -> Compiled:
-    """The model behind MindSpore's graph compiler; what it cannot compile runs as it is, with a reason."""
+    """The model compiled by MindSpore's graph compiler; what it cannot compile runs uncompiled, with a warning."""
     return Compiled(unwrap(model))
 
 
 def check_compiler(backend: str | None) -> None:
-    """MindSpore has one compiler; another one's name is an error before training."""
+    """Raise an error before training for another compiler than MindSpore's."""
     if backend is not None and backend not in ("ms.jit", "jit", "mindspore"):
         raise RefusedError(
             f"torch_compile_backend (torchdynamo) {backend!r} is a compiler of PyTorch; on MindSpore models are "
-            "compiled by mindspore.jit. Leave it out, and use torch_compile=True."
+            "compiled with mindspore.jit. Remove it, and use torch_compile=True."
         )
 
 
 def to_half(model: Any, kind: str) -> Any:
-    """Weights in float16 ("fp16") or bfloat16 ("bf16"), but for those of norms."""
+    """Weights in float16 ("fp16") or bfloat16 ("bf16"), except those of norms."""
     dtype = ms.float16 if kind == "fp16" else ms.bfloat16
     for _, cell in unwrap(model).cells_and_names():
-        if not isinstance(cell, _NORMS):  # their kernels want weights and statistics of one kind
+        if not isinstance(cell, _NORMS):  # their kernels need weights and statistics of the same dtype
             for _, p in cell.parameters_and_names(expand=False):
                 if p.dtype == ms.float32:
                     p.set_dtype(dtype)
@@ -217,12 +217,12 @@ def to_half(model: Any, kind: str) -> Any:
 
 
 def with_master_weights(model: Any, kind: str) -> Any:
-    """O2: the weights stay in float32 here, and the engine lets the operations compute in half: see below."""
+    """O2: the weights stay in float32 here, and the engine runs the operations in half precision: see below."""
     return model
 
 
 def compute_in_half(model: Any, kind: str) -> None:
-    """O2: operations in half precision, but for norms; the weights stay in float32 and are the master weights."""
+    """O2: operations in half precision, except norms; the weights stay in float32 and are the master weights."""
     dtype = ms.float16 if kind == "fp16" else ms.bfloat16
     base = unwrap(model)
     base.to_float(dtype)
@@ -236,7 +236,7 @@ def copy_values(model: Any) -> list[Any]:
 
 
 def restore_values(model: Any, values: list[Any]) -> None:
-    """Put values from copy_values back, with their dtypes."""
+    """Restore the values from copy_values, with their dtypes."""
     for p, (dtype, value) in zip(unwrap(model).get_parameters(), values, strict=True):
         if p.dtype != dtype:
             p.set_dtype(dtype)

@@ -1,4 +1,4 @@
-"""debug="underflow_overflow": name the layer in which the first non-finite value appears."""
+"""debug="underflow_overflow": report the layer in which the first non-finite value appears."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ def _count(value: ms.Tensor) -> tuple[int, int]:
 
 
 def watch(model: Any, step: Callable[[], int]) -> Callable[[], None]:
-    """Check every layer in each forward pass; the value returned takes the watch off."""
+    """Check every layer in each forward pass; the returned function removes the hooks."""
     return nan_hooks.watch_layers(
         unwrap(model).cells_and_names(),
         step,

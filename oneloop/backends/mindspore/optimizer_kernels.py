@@ -1,8 +1,8 @@
-"""AdamW and SGD on MindSpore's own kernels, one call for each parameter.
+"""AdamW and SGD with MindSpore's own kernels, one call per parameter.
 
-`mindspore.experimental.optim` compiles its step anew for every optimizer, keeps the addresses of the tensors that it
-was compiled for, and takes several times as long; its results are the same. Here nothing is compiled, learning rates
-are plain numbers, and a parameter without a gradient is left out.
+`mindspore.experimental.optim` compiles its step again for every optimizer, keeps the addresses of the tensors that it
+was compiled for, and takes several times as long, with the same results. Here nothing is compiled, learning rates are
+plain numbers, and a parameter without a gradient is skipped.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from mindspore.experimental import optim
 
 
 class _Plain(optim.Optimizer):
-    """What both have in common: groups whose learning rates are numbers."""
+    """The base class of both: groups whose learning rates are numbers."""
 
     leaves_out_frozen = True  # a gradient may be None
 
@@ -26,7 +26,7 @@ class _Plain(optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         rate = float(param_group.get("lr", self.defaults["lr"]))
         super().add_param_group(param_group)
-        self.param_groups[-1]["lr"] = rate  # a parameter there would hold it in float32
+        self.param_groups[-1]["lr"] = rate  # a parameter would store it in float32
 
     def _state(self, name: str, value: str = "zeros") -> Any:
         """A tensor in float32 for each parameter."""
@@ -45,7 +45,7 @@ class _Plain(optim.Optimizer):
 
 
 class AdamW(_Plain):
-    """Adam with decoupled weight decay and bias correction, as torch.optim.AdamW has it."""
+    """Adam with decoupled weight decay and bias correction, as in torch.optim.AdamW."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class AdamW(_Plain):
         weight_decay: float = 0.0,
     ) -> None:
         if not (0.0 <= betas[0] < 1.0 and 0.0 <= betas[1] < 1.0):
-            raise ValueError(f"betas={betas} should be at least 0 and below 1")
+            raise ValueError(f"Invalid betas={betas}: expected numbers of at least 0 and below 1")
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
         self.exp_avg = self._state("exp_avg")
         self.exp_avg_sq = self._state("exp_avg_sq")
@@ -82,10 +82,10 @@ class AdamW(_Plain):
 
 
 def _kernel_numbers(rate: float, beta1: float, beta2: float, eps: float, step: int) -> list[ms.Tensor]:
-    """The kernel's numbers as tensors: for every plain number that it has not seen yet, MindSpore prepares the kernel
-    anew, which takes ten times as long as the update, and keeps it for good."""
+    """The kernel's scalars as tensors: for every new plain number, MindSpore prepares the kernel again, which takes ten
+    times as long as the update, and keeps it in memory."""
     power1, power2 = beta1**step, beta2**step
-    # The kernel divides by sqrt(square) + eps before it corrects for the young averages; torch adds eps after.
+    # The kernel divides by sqrt(square) + eps before the bias correction; torch adds eps after it.
     plain = (power1, power2, rate, beta1, beta2, eps * (1.0 - power2) ** 0.5)
     return [ms.Tensor.from_numpy(np.array(number, np.float32)) for number in plain]
 
@@ -104,7 +104,7 @@ def _update_half(
 
 
 class SGD(_Plain):
-    """Gradient descent with momentum, as torch.optim.SGD has it."""
+    """Gradient descent with momentum, as in torch.optim.SGD."""
 
     def __init__(
         self,

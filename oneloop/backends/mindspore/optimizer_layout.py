@@ -1,5 +1,5 @@
-"""How the optimizer's state lies in checkpoints of MindSpore: a count beside the moments of each parameter, also for
-SGD; its own AdamW has one count for all. MindSpore is not imported."""
+"""The layout of MindSpore's optimizer state in checkpoints: a count and the moments of each parameter, also for SGD;
+its own AdamW has one count for all. Does not import MindSpore."""
 
 from collections.abc import Mapping
 from typing import Any

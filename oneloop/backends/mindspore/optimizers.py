@@ -26,7 +26,7 @@ def is_optimizer(value: Any) -> bool:
 
 
 def class_and_options(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
-    """The optimizer class for args.optim, and what to build it with."""
+    """The optimizer class for args.optim, and its keyword arguments."""
     name = str(getattr(args.optim, "value", args.optim))
     extra = optimizer_options(args.optim_args)
     options: dict[str, Any] = {"lr": args.learning_rate}
@@ -34,26 +34,26 @@ def class_and_options(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]
         return AdamW, options | {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon} | extra
     if name in _SIMPLE:
         return _SIMPLE[name], options | extra
-    raise ArgumentError(f"optim={name!r} has no implementation on mindspore; use adamw, {', '.join(_SIMPLE)}")
+    raise ArgumentError(f"optim={name!r} is not supported on mindspore; use adamw, {', '.join(_SIMPLE)}")
 
 
 def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
-    """An optimizer over these groups; an option that the class does not take is an error that names it."""
+    """An optimizer over these groups; an error lists options that the class does not accept."""
     options = dict(options)
-    if issubclass(cls, nn.Optimizer) and "lr" in options:  # the name that those of mindspore.nn have for it
+    if issubclass(cls, nn.Optimizer) and "lr" in options:  # its name in mindspore.nn
         options["learning_rate"] = options.pop("lr")
     accepted = inspect.signature(cls.__init__).parameters
     wrong = [key for key in options if key not in accepted]
     if wrong and not any(p.kind == p.VAR_KEYWORD for p in accepted.values()):
         raise ArgumentError(
-            f"{cls.__name__} takes no {', '.join(wrong)} (from optim_args or optimizer_cls_and_kwargs); it takes "
-            f"{', '.join(list(accepted)[2:])}."
+            f"{cls.__name__} does not accept {', '.join(wrong)} (from optim_args or optimizer_cls_and_kwargs); it "
+            f"accepts {', '.join(list(accepted)[2:])}."
         )
     try:
         return cls(groups, **options)
     except (TypeError, ValueError) as error:
         raise ArgumentError(
-            f"{cls.__name__} cannot be built: {error}. Look at learning_rate, the adam_ arguments, optim_args and "
+            f"cannot create {cls.__name__}: {error}. Check learning_rate, the adam_ arguments, optim_args and "
             "optimizer_cls_and_kwargs."
         ) from error
 
@@ -72,13 +72,13 @@ def groups(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def _rates(optimizer: Any) -> list[Any]:
-    """Where the rates lie: numbers or parameters, one a group."""
+    """The rates: numbers or parameters, one per group."""
     if hasattr(optimizer, "param_groups"):
         return [group["lr"] for group in optimizer.param_groups]
     if getattr(optimizer, "dynamic_lr", False):
         raise ArgumentError(
-            f"{type(optimizer).__name__} was built with a learning-rate schedule of its own, and the Trainer sets the "
-            "rate of every step: build it with a number, and choose the schedule with lr_scheduler_type."
+            f"{type(optimizer).__name__} was created with its own learning-rate schedule, but the Trainer sets the "
+            "rate of every step: create it with a number, and choose the schedule with lr_scheduler_type."
         )
     rate = optimizer.learning_rate
     return list(rate) if getattr(optimizer, "is_group_lr", False) else [rate]
@@ -97,22 +97,22 @@ def set_learning_rates(optimizer: Any, rates: list[float]) -> None:
 
 
 def own_schedule(optimizer: Any) -> None:
-    """The schedule inside an optimizer: one of mindspore.nn that has one is refused, see above."""
+    """The schedule inside an optimizer: none, since one of mindspore.nn with a schedule is an error, see above."""
 
 
 def schedule_alone(rate: float, factor: Callable[[int], float]) -> NoReturn:
-    """A schedule that an optimizer can be built with: Paddle has such."""
+    """A schedule with which an optimizer can be created; only Paddle has such schedules."""
     raise RefusedError(
-        "there is no optimizer yet, and a schedule needs one here: call create_optimizer before create_scheduler."
+        "the schedule needs an optimizer, but there is none yet: call create_optimizer before create_scheduler."
     )
 
 
 def attach(optimizer: Any, scheduler: Any) -> None:
-    """Let an optimizer follow a schedule that was given without one: a schedule holds its optimizer."""
+    """Connect an optimizer to a schedule that was created without one: not needed, schedules have their optimizer."""
 
 
 def group_of(optimizer: Any, parameter: ms.Parameter | None) -> Any:
-    """The group that holds the parameter, or all groups."""
+    """The group of the parameter, or all groups."""
     if parameter is None:
         return [group["params"] for group in groups(optimizer)]
     return next((group for group in groups(optimizer) if any(p is parameter for p in group["params"])), None)

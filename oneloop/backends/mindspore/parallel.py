@@ -1,8 +1,8 @@
-"""Several processes: how they find each other, what they say to each other, and how they share the work on a model.
+"""Several processes: the process group, its collectives, and the distributed strategies.
 
-A `ProcessGroup` (distributed/collectives.py) carries plain values; a strategy (distributed/strategy.py) carries
+A `ProcessGroup` (distributed/collectives.py) exchanges plain values; a strategy (distributed/strategy.py) exchanges
 gradients and weights.
-`strategy(args, processes)` picks one: `Alone` for one process, `DataParallel` for several.
+`strategy(args, processes)` selects one: `Alone` for one process, `DataParallel` for several.
 """
 
 import atexit
@@ -32,10 +32,10 @@ _processes: "FrameworkProcesses | None" = None
 
 
 def join(args: Any) -> ProcessGroup:
-    """The processes of this run. The group is made at the first call, from msrun's variables, and ends with the
-    interpreter; one that the script has made itself is used, and left alone.
+    """The processes of this run. The group is created at the first call, from msrun's variables, and destroyed at exit;
+    a group that the script has created itself is used and not destroyed.
 
-    In the process that msrun starts as a switchboard for the others, this is where the script ends.
+    The process that msrun starts as the scheduler never returns from it.
     """
     global _processes
     if world().size == 1:
@@ -51,32 +51,32 @@ def join(args: Any) -> ProcessGroup:
 
 def _start_group(args: Any) -> None:
     if os.environ.get("MS_ROLE") == "MS_SCHED" and os.environ.get("MS_WORKER_NUM") == "1":
-        raise SystemExit(0)  # its one worker never asks for it
+        raise SystemExit(0)  # its single worker does not need it
     asked, known = args.ddp_backend, _BACKENDS[args.device.type]
     if asked not in (None, known):
         raise ArgumentError(
             f"ddp_backend (xpu_backend) {asked!r} does not connect processes on the device {args.device} in MindSpore; "
-            f"expected {known}. Leave it out to take the one for the device."
+            f"expected {known}. Remove it to use the default for the device."
         )
     if world().launcher != "mindspore":
         raise ArgumentError(
-            f"the model is one of MindSpore, and the {world().size} processes were started by the launcher of "
+            f"the model is a MindSpore model, but the {world().size} processes were started by the launcher of "
             f"{world().launcher}. Start them with msrun."
         )
     devices.place(None, args.device)
     try:
         communication.init(known)
     except RuntimeError as error:
-        if os.environ.get("MS_ROLE") == "MS_SCHED":  # which is in here as long as the workers work
-            raise ProcessLostError(f"msrun's switchboard has lost a worker: {_first_line(error)}") from error
+        if os.environ.get("MS_ROLE") == "MS_SCHED":  # which stays in this call as long as the workers run
+            raise ProcessLostError(f"msrun's scheduler has lost a worker: {_first_line(error)}") from error
         raise ProcessLostError(
-            f"the {world().size} processes that msrun started did not all come together: {_first_line(error)}. Look "
-            "for one that failed at its start, or raise msrun's --cluster_time_out."
+            f"the {world().size} processes that msrun started did not all join the group: {_first_line(error)}. Look "
+            "for one that failed at its start, or increase msrun's --cluster_time_out."
         ) from error
 
 
 def leave() -> None:
-    """End the group that join() made, before the interpreter takes its threads apart."""
+    """Destroy the group that join() created, before the interpreter shuts down its threads."""
     global _processes
     processes, _processes = _processes, None
     if processes is not None:
@@ -86,22 +86,22 @@ def leave() -> None:
 
 
 class FrameworkProcesses(ObjectCollectives):
-    """The processes over MindSpore's collectives. Each is an operation on the device, which the host waits for."""
+    """The processes over MindSpore's collectives. Each is an operation on the device, with a host sync."""
 
     def __init__(self, own: bool) -> None:
         self.rank, self.size = communication.get_rank(), communication.get_group_size()
-        self.own = own  # whether the group is ours to end
+        self.own = own  # whether we created the group and must destroy it
         self._gather, self._spread = ops.AllGather(), ops.Broadcast(0)
         self.peers = PeerWatch(self.rank, self.size)
 
     def explain_lost_peer(self, error: BaseException) -> ProcessLostError | None:
         if isinstance(error, ProcessLostError) or not _is_of_communication(error):
             return None
-        name = self.peers.signs.seen_lost() or "Another process of the run is gone or does not answer"
+        name = self.peers.signs.seen_lost() or "Another process of the run has ended or does not respond"
         return ProcessLostError(
-            f"{name}. This process ({self.rank} of {self.size}) cannot "
-            "go on alone and leaves. What was saved before is whole: start all processes again with "
-            f"resume_from_checkpoint=True. msrun's logs (worker_*.log) say who was first. ({_first_line(error)})"
+            f"{name}. This process ({self.rank} of {self.size}) cannot continue alone and exits. Saved checkpoints are "
+            "complete: start all processes again with resume_from_checkpoint=True. msrun's logs (worker_*.log) show "
+            f"which one failed first. ({_first_line(error)})"
         )
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
@@ -118,7 +118,7 @@ _SIGNS_OF_LOSS = ("mccl", "hccl", "nccl", "allgather", "allreduce", "collective"
 
 
 def _is_of_communication(error: BaseException) -> bool:
-    """MindSpore raises plain RuntimeErrors, which only their words tell apart."""
+    """MindSpore raises plain RuntimeErrors, which can only be recognised by their messages."""
     text = str(error).lower()
     return type(error) is RuntimeError and any(sign in text for sign in _SIGNS_OF_LOSS)
 
@@ -132,7 +132,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class Alone(Strategy):
-    """One process, which shares nothing."""
+    """One process, without communication."""
 
     def __init__(self, args: Any, processes: ProcessGroup) -> None:
         from . import backend  # it imports this module
@@ -141,8 +141,8 @@ class Alone(Strategy):
 
 
 class DataParallel(Alone):
-    """Every process has the whole model. Gradients are averaged once an update, after its last micro-batch, as a few
-    flat tensors: MindSpore's own averaging takes part in every gradient of a graph, and so in every micro-batch."""
+    """Every process has the whole model. Gradients are averaged once per update, after its last micro-batch, as a few
+    flat tensors: MindSpore's own averaging would run a collective in every micro-batch."""
 
     def __init__(self, args: Any, processes: ProcessGroup) -> None:
         super().__init__(args, processes)
@@ -163,8 +163,8 @@ class DataParallel(Alone):
             self.settle(self._model)
 
     def finish(self, parameters: list[ms.Parameter]) -> bool:
-        """The mean of the gradients of all processes. All have the same ones: what takes no part in a loss has a
-        gradient of zeros here; a process that had nothing to compute has none at all."""
+        """The mean of the gradients of all processes. All have the same ones: unused parameters have a gradient of
+        zeros here; a process that had nothing to compute has none at all."""
         trained = [p for p in parameters if p.requires_grad]
         none = [float(getattr(p, "grad", None) is None) for p in trained]
         every = self.processes.all_gather([float(bool(none) and all(none))])
@@ -204,12 +204,12 @@ class DataParallel(Alone):
 
 
 def strategy(args: Any, processes: ProcessGroup) -> Alone:
-    """The way in which these arguments let the processes share the work."""
+    """The distributed strategy for these arguments."""
     return Alone(args, processes) if processes.size == 1 else DataParallel(args, processes)
 
 
 def _buffers(cell: nn.Cell) -> list[Any]:
-    """What changes without being trained. MindSpore keeps the running means of its norms as parameters."""
+    """Buffers. MindSpore keeps the running means of its norms as parameters."""
     return [
         value
         for name, value in weights._every_name(cell)
@@ -218,7 +218,7 @@ def _buffers(cell: nn.Cell) -> list[Any]:
 
 
 def _buckets(parameters: Iterable[ms.Parameter], size: int) -> Iterator[list[ms.Parameter]]:
-    """Parameters in groups of a size that is worth sending."""
+    """Parameters in buckets, since small messages are inefficient."""
     bucket: list[ms.Parameter] = []
     held = 0
     for p in parameters:

@@ -1,7 +1,8 @@
-"""Which worker on this machine has died: MindSpore does not say, and msrun's switchboard misses it half a minute later.
+"""Detects which worker on this machine has died: MindSpore does not report it, and msrun's scheduler only after half a
+minute.
 
-Workers of one msrun write their signs of life into a directory that they find by their launcher. A thread looks at
-those of the others. It can only tell: the main thread waits inside an exchange until msrun ends the process.
+Workers of one msrun write heartbeats into a directory that is derived from their launcher. A thread checks those of the
+others. It can only log: the main thread is blocked in a collective until msrun kills the process.
 """
 
 import contextlib
@@ -44,8 +45,8 @@ class PeerWatch:
             name = self.signs.seen_lost()
             if name:
                 logger.error(
-                    "%s. This process (%d of %d) cannot go on alone: msrun ends it as soon as its switchboard misses "
-                    "the other. What was saved before is whole: start all processes again with "
+                    "%s. This process (%d of %d) cannot continue alone: msrun kills it as soon as its scheduler misses "
+                    "the other. Saved checkpoints are complete: start all processes again with "
                     "resume_from_checkpoint=True.",
                     name,
                     self.rank,
@@ -62,7 +63,7 @@ class PeerWatch:
 
 
 def _meeting_place() -> Path:
-    """One for each start of msrun: a number that comes again has another start."""
+    """One for each start of msrun: a reused process id has another start time."""
     launcher = os.getppid()
     began = ""
     with contextlib.suppress(OSError, IndexError):

@@ -8,7 +8,7 @@ from typing import Any
 
 from mindspore import profiler as profiling
 
-_WHOLE = "Default"  # all of the time that was profiled, as one event
+_WHOLE = "Default"  # the whole profiled time, as one event
 _PLACE = re.compile(r"^Default/(.*/)?|-op\d+$")  # of an operator in its graph
 
 
@@ -29,7 +29,8 @@ def step(profiler: Any) -> None:
 
 
 def stop(profiler: Any, trace: Path) -> None:
-    """End it and write a trace in Chrome's format. On an accelerator the files of MindStudio Insight stay beside it."""
+    """End it and write a trace in Chrome's format. On an accelerator the files of MindStudio Insight are kept next to
+    it."""
     profiler, raw, kind = profiler
     profiler.stop()
     events: list[dict[str, Any]] = []
@@ -41,10 +42,10 @@ def stop(profiler: Any, trace: Path) -> None:
 
 
 def _numbers(event: dict[str, Any]) -> dict[str, Any]:
-    """Times are text there, which viewers do not take."""
+    """Times are strings there, which viewers do not accept."""
     return {**event, **{key: float(event[key]) for key in ("ts", "dur") if key in event}}
 
 
 def operator(event: dict[str, Any]) -> str | None:
-    """The name of the operator that an event of the trace is a call of; None for other events."""
+    """The name of the operator that an event of the trace calls; None for other events."""
     return _PLACE.sub("", event["name"]) if event["name"] != _WHOLE else None

@@ -1,8 +1,8 @@
 """Random state of MindSpore, as plain data.
 
-There are three streams: the seeds of operations such as ops.dropout and ops.uniform, which MindSpore keeps in a table
-of its own; the default generator behind mindspore.mint; and that of dropout layers, which is ours (see dropout.py).
-`mindspore.set_seed` would seed Python and NumPy as well, behind the back of whoever seeded them.
+There are three RNGs: the seeds of operations such as ops.dropout and ops.uniform, which MindSpore keeps in its own
+table; the default generator of mindspore.mint; and that of dropout layers, which is ours (see dropout.py).
+`mindspore.set_seed` is not used, since it would seed Python and NumPy as well.
 """
 
 import functools
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _seeds: Any = sys.modules["mindspore.common.seed"]  # the attribute of that name may be something else
 
 UNSET = -1
-in_worker = False  # in a loader's worker, where no operation of MindSpore may run: see loaders.py
+in_worker = False  # in a worker of a loader, where no operation of MindSpore may run: see loaders.py
 
 
 def seed(value: int) -> None:
@@ -37,7 +37,7 @@ def seed(value: int) -> None:
 
 
 def get_state() -> dict[str, np.ndarray]:
-    """The state of every generator that training may draw from."""
+    """The state of every RNG that training may use."""
     table = sorted([kernel, number, current] for (kernel, number), current in _seeds._KERNEL_SEED.items())
     known = _seeds._GLOBAL_SEED
     state = {
@@ -49,7 +49,7 @@ def get_state() -> dict[str, np.ndarray]:
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Put back what get_state returned; streams of other frameworks are passed over."""
+    """Restore the result of get_state; the state of other frameworks is skipped."""
     if "mindspore.dropout" in state:
         dropout.set_state(state["mindspore.dropout"])
     if "mindspore.seed" in state:
@@ -64,7 +64,7 @@ def set_state(state: dict[str, Any]) -> None:
 
 
 def deterministic(on: bool = True) -> None:
-    """Deterministic algorithms everywhere. MindSpore's own function for it can be called once in a process."""
+    """Use deterministic algorithms. MindSpore's own function for it can be called only once per process."""
     with bootstrap.quiet():
         ms.set_context(deterministic="ON" if on else "OFF")
     if on:
@@ -81,5 +81,5 @@ def _say_what_is_not() -> None:
 
 
 def worker_seed() -> int:
-    """In a loader's worker: the seed that it started from."""
+    """In a worker of a loader: its seed."""
     return int(_seeds._GLOBAL_SEED or 0) % 2**32

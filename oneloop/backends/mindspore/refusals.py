@@ -1,4 +1,4 @@
-"""What MindSpore refuses."""
+"""What is not supported on MindSpore."""
 
 from ...arguments.packages import OPTIMIZERS
 from ...arguments.refusal import Refusal, fsdp_config, other_optimizer, static_graph
@@ -13,7 +13,7 @@ def _bf16(name: str) -> Refusal:
         "True",
         lambda args: getattr(args, name) and (name.endswith("_eval") or args.fp16_opt_level != "O0"),
         _NO_BF16,
-        f"{name.replace('bf16', 'fp16')}=True, or leave it out",
+        f"{name.replace('bf16', 'fp16')}=True, or remove it",
         devices=("cpu",),
     )
 
@@ -23,30 +23,30 @@ REFUSALS: tuple[Refusal, ...] = (
     *(other_optimizer(name, "MindSpore") for name in (*OPTIMIZERS, "adamw_anyprecision")),
     Refusal(
         "optim", "adafactor", lambda args: args.optim == "adafactor",
-        "MindSpore's nn.AdaFactor is for Ascend, and leaves the weight decay of parameter groups aside",
-        'optim="adamw", "sgd", "rmsprop" or "adagrad", or an optimizer of your own in optimizers=',
+        "MindSpore's nn.AdaFactor is for Ascend, and ignores the weight decay of parameter groups",
+        'optim="adamw", "sgd", "rmsprop" or "adagrad", or your own optimizer in optimizers=',
     ),
     Refusal(
         "torch_compile_backend", "any", lambda args: args.torch_compile_backend is not None,
-        "it is a compiler of torch", "leave it out: torch_compile=True alone is compiled by mindspore.jit",
+        "it is a compiler of torch", "remove it: torch_compile=True uses mindspore.jit",
     ),
     Refusal(
         "torch_compile_mode", "any", lambda args: args.torch_compile_mode is not None,
-        "it is a mode of torch's compiler", "leave it out",
+        "it is a mode of torch's compiler", "remove it",
     ),
     Refusal(
         "sharding", "any", lambda args: bool(args.sharding) and args.sharding != "replicate",
-        "MindSpore divides optimizer state by its parallel optimizer, which is for graphs on Ascend alone",
-        "leave it out: every process keeps all of it",
+        "MindSpore shards optimizer state with its parallel optimizer, which is for graphs on Ascend only",
+        "remove it: every process keeps all of it",
     ),
     Refusal(
-        "sharding_degree", "any", lambda args: args.sharding_degree != -1, "nothing is divided on MindSpore",
-        "leave it out",
+        "sharding_degree", "any", lambda args: args.sharding_degree != -1, "nothing is sharded on MindSpore",
+        "remove it",
     ),
     fsdp_config(),
     static_graph("MindSpore", lambda: world().size),
     Refusal(
         "gradient_checkpointing_kwargs", "any", lambda args: bool(args.gradient_checkpointing_kwargs),
-        "MindSpore's recomputation has no such options", "leave it out",
+        "MindSpore's recomputation has no such options", "remove it",
     ),
 )  # fmt: skip

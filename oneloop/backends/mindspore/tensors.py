@@ -1,4 +1,4 @@
-"""Tensors to and from NumPy, and the few operations on them that the core asks for."""
+"""Conversion of tensors to and from NumPy, and the few operations on them that the core uses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from .._common.helpers import split as common_split
 
 Tensor = ms.Tensor
 
-in_worker = False  # in a loader's worker, which must not make tensors: see workers.py
+in_worker = False  # in a worker of a loader, which must not create tensors: see data/worker_pool.py
 
 _HALF = {"fp16": ms.float16, "bf16": ms.bfloat16}
 
@@ -26,13 +26,13 @@ def is_floating(tensor: ms.Tensor) -> bool:
 
 
 def from_numpy(array: np.ndarray) -> Any:
-    """A copy: MindSpore's kernels may keep what they are given."""
+    """A copy, since MindSpore's kernels may keep a reference to their inputs."""
     return array if in_worker else ms.Tensor(array)
 
 
 def to_numpy(tensor: ms.Tensor) -> np.ndarray:
-    """On the host, as a copy: `asnumpy` alone is a window on memory that the next update writes to. bfloat16 becomes
-    float32, since NumPy has no such type."""
+    """On the host, as a copy (a host sync): `asnumpy` shares memory that the next update overwrites. bfloat16 becomes
+    float32, since NumPy lacks it."""
     if tensor.dtype == ms.bfloat16:
         tensor = tensor.astype(ms.float32)
     return np.array(tensor.asnumpy())
@@ -43,7 +43,7 @@ def stack(values: Sequence[ms.Tensor]) -> ms.Tensor:
 
 
 def detach(value: Any) -> Any:
-    """Nested values cut off from the graph."""
+    """Nested values, detached from the graph."""
     return map_tensors(value, is_tensor, ops.stop_gradient)
 
 
@@ -63,7 +63,7 @@ def total(values: Sequence[ms.Tensor], skip_nonfinite: bool = False) -> float:
         return 0.0
     found = np.array([float(value.asnumpy().reshape(-1)[0]) for value in values])
     if skip_nonfinite:
-        # A non-finite value counts as the mean of the finite ones, so that it does not pull the average down.
+        # A non-finite value counts as the mean of the finite ones, so that it does not lower the average.
         finite = np.isfinite(found)
         count = int(finite.sum())
         return float(found[finite].sum()) * (len(values) / count) if count else 0.0
@@ -71,7 +71,7 @@ def total(values: Sequence[ms.Tensor], skip_nonfinite: bool = False) -> float:
 
 
 def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:
-    """How many label entries take part in the loss. Labels are still on the host, so nothing waits for a device."""
+    """The number of labels that count in the loss. Labels are still on the host: no host sync."""
     if isinstance(labels, ms.Tensor):
         labels = labels.asnumpy()
     if not isinstance(labels, np.ndarray):
@@ -84,14 +84,14 @@ def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) ->
 
 
 def smoothed_loss(logits: ms.Tensor, labels: ms.Tensor, epsilon: float, shift: bool) -> ms.Tensor:
-    """Cross entropy against labels of which a share epsilon is spread over all classes; -100 takes no part."""
+    """Cross entropy with label smoothing epsilon; labels of -100 are ignored."""
     if shift:
         logits, labels = logits[..., :-1, :], labels[..., 1:]
-    # Not ops.cross_entropy: its logarithm is good to five digits only.
+    # Not ops.cross_entropy: its logarithm is accurate to five digits only.
     scores = ops.log_softmax(logits.reshape(-1, logits.shape[-1]).astype(ms.float32))
     return ops.nll_loss(scores, labels.reshape(-1).astype(ms.int32), ignore_index=-100, label_smoothing=epsilon)
 
 
 def split(value: Any, parts: int, rows: int) -> list[Any]:
-    """A batch cut into parts along its first axis; values without that axis are shared by all parts."""
+    """A batch split into parts along its first axis; values without that axis are in all parts."""
     return common_split(value, parts, rows, lambda leaf: isinstance(leaf, (ms.Tensor, np.ndarray)))

@@ -1,9 +1,9 @@
-"""Checkpoints of other trainers on MindSpore: their weights can be read, the rest of a run cannot."""
+"""Checkpoints of other trainers on MindSpore: their weights can be loaded, but a run cannot be resumed."""
 
 from .._common.unsupported import ForeignRefused
 
 _refused = ForeignRefused(
-    "on MindSpore cannot go on from it. Load its weights into the model by hand, and start a new run."
+    "on MindSpore cannot resume from it. Load its weights into the model yourself, and start a new run."
 )
 load_weights = _refused.load_weights
 load_optimizer = _refused.load_optimizer

@@ -18,7 +18,7 @@ LAYOUT = "ms"
 
 
 def _every_name(cell: nn.Cell) -> list[tuple[str, Any]]:
-    """All weights and buffers under all their names, also those that share one."""
+    """All weights and buffers under all their names, including tied ones."""
     found: list[tuple[str, Any]] = []
 
     def walk(inner: nn.Cell, prefix: str) -> None:
@@ -37,7 +37,7 @@ def _every_name(cell: nn.Cell) -> list[tuple[str, Any]]:
 
 
 def model_tensors(model: Any) -> tuple[dict[str, ms.Tensor], dict[str, str]]:
-    """Every weight and buffer once, and which other names share it (tied weights)."""
+    """Every weight and buffer once, and the other names of each (tied weights)."""
     first: dict[int, str] = {}
     tensors: dict[str, ms.Tensor] = {}
     tied: dict[str, str] = {}
@@ -51,8 +51,8 @@ def model_tensors(model: Any) -> tuple[dict[str, ms.Tensor], dict[str, str]]:
 
 
 def copy_to(tensor: Any, buffer: np.ndarray | None) -> np.ndarray:
-    """A real copy on the host, in the buffer of the save before where it fits: `asnumpy` shares the memory that the
-    next update writes to."""
+    """A copy on the host, in the buffer of the previous save if it fits: `asnumpy` shares the memory that the next
+    update overwrites."""
     array = _host(tensor)
     if buffer is None or buffer.shape != array.shape or buffer.dtype != array.dtype:
         buffer = room(array)
@@ -61,7 +61,7 @@ def copy_to(tensor: Any, buffer: np.ndarray | None) -> np.ndarray:
 
 
 def room(tensor: Any) -> np.ndarray:
-    """A buffer for copies of a tensor, with nothing in it yet."""
+    """An uninitialised buffer for copies of a tensor."""
     array = _host(tensor)
     return np.empty(array.shape, array.dtype)
 
@@ -75,7 +75,7 @@ def _host(tensor: Any) -> np.ndarray:
 
 
 def raw(tensor: Any) -> Raw:
-    """A tensor on the host as the bytes that go into a file."""
+    """A tensor on the host as the bytes to store."""
     return from_numpy(_host(tensor))
 
 
@@ -87,17 +87,17 @@ def load_tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def put(target: Any, value: Any) -> None:
-    """Write values into a tensor where it lies. `set_data` and `load_param_into_net` would give it other memory, and
-    an optimizer that has made a step would go on updating the old one."""
+    """Write values into a tensor in place. `set_data` and `load_param_into_net` would replace its memory, and an
+    optimizer that has made a step would keep updating the old one."""
     ops.assign(target, ms.Tensor(np.ascontiguousarray(_host(value)).reshape(target.shape), target.dtype))
 
 
 def load_model(model: Any, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
-    """Copy weights into the model; every name and shape that does not fit is listed in one error."""
+    """Copy weights into the model; one error lists every name and shape that does not match."""
     own = dict(_every_name(unwrap(model)))
     values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
     by_place = {id(value): name for name, value in own.items() if name in values}
-    for name, value in own.items():  # a file of another writer leaves tied names out
+    for name, value in own.items():  # files of other writers omit tied names
         if name not in values and id(value) in by_place:
             values[name] = values[by_place[id(value)]]
     check_fit(values, own, source)
@@ -106,11 +106,11 @@ def load_model(model: Any, tensors: dict[str, Any], tied: dict[str, str], source
 
 
 def save_adapter(model: Any, directory: Path) -> NoReturn:
-    raise RefusedError("adapters (PEFT) are models of PyTorch; there are none on MindSpore.")
+    raise RefusedError("adapters (PEFT) are supported on PyTorch only, not on MindSpore.")
 
 
 def load_adapter(model: Any, directory: Path) -> NoReturn:
-    raise RefusedError("adapters (PEFT) are models of PyTorch; there are none on MindSpore.")
+    raise RefusedError("adapters (PEFT) are supported on PyTorch only, not on MindSpore.")
 
 
 # -- optimizers
@@ -126,7 +126,7 @@ def optimizer_names(optimizer: Any, model: Any) -> dict[int, str]:
 
 def _fields(optimizer: Any, model: Any) -> dict[str, Any]:
     """Every tensor of the optimizer's state by the name it is stored under: "weight:exp_avg" for one of a parameter,
-    ":state_step" for one of them all. Learning rates are no state: they are stored with their groups."""
+    ":state_step" for one of all parameters. Learning rates are not state: they are stored with their groups."""
     names, members = optimizer_names(optimizer, model), parameters_of(optimizer)
     known = {id(p) for p in members} | {id(rate) for rate in _rate_parameters(optimizer)}
     found: dict[str, Any] = {}
@@ -143,7 +143,7 @@ def _fields(optimizer: Any, model: Any) -> dict[str, Any]:
 
 
 def _steps(optimizer: Any, model: Any, fields: dict[str, Any]) -> dict[str, int]:
-    """Where the updates of each parameter are stored, for optimizers of ours that have state: its place in `steps`."""
+    """Index of each parameter in `steps`, where our own optimizers count its updates."""
     names = optimizer_names(optimizer, model)
     if not fields or not isinstance(getattr(optimizer, "steps", None), list):
         return {}
@@ -168,11 +168,11 @@ def _plain(value: Any) -> Any:
 
 
 def optimizer_state(optimizer: Any, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """State by parameter name: tensors, and plain data for the rest."""
+    """State by parameter name: tensors, and plain data for everything else."""
     if not is_optimizer(optimizer):
         raise CheckpointError(
-            f"{type(optimizer).__name__} keeps no per-parameter state as MindSpore's optimizers do, so a checkpoint "
-            "cannot hold it. Use save_only_model=True to save without it."
+            f"{type(optimizer).__name__} keeps no per-parameter state as MindSpore's optimizers do, so it cannot "
+            "be stored in a checkpoint. Use save_only_model=True to save without it."
         )
     names = optimizer_names(optimizer, model)
     groups = getattr(optimizer, "param_groups", None) or [
@@ -192,7 +192,7 @@ def optimizer_state(optimizer: Any, model: Any) -> tuple[dict[str, Any], dict[st
 def load_optimizer(
     optimizer: Any, model: Any, tensors: dict[str, np.ndarray], data: dict[str, Any], source: str
 ) -> None:
-    """Put state back by name, into the memory where the optimizer has it."""
+    """Restore state by name, in place."""
     names = optimizer_names(optimizer, model)
     own = {names[id(p)] for p in parameters_of(optimizer)}
     stored = {name for group in data["groups"] for name in group["names"]}
@@ -201,7 +201,7 @@ def load_optimizer(
     counts = _steps(optimizer, model, fields)
     if fields.keys() | counts.keys() != tensors.keys():
         raise CheckpointError(
-            f"the state in {source} is that of {data['class']}, and this run's optimizer is "
+            f"the state in {source} belongs to {data['class']}, but this run's optimizer is "
             f"{type(optimizer).__name__}. Use the optimizer that the checkpoint was written with."
         )
     for name, target in fields.items():

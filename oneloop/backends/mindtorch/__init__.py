@@ -1,5 +1,5 @@
-"""MindNLP's torch: `import mindnlp` puts mindtorch, PyTorch's API on MindSpore, in the place of torch.
+"""MindNLP's torch: `import mindnlp` replaces torch with mindtorch, PyTorch's API on MindSpore.
 
-What works there as it does on PyTorch is taken from the torch folder; the rest is written here. docs/mindnlp.md lists
-the differences.
+What works as on PyTorch is reused from the torch folder; the rest is implemented here. docs/mindnlp.md lists the
+differences.
 """

@@ -1,8 +1,7 @@
 """AdamW and SGD in NumPy, over the memory of the weights.
 
-mindtorch's own optimizers lack kernels on a CPU, and one operation a time would be slower. Averages are kept in
-float32; of weights in half precision a float32 copy is kept too, the master weights, and the model gets what it rounds
-to.
+mindtorch's own optimizers lack kernels on a CPU, and single operations would be slower. Averages are in float32; for
+weights in half precision there are float32 master weights too, and the model gets the rounded values.
 """
 
 from typing import Any
@@ -14,7 +13,7 @@ from .tensors import memory_of, to_numpy
 
 
 class HostOptimizer(torch.optim.Optimizer):
-    """State as arrays by parameter, under the names that torch has for them."""
+    """State as arrays by parameter, with torch's names."""
 
     holds_arrays = True
 
@@ -43,7 +42,7 @@ class HostOptimizer(torch.optim.Optimizer):
 
 
 class AdamW(HostOptimizer):
-    """Adam with decoupled weight decay and bias correction, as torch.optim.AdamW has it."""
+    """Adam with decoupled weight decay and bias correction, as in torch.optim.AdamW."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class AdamW(HostOptimizer):
         weight_decay: float = 0.0,
     ) -> None:
         if not (0.0 <= betas[0] < 1.0 and 0.0 <= betas[1] < 1.0):
-            raise ValueError(f"betas={betas} should be at least 0 and below 1")
+            raise ValueError(f"Invalid betas={betas}: expected numbers of at least 0 and below 1")
         super().__init__(params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay})
 
     def update(self, weights: np.ndarray, gradient: np.ndarray, state: dict[str, Any], group: dict[str, Any]) -> None:
@@ -79,7 +78,7 @@ class AdamW(HostOptimizer):
 
 
 class SGD(HostOptimizer):
-    """Gradient descent with momentum, as torch.optim.SGD has it."""
+    """Gradient descent with momentum, as in torch.optim.SGD."""
 
     def __init__(
         self, params: Any, lr: float = 1e-3, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False

@@ -1,4 +1,4 @@
-"""Devices: which there are, and how models and batches get there."""
+"""Devices: which are available, and how models and batches are moved to them."""
 
 import functools
 from typing import Any
@@ -13,13 +13,13 @@ __all__ = ["allow_tf32", "available", "empty_cache", "is_out_of_memory", "kind",
 
 @functools.cache
 def _settle(kind: str) -> None:
-    """Once a process: on a CPU the threads of asynchronous launches only get in the way, by a factor of three."""
+    """Once per process: on a CPU asynchronous launches are three times as slow, so they are disabled."""
     if kind == "cpu":
         mindspore.runtime.launch_blocking()
 
 
 def place(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-    """The model on that device. A move makes new tensors, so one that is there already stays as it is."""
+    """The model on that device. Moving creates new tensors, so a model that is already there is not moved."""
     _settle(device.type)
     if getattr(model, "hf_device_map", None) or all(p.device == device for p in model.parameters()):
         return model
@@ -27,7 +27,7 @@ def place(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the device or the host ran out of memory."""
+    """Whether an exception means that the device or the host ran out of memory."""
     signs = ("out of memory", "Out of memory", "Alloc memory failed", "Memory not enough", "malloc")
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)

@@ -1,7 +1,7 @@
 """Gradients of one micro-batch at a time, and the update that follows.
 
-MindSpore differentiates functions: a loss is computed inside of mindtorch's value_and_grad, and its gradients are added
-to `grad` of each parameter.
+MindSpore differentiates functions: a loss is computed inside mindtorch's value_and_grad, and its gradients are added to
+`grad` of each parameter.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from .tensors import from_numpy, to_numpy
 
 logger = logging.getLogger(__name__)
 
-WATCHES_OVERRIDES = False  # a training_step of one's own calls loss_and_gradients; backward is refused
+WATCHES_OVERRIDES = False  # an overridden training_step calls loss_and_gradients; backward is an error
 
 
 class Engine(FunctionEngine):
-    """Knows the gradients between micro-batches, the loss scale, and whether they are finite."""
+    """Holds the accumulated gradients, the loss scale, and whether they are finite."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class Engine(FunctionEngine):
         self.scaler = Scaler(loss_scale) if half == "fp16" else None
         self.max_grad_norm = max_grad_norm
         self.nonfinite = nonfinite
-        # All of them: a callback may unfreeze some in the middle of a run.
+        # All of them, since a callback may unfreeze some during a run.
         self.parameters = list(model.parameters())
         self.norm: float | None = None
-        self.skipped = 0  # updates that a loss-scale overflow or nonfinite="skip" left out
+        self.skipped = 0  # updates skipped because of a loss-scale overflow or nonfinite="skip"
         self._bad = False
         self._loss: Any = None
         self._warned = False
@@ -57,15 +57,15 @@ class Engine(FunctionEngine):
     # -- gradients
 
     def autocast(self, cache_enabled: bool | None = True) -> contextlib.AbstractContextManager:
-        """The context that the forward pass runs in. Half precision is a property of the weights here."""
+        """The context of the forward pass. Half precision is a property of the weights here."""
         return contextlib.nullcontext()
 
     def backward(self, loss: Any, **kwargs: Any) -> None:
-        """A loss that has been computed outside of value_and_grad has no graph to go back through."""
+        """Not possible: a loss that was computed outside of value_and_grad has no graph."""
         raise ModelError(patches.NO_BACKWARD)
 
     def loss_and_gradients(self, compute: Callable[[], Any], divisor: Any = None) -> Any:
-        """The primitive of the loop: run compute, add the gradients of its loss, divided by divisor, to those held."""
+        """The primitive of the loop: run compute and accumulate the gradients of its loss, divided by divisor."""
         trainable = [p for p in self.parameters if p.requires_grad]
         if not trainable:
             raise ModelError(_NO_GRADIENTS)
@@ -75,8 +75,8 @@ class Engine(FunctionEngine):
             loss = compute()
             if not isinstance(loss, torch.Tensor):
                 raise ModelError(
-                    f"the loss cannot be differentiated: it is a {type(loss).__name__}. Look for .item() or numpy() on "
-                    "the way to it."
+                    f"the loss cannot be differentiated: it is a {type(loss).__name__}. Look for .item() or numpy() in "
+                    "its computation."
                 )
             loss = loss.float() if loss.dtype != torch.float32 else loss
             loss = loss if divisor is None else loss / divisor
@@ -85,7 +85,7 @@ class Engine(FunctionEngine):
         try:
             (_, loss), found = value_and_grad(forward, trainable, has_aux=True, attach_grads=False)()
         except BaseException:
-            # What was recorded up to the exception would be taken for the beginning of the next forward pass.
+            # What was recorded before the exception would be taken for the start of the next forward pass.
             _pynative_executor.clear_res()
             raise
         for p, gradient in zip(trainable, found, strict=True):
@@ -94,20 +94,20 @@ class Engine(FunctionEngine):
         return _with_device(loss, trainable[0])
 
     def include(self, optimizer: Any) -> None:
-        """Take in parameters that the optimizer has besides the model's, such as those of a criterion."""
+        """Add parameters of the optimizer that are not the model's, such as those of a criterion."""
         known = {id(p) for p in self.parameters}
         for group in getattr(optimizer, "param_groups", []):
             self.parameters.extend(p for p in group["params"] if id(p) not in known)
 
     def clear(self) -> None:
-        """Forget the gradients held."""
+        """Clear the accumulated gradients."""
         for p in self.parameters:
             p.grad = None
 
     # -- update
 
     def prepare_update(self, optimizer: Any, loss: Any) -> None:
-        """Unscale and clip the gradients, and find out whether they and the loss are finite."""
+        """Unscale and clip the gradients, and determine whether they and the loss are finite."""
         self._loss = None if loss is None else float(to_numpy(loss))
         self.norm, self._bad = None, False
         held = [p for p in self.parameters if p.grad is not None]
@@ -124,18 +124,18 @@ class Engine(FunctionEngine):
         if self.max_grad_norm > 0:
             factor *= min(1.0, self.max_grad_norm / (norm + 1e-6))
         if factor != 1.0:
-            # Not in place: two parameters may have one gradient between them.
+            # Not in place: two parameters may share one gradient.
             for p in held:
                 array = to_numpy(p.grad)
                 p.grad = from_numpy(array.astype(np.float32, copy=False) * np.float32(factor)).to(p.device)
 
     def _look_at_zero(self, norm: float) -> None:
-        """A loss that depends on no parameter has gradients here, and all of them are zero."""
+        """Warn if all gradients are zero: here, a loss that depends on no parameter has zero gradients."""
         if norm == 0.0 and not self._warned:
             self._warned = True
             logger.warning(
-                "All gradients are exactly zero. Unless your loss can be like that, it does not depend on the weights: "
-                "look for .detach(), .item() or torch.no_grad() on the way to it."
+                "All gradients are exactly zero. Unless this is expected, the loss does not depend on the weights: "
+                "look for .detach(), .item() or torch.no_grad() in its computation."
             )
 
     def loss_is_lost(self) -> bool:
@@ -146,19 +146,19 @@ class Engine(FunctionEngine):
 
 
 _NO_GRADIENTS = (
-    "there are no gradients to update the model with: no trainable parameter took part in the loss. Look for a frozen "
-    "model, or a training_step of your own that calls loss.backward(), which computes nothing under mindnlp."
+    "no gradients to update the model with: the loss does not depend on any trainable parameter. Look for a frozen "
+    "model, or an overridden training_step that calls loss.backward(), which computes nothing under mindnlp."
 )
 
 
 def _with_device(tensor: Any, p: nn.Parameter) -> Any:
-    """What comes straight from MindSpore does not know the device that mindtorch asks every tensor for."""
+    """Set the device of a tensor that MindSpore created, since mindtorch expects it on every tensor."""
     tensor._device = p.device
     return tensor
 
 
 def _norm(gradients: list[Any]) -> float:
-    """The norm of all gradients together."""
+    """The norm of all gradients."""
     squares = 0.0
     for gradient in gradients:
         flat = to_numpy(gradient).reshape(-1).astype(np.float32, copy=False)
@@ -167,10 +167,10 @@ def _norm(gradients: list[Any]) -> float:
 
 
 def no_gradients() -> contextlib.AbstractContextManager:
-    """Evaluation: nothing in here is differentiated."""
+    """A context without gradients, for evaluation."""
     return torch.no_grad()
 
 
 def clip_norm(parameters: Any, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-    """Clip gradients in place; the norm that they had."""
+    """Clip gradients in place; returns their norm before."""
     return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)

@@ -1,4 +1,4 @@
-"""Loaders: torch's, and the data sets of mindspore.dataset, which MindNLP's scripts train with."""
+"""Loaders: torch's, and the datasets of mindspore.dataset, which MindNLP's scripts use."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class PipelineLoader:
-    """Batches of a pipeline's samples, or those that it makes itself (then batch_size is None), in its own order."""
+    """Batches of a pipeline's samples, or those that it creates itself (then batch_size is None), in its own order."""
 
     num_workers = 0
     batch_sampler = None
@@ -59,22 +59,22 @@ class PipelineLoader:
 
 
 def is_own(loader: Any) -> bool:
-    """Made by make_loader."""
+    """Whether make_loader created it."""
     return isinstance(loader, PipelineLoader) or on_torch.is_own(loader)
 
 
 def is_loader(value: Any) -> bool:
-    """Something that makes batches, not a data set."""
+    """Whether it yields batches, rather than being a dataset."""
     return is_iterator(value) or on_torch.is_loader(value)
 
 
 def is_iterable(dataset: Any) -> bool:
-    """A data set that can only be walked through, not indexed."""
+    """Whether it is an iterable dataset, without __getitem__."""
     return isinstance(dataset, Pipeline) or is_pipeline(dataset) or on_torch.is_iterable(dataset)
 
 
 def make_loader(dataset: Any, asked: Loading) -> Any:
-    """torch's loader; for a data set of mindspore.dataset one that walks through it."""
+    """torch's loader; for a dataset of mindspore.dataset, one that iterates over it."""
     if not is_pipeline(dataset):
         return on_torch.make_loader(dataset, asked)
     say_workers_aside(asked.workers)
@@ -85,7 +85,7 @@ def make_loader(dataset: Any, asked: Loading) -> Any:
 
 
 def reseed_generator(dataset: Any, seed: int) -> None:
-    """A pipeline shuffles by this seed from its next iteration on; what is torch's is reseeded as there."""
+    """A pipeline shuffles with this seed from its next iteration on; torch's datasets are reseeded as on torch."""
     if isinstance(dataset, Pipeline):
         dataset.seed = seed
     else:

@@ -1,4 +1,4 @@
-"""What the core asks of a model."""
+"""The functions on models that the core uses."""
 
 import functools
 from collections.abc import Callable
@@ -61,28 +61,28 @@ __all__ = [
     "with_master_weights",
 ]
 
-HALF_LEVELS = ("O0", "O2", "O3")  # of fp16_opt_level; O1 becomes O2, aloud
-NEAREST_HALF = "autocast; the nearest, O2 (half precision with float32 master weights),"
+HALF_LEVELS = ("O0", "O2", "O3")  # of fp16_opt_level; O1 is mapped to O2 with a warning
+NEAREST_HALF = "autocast; the closest level, O2 (half precision with float32 master weights),"
 
 
 def invoke(model: Callable, inputs: Any) -> Any:
-    """Call the model with a batch; weights in half precision (O2) take their inputs in it too."""
+    """Call the model with a batch; weights in half precision (O2) need inputs in half precision too."""
     kind = getattr(unwrap(model), "_computes_in", None) if isinstance(model, nn.Module) else None
     return on_torch.invoke(model, inputs if kind is None else in_half(inputs, kind))
 
 
 def recompute(model: nn.Module, options: dict[str, Any] | None) -> None:
-    """Throw activations away in the forward pass and compute them again in the backward pass.
+    """Discard activations in the forward pass and recompute them in the backward pass.
 
-    What transformers calls for it, torch.utils.checkpoint, keeps everything under mindtorch. So each element of a
-    ModuleList or Sequential is a block of its own, also in models of transformers.
+    torch.utils.checkpoint, which transformers uses, discards nothing under mindtorch. So each element of a ModuleList
+    or Sequential is a block, also in models of transformers.
     """
     base = unwrap(model)
     blocks = on_torch._blocks(base)
     if not blocks:
         raise RefusedError(
-            "gradient_checkpointing (recompute) needs a model that is built from blocks: an nn.ModuleList or "
-            f"nn.Sequential whose elements have weights. {type(base).__name__} has none: leave the argument out."
+            "gradient_checkpointing (recompute) needs a model built from blocks: an nn.ModuleList or "
+            f"nn.Sequential whose elements have weights. {type(base).__name__} has none: remove the argument."
         )
     for block in blocks:
         if not hasattr(block, "_recomputed_forward"):
@@ -97,12 +97,12 @@ def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def compiled(model: nn.Module, backend: str | None, mode: str | None) -> NoReturn:
-    """torch.compile returns the model as it is under mindtorch."""
+    """torch.compile returns the model unchanged under mindtorch."""
     check_compiler(backend)
 
 
 def check_compiler(backend: str | None) -> NoReturn:
-    raise RefusedError("torch_compile and jit_mode_eval have no compiler under mindnlp. Leave them out.")
+    raise RefusedError("torch_compile and jit_mode_eval have no compiler under mindnlp. Remove them.")
 
 
 def to_half(model: nn.Module, kind: str) -> nn.Module:
@@ -111,7 +111,7 @@ def to_half(model: nn.Module, kind: str) -> nn.Module:
 
 
 def with_master_weights(model: nn.Module, kind: str) -> nn.Module:
-    """O2: weights in half precision; the optimizer keeps them in float32 too."""
+    """O2: weights in half precision; the optimizer has float32 master weights."""
     base = unwrap(model)
     if getattr(base, "_computes_in", None) != kind:
         to_half(model, kind)
@@ -124,7 +124,7 @@ def copy_values(model: nn.Module) -> list[Any]:
 
 
 def restore_values(model: nn.Module, values: list[Any]) -> None:
-    """Put values from copy_values back, with their dtypes."""
+    """Restore the values from copy_values, with their dtypes."""
     for target, (dtype, array) in zip((*model.parameters(), *model.buffers()), values, strict=True):
         target.data = target.to(dtype)
         write(target, array)

@@ -36,7 +36,7 @@ __all__ = [
 
 
 def class_and_options(args: Any, model: torch.nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
-    """The optimizer class for args.optim, and what to build it with."""
+    """The optimizer class for args.optim, and its keyword arguments."""
     name = str(getattr(args.optim, "value", args.optim))
     options = {"lr": args.learning_rate}
     extra = optimizer_options(args.optim_args)
@@ -46,4 +46,4 @@ def class_and_options(args: Any, model: torch.nn.Module | None = None) -> tuple[
         return (AdamW if on_host else torch.optim.AdamW), options | adam | extra
     if name == "sgd":
         return (SGD if on_host else torch.optim.SGD), options | extra
-    raise ArgumentError(f"optim={name!r} has no implementation under mindnlp; use adamw_torch or sgd")
+    raise ArgumentError(f"optim={name!r} is not supported under mindnlp; use adamw_torch or sgd")

@@ -1,7 +1,7 @@
-"""Stand-ins for what mindtorch lacks on a CPU, or does in a way that no run can repeat.
+"""Patches for what mindtorch lacks on a CPU, or does in a way that is not reproducible.
 
-Its dropout and its random numbers come from kernels that keep their state to themselves; here they come from one stream
-that a checkpoint holds (randomness.py). `backward()` of a tensor does nothing there, silently; here it says so.
+Its dropout and its random numbers come from kernels with hidden state; here they come from one RNG that is saved in
+checkpoints (randomness.py). `backward()` of a tensor silently does nothing there; here it raises an error.
 """
 
 import sys
@@ -24,7 +24,7 @@ NO_BACKWARD = (
 
 
 def install() -> None:
-    """Put the stand-ins in place; a second time changes nothing."""
+    """Apply the patches; idempotent."""
     for function in (dropout, rand, randn, randint, inplace_uniform, isfinite, addcdiv, linalg_vector_norm):
         setattr(cpu, function.__name__, function)
     mindspore.Tensor.backward = backward
@@ -39,7 +39,7 @@ def _tensor(array: np.ndarray, dtype: Any = None) -> Any:
 
 
 def dropout(input: Any, p: float, seed: Any, offset: Any) -> tuple[Any, Any]:
-    """The masks follow from the stream alone, in the order of the calls."""
+    """The masks depend only on the RNG, in the order of the calls."""
     kept = stream.random(tuple(input.shape), dtype=np.float32) >= p
     mask = _tensor(kept * np.float32(1.0 / (1.0 - p)), input.dtype)
     return legacy.mul(input, mask), mask
@@ -58,7 +58,7 @@ def randint(low: int, high: int, shape: Any, generator: Any, dtype: Any) -> Any:
 
 
 def inplace_uniform(input: Any, from_: float, to_: float, generator_: Any) -> Any:
-    """mindtorch's own seeds the global stream of NumPy on the way."""
+    """mindtorch's own function also seeds NumPy's global RNG."""
     drawn = stream.uniform(from_, to_, tuple(input.shape))
     return cpu.numpy_to_tensor_overwrite(drawn.astype(mindtorch.dtype2np[input.dtype]), input)
 
@@ -75,7 +75,7 @@ def addcdiv(input: Any, tensor1: Any, tensor2: Any, value: float = 1.0) -> Any:
 
 
 def linalg_vector_norm(x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    """Not differentiated: it is what clipping asks for."""
+    """Not differentiated: it is used for clipping."""
     axes = tuple(dim) if isinstance(dim, (list, tuple)) else dim
     array = np.abs(x.asnumpy().astype(np.float32))
     if ord == float("inf"):
@@ -88,6 +88,6 @@ def linalg_vector_norm(x: Any, ord: float = 2, dim: Any = None, keepdim: bool = 
 
 
 def backward(self: Any, *args: Any, **kwargs: Any) -> None:
-    """MindNLP's own training step calls it inside of a function that it differentiates, where nothing is lost."""
+    """MindNLP's own training step calls it inside a function that it differentiates, where it is harmless."""
     if sys._getframe(1).f_globals.get("__name__") != "mindnlp.transformers.trainer":
         raise ModelError(NO_BACKWARD)

@@ -1,4 +1,4 @@
-"""The stream of random numbers that dropout and the random functions draw from."""
+"""The RNG of dropout and the random functions."""
 
 from typing import Any
 

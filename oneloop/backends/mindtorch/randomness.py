@@ -10,19 +10,19 @@ from . import random_stream
 
 
 def seed(value: int) -> None:
-    """Seed every generator of the framework. Weights are drawn from NumPy's stream, which the core seeds."""
+    """Seed every generator of the framework. Weights are drawn from NumPy's RNG, which the core seeds."""
     torch.manual_seed(value % 2**63)
     random_stream.seed(value)
 
 
 def get_state() -> dict[str, np.ndarray]:
-    """The state of every generator that training may draw from."""
+    """The state of every RNG that training may use."""
     generator = np.array(torch.get_rng_state().asnumpy())
     return {"mindtorch.stream": random_stream.get_state(), "mindtorch.generator": generator}
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Put back what get_state returned; streams of other frameworks are passed over."""
+    """Restore the result of get_state; the state of other frameworks is skipped."""
     if "mindtorch.stream" in state:
         random_stream.set_state(state["mindtorch.stream"])
     if "mindtorch.generator" in state:
@@ -30,10 +30,10 @@ def set_state(state: dict[str, Any]) -> None:
 
 
 def deterministic(on: bool = True) -> None:
-    """Deterministic algorithms everywhere."""
+    """Use deterministic algorithms."""
     mindspore.set_deterministic(on)
 
 
 def worker_seed() -> int:
-    """In a loader's worker: the seed that the framework gave it."""
+    """In a worker of a loader: the seed that the framework set."""
     return torch.initial_seed() % 2**32

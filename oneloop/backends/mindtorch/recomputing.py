@@ -1,4 +1,4 @@
-"""Blocks that are computed again in the backward pass."""
+"""Blocks that are recomputed in the backward pass."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ from .tensors import is_tensor
 
 
 def recomputed(block: torch.nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """The block's output. Gradients flow back to the inputs given by place; those given by name get none."""
+    """The block's output. Only positional inputs get gradients; keyword inputs get none."""
     place = next(block.parameters()).device
     return _at(_RecomputeCell(_Block(block, options, place))(*args), place)
 
 
 class _Block(cells.Cell):
-    """A module as the cell that MindSpore's recompute takes. The second time it sees the masks of the first."""
+    """A module as a cell for MindSpore's recompute. The recomputation uses the dropout masks of the forward pass."""
 
     def __init__(self, block: torch.nn.Module, options: dict[str, Any], place: torch.device) -> None:
         super().__init__(auto_prefix=False)
@@ -29,7 +29,7 @@ class _Block(cells.Cell):
         return [p for p in self._run[0].parameters() if p.requires_grad]
 
     def check_names_and_refresh_name(self) -> None:
-        """The names of mindtorch's parameters are unique as they are."""
+        """The names of mindtorch's parameters are already unique."""
 
     def construct(self, *args: Any) -> Any:
         block, options, place = self._run
@@ -45,7 +45,7 @@ class _Block(cells.Cell):
 
 
 def _at(value: Any, place: torch.device) -> Any:
-    """What comes straight from MindSpore does not know the device that mindtorch asks every tensor for."""
+    """Set the device of a tensor that MindSpore created, since mindtorch expects it on every tensor."""
 
     def mark(tensor: Any) -> Any:
         tensor._device = place

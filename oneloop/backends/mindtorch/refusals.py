@@ -1,14 +1,14 @@
-"""Refused under mindnlp, where torch is mindtorch on MindSpore, in addition to everything refused for torch."""
+"""What is not supported under mindnlp, where torch is mindtorch on MindSpore, in addition to torch's refusals."""
 
 from ...arguments.refusal import Refusal
 
-_NO_COMPILER = "torch.compile is a no-op in mindtorch"
+_NO_COMPILER = "torch.compile returns the model unchanged there"
 _NO_BF16 = "MindSpore has no bfloat16 kernels on a CPU"
 _OPTIMIZERS = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused", "sgd")
 
 REFUSALS: tuple[Refusal, ...] = (
-    Refusal("torch_compile", "True", lambda args: args.torch_compile, _NO_COMPILER, "leave it out"),
-    Refusal("jit_mode_eval", "True", lambda args: args.jit_mode_eval, _NO_COMPILER, "leave it out"),
+    Refusal("torch_compile", "True", lambda args: args.torch_compile, _NO_COMPILER, "remove it"),
+    Refusal("jit_mode_eval", "True", lambda args: args.jit_mode_eval, _NO_COMPILER, "remove it"),
     Refusal("bf16", "True", lambda args: args.bf16, _NO_BF16, "fp16=True, or float32", ("cpu",)),
     Refusal(
         "bf16_full_eval", "True", lambda args: args.bf16_full_eval, _NO_BF16, "fp16_full_eval=True", ("cpu",)
@@ -22,7 +22,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "mindtorch has no other optimizers", 'optim="adamw_torch" or "sgd"',
     ),
     Refusal(
-        "profile", "any", lambda args: bool(args.profile), "torch.profiler does not record mindtorch operators",
-        "leave it out",
+        "profile", "any", lambda args: bool(args.profile), "torch.profiler sees nothing of mindtorch",
+        "remove it",
     ),
 )  # fmt: skip

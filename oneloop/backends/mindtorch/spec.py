@@ -1,5 +1,5 @@
-"""What is known of mindtorch without importing it: `import mindnlp` puts it in the place of torch, on tensors of
-MindSpore. So it has no model and no page of its own, but stands in for both backends once it is imported."""
+"""The properties of mindtorch that are known without importing it: `import mindnlp` replaces torch with it, on tensors
+of MindSpore. It has no model class and no page of its own, but replaces both backends once it is imported."""
 
 from ..registry import BackendSpec
 

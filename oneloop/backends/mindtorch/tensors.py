@@ -1,5 +1,5 @@
-"""Tensors to and from NumPy. On a CPU NumPy does the small operations that the core asks for: mindtorch has not all
-of their kernels, and its float() of a tensor is rounded to five digits."""
+"""Conversion of tensors to and from NumPy. On a CPU NumPy does the small operations that the core uses: mindtorch lacks
+some of their kernels, and its float() of a tensor is rounded to five digits."""
 
 import ctypes
 from collections.abc import Sequence
@@ -34,13 +34,13 @@ def from_numpy(array: np.ndarray) -> Tensor:
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
-    """On the host, without a graph; bfloat16 becomes float32, since NumPy has no such type."""
+    """On the host, without a graph (a host sync); bfloat16 becomes float32, since NumPy lacks it."""
     array = tensor.asnumpy()
     return array.astype(np.float32) if tensor.dtype == torch.bfloat16 else array
 
 
 def memory_of(tensor: Tensor) -> np.ndarray:
-    """A tensor of the CPU as an array over the same memory: what is written there, the tensor holds."""
+    """A CPU tensor as an array over the same memory: writing to it changes the tensor."""
     dtype = np.dtype(mindtorch.dtype2np[tensor.dtype])
     size = int(np.prod(tensor.shape)) * dtype.itemsize
     if size == 0:
@@ -50,7 +50,7 @@ def memory_of(tensor: Tensor) -> np.ndarray:
 
 
 def write(tensor: Tensor, array: Any) -> None:
-    """New values for a tensor that others hold too; its type and its device stay."""
+    """Set new values of a tensor in place; it keeps its dtype and device."""
     if tensor.device.type == "cpu":
         memory_of(tensor)[...] = array
     else:
@@ -70,14 +70,14 @@ def total(values: Sequence[Tensor], skip_nonfinite: bool = False) -> float:
     """Sum of scalars in float64."""
     found = np.array([to_numpy(value).reshape(()) for value in values], dtype=np.float64)
     if skip_nonfinite:
-        # A non-finite value counts as the mean of the finite ones, so that it does not pull the average down.
+        # A non-finite value counts as the mean of the finite ones, so that it does not lower the average.
         finite = found[np.isfinite(found)]
         return float(finite.sum()) * (len(found) / len(finite)) if len(finite) else 0.0
     return float(found.sum())
 
 
 def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:
-    """How many label entries take part in the loss; all of them when ignore_index is None."""
+    """The number of labels that count in the loss; all of them if ignore_index is None."""
     if not isinstance(labels, (Tensor, np.ndarray)):
         return len(labels) if hasattr(labels, "__len__") else 1
     array = labels if isinstance(labels, np.ndarray) else to_numpy(labels)

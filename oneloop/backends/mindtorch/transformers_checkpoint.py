@@ -1,10 +1,10 @@
-"""Checkpoints of other trainers: their optimizer files are pickles of PyTorch's, which mindtorch cannot be trusted to
-read; they are refused in words."""
+"""Checkpoints of other trainers: their optimizer files are PyTorch pickles, which mindtorch cannot read safely;
+resuming from them raises an error."""
 
 from .._common.unsupported import ForeignRefused
 
 _refused = ForeignRefused(
-    "under mindnlp can go on from checkpoints of oneloop alone. Load its weights with from_pretrained, and start a new "
+    "under mindnlp can only resume from checkpoints of oneloop. Load its weights with from_pretrained, and start a new "
     "run."
 )
 load_weights = _refused.load_weights

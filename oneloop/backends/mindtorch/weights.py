@@ -37,7 +37,7 @@ def _array(value: Any) -> np.ndarray:
 
 
 def copy_to(tensor: Any, buffer: np.ndarray | None) -> np.ndarray:
-    """A real copy on the host, in the buffer of the save before where it fits."""
+    """A copy on the host, in the buffer of the previous save if it fits."""
     array = _array(tensor)
     if buffer is None or buffer.shape != array.shape or buffer.dtype != array.dtype:
         buffer = room(array)
@@ -46,13 +46,13 @@ def copy_to(tensor: Any, buffer: np.ndarray | None) -> np.ndarray:
 
 
 def room(tensor: Any) -> np.ndarray:
-    """A buffer for copies of a tensor, with nothing in it yet."""
+    """An uninitialised buffer for copies of a tensor."""
     array = _array(tensor)
     return np.empty(array.shape, array.dtype)
 
 
 def raw(tensor: Any) -> Raw:
-    """A tensor as the bytes that go into a file."""
+    """A tensor as the bytes to store."""
     return files.from_numpy(_array(tensor))
 
 
@@ -65,12 +65,12 @@ def load_tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def load_model(model: nn.Module, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
-    """Copy weights into the model; every name and shape that does not fit is listed in one error."""
+    """Copy weights into the model; one error lists every name and shape that does not match."""
     base = unwrap(model)
     values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
     own = {name: value for name, value in base.state_dict().items() if is_tensor(value)}
     places = {(value.data_ptr(), tuple(value.shape)): name for name, value in own.items() if name in values}
-    for name, value in own.items():  # a file of another writer leaves tied names out without saying which they are
+    for name, value in own.items():  # files of other writers omit tied names without listing them
         twin = places.get((value.data_ptr(), tuple(value.shape)))
         if name not in values and twin is not None:
             values[name] = values[twin]
@@ -87,8 +87,8 @@ def optimizer_state(optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], d
         for key, value in state.items():
             if not is_tensor(value) and not isinstance(value, np.ndarray):
                 raise CheckpointError(
-                    f"{type(optimizer).__name__} keeps a {type(value).__name__} under {key!r}, and a checkpoint under "
-                    "mindnlp holds arrays alone. Use optim='adamw_torch' or 'sgd', or save_only_model=True."
+                    f"{type(optimizer).__name__} keeps a {type(value).__name__} under {key!r}, but a checkpoint under "
+                    "mindnlp supports only arrays. Use optim='adamw_torch' or 'sgd', or save_only_model=True."
                 )
             found[f"{names[id(p)]}:{key}"] = value
     groups = group_options(optimizer, names)
@@ -96,7 +96,7 @@ def optimizer_state(optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], d
 
 
 def load_optimizer(optimizer: Any, model: nn.Module, tensors: dict[str, Any], data: Any, source: str) -> None:
-    """Put state back by name."""
+    """Restore state by name."""
     names = optimizer_names(optimizer, model)
     by_name = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
     check_optimizer_fit({name for group in data["groups"] for name in group["names"]}, set(by_name), source)
@@ -104,7 +104,7 @@ def load_optimizer(optimizer: Any, model: nn.Module, tensors: dict[str, Any], da
     optimizer.state.clear()
     for key, value in tensors.items():
         name, word = key.rsplit(":", 1)
-        array = np.array(_array(value), order="C")  # a copy: what was read is the mapped file
+        array = np.array(_array(value), order="C")  # a copy, since the array that was read maps the file
         p = by_name[name]
         optimizer.state[p][word] = array if on_host else torch.tensor(array).to(p.device)
     stored = {name: group for group in data["groups"] for name in group["names"]}

@@ -1,4 +1,4 @@
-"""PaddleNLP's adapters (LoRAModel, PrefixModelForCausalLM): saved alone, in files that their from_pretrained opens.
+"""PaddleNLP's adapters (LoRAModel, PrefixModelForCausalLM): saved separately, in files that from_pretrained can load.
 
 PaddleNLP writes them as pickles or, in its unified checkpoints, as safetensors with an index. These are the latter.
 """
@@ -25,7 +25,7 @@ def is_adapter(model: nn.Layer) -> bool:
 
 
 def tensors_of(model: Any) -> dict[str, paddle.Tensor]:
-    """What is trained and saved, by the names that PaddleNLP gives it."""
+    """What is trained and saved, by PaddleNLP's names."""
     if hasattr(model, "get_trainable_state_dict"):
         return dict(model.get_trainable_state_dict())
     return dict(model.prefix_encoder.state_dict())
@@ -53,11 +53,11 @@ def read(directory: Path, load_tensors: Any) -> dict[str, paddle.Tensor]:
     for name in PICKLES:
         if (directory / name).is_file():
             raise CheckpointError(
-                f"{directory / name} is a pickle, which can run any code when it is opened; none is read here. Open it "
-                "with PaddleNLP's from_pretrained and hand that model to the Trainer, or have PaddleNLP write it with "
-                "unified_checkpoint=True."
+                f"{directory / name} is a pickle, which can execute any code when loaded, so oneloop does not read it. "
+                "Load it with PaddleNLP's from_pretrained and pass that model to the Trainer, or let PaddleNLP write "
+                "it with unified_checkpoint=True."
             )
     raise CheckpointError(
-        f"{directory} has no adapter ({INDEX}). Give a checkpoint of a run with this adapter, or leave "
-        "resume_from_checkpoint out."
+        f"{directory} has no adapter ({INDEX}). Pass a checkpoint of a run with this adapter, or remove "
+        "resume_from_checkpoint."
     )

@@ -1,4 +1,4 @@
-"""Devices: which there are, and how models and batches get there."""
+"""Devices: which are available, and how models and batches are moved to them."""
 
 import os
 from typing import Any
@@ -11,7 +11,7 @@ _KINDS = {"gpu": "gpu", "cuda": "gpu", "cpu": "cpu", "xpu": "xpu", "npu": "npu",
 
 
 class Device(str):
-    """A device by the name that Paddle has for it, such as "cpu" or "gpu:0": paddle.set_device takes it as it is."""
+    """A device by its name in Paddle, such as "cpu" or "gpu:0", for paddle.set_device."""
 
     @property
     def type(self) -> str:
@@ -37,7 +37,7 @@ def available(kind: str) -> int:
 
 
 def resolve(spec: str | None) -> Device:
-    """A real device for "cpu", "gpu", "cuda:1", "xpu", "npu" or None, which means the best there is."""
+    """A real device for "cpu", "gpu", "cuda:1", "xpu", "npu" or None, which means the best available."""
     best_first = ("gpu", "xpu", "npu")
     kind, number = device_moves.choose(spec, _KINDS, best_first, available, f"Paddle {paddle.__version__}")
     return Device(kind if number is None else f"{kind}:{number}")
@@ -49,7 +49,7 @@ def kind(device: Device) -> str:
 
 
 def title(device: Device) -> str | None:
-    """The product's name of an accelerator; None for a CPU, and where Paddle does not tell it."""
+    """The product name of an accelerator; None for a CPU, and if Paddle does not report it."""
     return paddle.device.cuda.get_device_name(device) if device.type == "gpu" else None
 
 
@@ -58,7 +58,7 @@ def _is_on(tensor: paddle.Tensor, device: Device) -> bool:
 
 
 def place(model: paddle.nn.Layer, device: Device) -> paddle.nn.Layer:
-    """The model on that device, which is from now on where Paddle makes new tensors."""
+    """The model on that device, which becomes Paddle's default for new tensors."""
     paddle.set_device(device)
     if all(_is_on(value, device) for value in (*model.parameters(), *model.buffers()) if value._is_initialized()):
         return model
@@ -66,7 +66,7 @@ def place(model: paddle.nn.Layer, device: Device) -> paddle.nn.Layer:
 
 
 def move(batch: Any, device: Device, non_blocking: bool = True) -> Any:
-    """Every tensor and array of a nested batch on the device; what is neither stays as it is."""
+    """Move every tensor and array of a nested batch to the device; other values are unchanged."""
 
     def moved(value: Any) -> Any:
         if not isinstance(value, paddle.Tensor) or _is_on(value, device):
@@ -77,7 +77,7 @@ def move(batch: Any, device: Device, non_blocking: bool = True) -> Any:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the device or the host ran out of memory."""
+    """Whether an exception means that the device or the host ran out of memory."""
     if isinstance(error, MemoryError):
         return True
     text = str(error)
@@ -87,11 +87,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def empty_cache(device: Device) -> None:
-    """Give cached blocks back to the device; nothing to do on a CPU."""
+    """Free cached memory of the device; no effect on a CPU."""
     if device.type in ("gpu", "xpu"):
         getattr(paddle.device, "cuda" if device.type == "gpu" else "xpu").empty_cache()
 
 
 def allow_tf32(on: bool) -> None:
-    """TF32 on NVIDIA devices. Paddle has no switch of its own: the libraries read this when they are first used."""
+    """TF32 on NVIDIA devices. Paddle has no option for it: the libraries read this variable at their first use."""
     os.environ["NVIDIA_TF32_OVERRIDE"] = "1" if on else "0"

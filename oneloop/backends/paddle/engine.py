@@ -1,4 +1,4 @@
-"""Gradients of one micro-batch at a time, and the update that follows."""
+"""Computes the gradients of each micro-batch, and the update."""
 
 import contextlib
 import math
@@ -13,15 +13,15 @@ from .._common.engines import TapeEngine
 from .devices import Device
 from .optimizers import groups
 
-WATCHES_OVERRIDES = False  # a loss knows how it was computed: backward may be called anywhere
+WATCHES_OVERRIDES = False  # a loss has its graph: backward may be called anywhere
 _HALVES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 class Engine(TapeEngine):
-    """Holds the gradients between micro-batches, the loss scaler and the flag that says whether they are finite.
+    """Holds the accumulated gradients, the loss scaler and the flag whether they are finite.
 
-    Paddle's optimizers ask for such a flag on the host. On a CPU it costs nothing to read; on an accelerator it is the
-    one synchronisation of a step, which nonfinite="ignore" turns off.
+    Paddle's optimizers need this flag on the host. On a CPU reading it costs nothing; on an accelerator it is the only
+    host sync of a step, which nonfinite="ignore" avoids.
     """
 
     groups_of = staticmethod(groups)
@@ -43,13 +43,13 @@ class Engine(TapeEngine):
         self.max_grad_norm = max_grad_norm
         self.nonfinite = nonfinite
         self.waits = device == "cpu" or nonfinite != "ignore"
-        # All of them: a callback may unfreeze some in the middle of a run.
+        # All of them, since a callback may unfreeze some during a run.
         self.parameters = list(model.parameters())
-        # Weights that models.with_master_weights has put into half precision are computed with at Paddle's level O2.
+        # Weights that models.with_master_weights has converted to half precision need Paddle's level O2.
         half_weights = half is not None and any(p.dtype in (paddle.float16, paddle.bfloat16) for p in self.parameters)
         self.level = "O2" if half_weights else "O1"
         self.norm: paddle.Tensor | float | None = None
-        self.skipped = 0  # updates that a loss-scale overflow or nonfinite="skip" left out
+        self.skipped = 0  # updates skipped because of a loss-scale overflow or nonfinite="skip"
         self._bad = False
         self._loss: paddle.Tensor | None = None
         self._scaled = False
@@ -57,24 +57,24 @@ class Engine(TapeEngine):
     # -- gradients
 
     def autocast(self, cache_enabled: bool | None = True) -> contextlib.AbstractContextManager:
-        """The context that the forward pass runs in."""
+        """The context of the forward pass."""
         if self.dtype is None:
             return contextlib.nullcontext()
         return paddle.amp.auto_cast(level=self.level, dtype=self.dtype)
 
     def backward(self, loss: paddle.Tensor, **kwargs: Any) -> None:
-        """Add the gradients of a loss to those held."""
+        """Add the gradients of a loss to the accumulated ones."""
         if not isinstance(loss, paddle.Tensor) or loss.stop_gradient:
             raise ModelError(
                 f"the loss cannot be differentiated: it is a {type(loss).__name__} that depends on no trainable "
-                "parameter. Look for .item(), .detach() or paddle.no_grad() on the way to it, or a frozen model."
+                "parameter. Look for .item(), .detach() or paddle.no_grad() in its computation, or a frozen model."
             )
         if self.scaler is not None:
             loss, self._scaled = self.scaler.scale(loss), True
         loss.backward(**kwargs)
 
     def clear(self) -> None:
-        """Forget the gradients held."""
+        """Clear the accumulated gradients."""
         for p in self.parameters:
             p.clear_gradient(False)
 
@@ -82,7 +82,7 @@ class Engine(TapeEngine):
 
     @paddle.no_grad()
     def prepare_update(self, optimizer: Any, loss: paddle.Tensor | None) -> None:
-        """Unscale and clip the gradients, and find out whether they and the loss are finite."""
+        """Unscale and clip the gradients, and determine whether they and the loss are finite."""
         self._loss = loss
         if self._scaled:
             assert self.scaler is not None
@@ -91,7 +91,7 @@ class Engine(TapeEngine):
         self.norm, self._bad = None, False
         if not gradients:
             raise ModelError(
-                "there are no gradients to update the model with: no trainable parameter took part in the loss. Look "
+                "no gradients to update the model with: the loss does not depend on any trainable parameter. Look "
                 "for detached tensors, a frozen model, or a training_step that does not call backward."
             )
         if self.max_grad_norm <= 0 and self.nonfinite == "ignore":
@@ -114,7 +114,7 @@ class Engine(TapeEngine):
                 _C_ops.scale_(gradient, factor, 0.0, True)  # type: ignore[attr-defined]  # made when Paddle is built
 
     def apply_update(self, optimizer: Any, step: int) -> int | None:
-        """Step the optimizer unless something is not finite; the number of a step that was not."""
+        """Step the optimizer unless something is not finite; returns the number of a step that was not."""
         if self._scaled:
             return self._apply_scaled(optimizer, step)
         if self._bad:
@@ -124,13 +124,13 @@ class Engine(TapeEngine):
         return None
 
     def read_pending(self) -> int | None:
-        """Nothing is left to be read late: see the class."""
+        """There are no pending checks: see the class."""
         return None
 
-    # -- what logs and checkpoints ask for
+    # -- for logs and checkpoints
 
     def grad_norm(self) -> float | None:
-        """Norm of the last update's gradients before clipping; reads the device."""
+        """Norm of the last update's gradients before clipping. A host sync."""
         return self.norm.item() if isinstance(self.norm, paddle.Tensor) else self.norm
 
     def loss_scale(self) -> float | None:
@@ -138,7 +138,7 @@ class Engine(TapeEngine):
         return float(state["scale"].reshape(-1)[0]) if state else None
 
     def state(self) -> dict[str, Any]:
-        """Plain data: what a resumed run needs besides weights and optimizer."""
+        """Plain data that a resumed run needs in addition to weights and optimizer."""
         state = None if self.scaler is None else self.scaler.state_dict()
         if state:
             state = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in state.items()}
@@ -146,7 +146,7 @@ class Engine(TapeEngine):
 
 
 def _square(gradients: list[paddle.Tensor]) -> paddle.Tensor:
-    """The squared length of all gradients as one vector."""
+    """The squared norm of all gradients as one vector."""
     if any(g.is_selected_rows() for g in gradients):
         raise RefusedError(
             "an embedding with sparse=True has gradients that Paddle cannot clip in place. Use max_grad_norm=0 with "
@@ -159,10 +159,10 @@ def _square(gradients: list[paddle.Tensor]) -> paddle.Tensor:
 
 
 def no_gradients() -> contextlib.AbstractContextManager:
-    """Evaluation: nothing in here is differentiated."""
+    """A context without gradients, for evaluation."""
     return paddle.no_grad()
 
 
 def clip_norm(parameters: Any, max_norm: float, norm_type: float = 2.0) -> paddle.Tensor:
-    """Clip gradients in place; the norm that they had."""
+    """Clip gradients in place; returns their norm before."""
     return paddle.nn.utils.clip_grad_norm_(list(parameters), max_norm, norm_type)

@@ -1,4 +1,4 @@
-"""A trained model as files that Paddle's inference runs without the model's code."""
+"""Export of a trained model to files that Paddle Inference runs without the model's code."""
 
 import warnings
 from pathlib import Path
@@ -14,8 +14,8 @@ NAME = "model"
 
 
 def input_spec(model: paddle.nn.Layer, batch: dict[str, Any]) -> list[Any]:
-    """What the exported model takes, read off a batch: any number of rows, and any length where values are numbers of
-    words (integers); other sizes are those of the batch."""
+    """The inputs of the exported model, from a batch: any number of rows, and any length for integer inputs (token
+    ids); other sizes are those of the batch."""
     names = [name for name in forward_parameters(model) or list(batch) if name in batch]
     spec = paddle.static.InputSpec
     return [spec(_any_size(batch[name]), str(batch[name].dtype).removeprefix("paddle."), name) for name in names]
@@ -28,11 +28,11 @@ def _any_size(value: paddle.Tensor) -> list[int | None]:
 
 
 def export(model: paddle.nn.Layer, directory: Path, batch: Any, spec: Any = None) -> list[str]:
-    """Write the model with paddle.jit.save, load it again and compare what both make of the batch; the files."""
+    """Write the model with paddle.jit.save, load it again and compare the outputs for the batch; returns the files."""
     base = unwrap(model)
     if spec is None:
         if not isinstance(batch, dict):
-            raise DataError("export reads the inputs off a batch with names; pass input_spec= for one without.")
+            raise DataError("export needs a batch with names; pass input_spec= for one without.")
         spec = input_spec(base, batch)
     inputs = batch
     if isinstance(batch, dict):
@@ -54,7 +54,7 @@ def export(model: paddle.nn.Layer, directory: Path, batch: Any, spec: Any = None
 
 
 def _by_name(outputs: Any) -> Any:
-    """A graph gives the values of a dict in the order of their names."""
+    """A graph returns the values of a dict in the order of their names."""
     return {name: outputs[name] for name in sorted(outputs)} if isinstance(outputs, dict) else outputs
 
 
@@ -63,9 +63,10 @@ def _numpy(value: Any) -> Any:
 
 
 def _save(base: paddle.nn.Layer, spec: list[Any], directory: Path) -> None:
-    """The whole forward as one graph; what Paddle warns of there (the order of a dict's values) is compared below."""
+    """The whole forward as one graph; Paddle's warning (about the order of a dict's values) is covered by the
+    comparison."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         graph = paddle.jit.to_static(base.forward, input_spec=spec, full_graph=True)
-        # Without pruning, inputs that the model takes and does not use stay inputs.
+        # Without pruning, inputs that the model accepts but does not use stay inputs.
         paddle.jit.save(graph, str(directory / NAME), skip_prune_program=True)

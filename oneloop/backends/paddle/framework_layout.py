@@ -1,4 +1,4 @@
-"""Names and axes of the tensors, for checkpoints that cross to another framework: see checkpoint/crossing.py."""
+"""Names and axes of the tensors, for checkpoints that another framework resumes from."""
 
 from paddle import nn
 

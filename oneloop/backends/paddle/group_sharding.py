@@ -1,7 +1,7 @@
-"""Processes that divide gradients (stage 2) and parameters (stage 3) too, through Paddle's group_sharded_parallel.
+"""Sharding of gradients (stage 2) and parameters (stage 3), with Paddle's group_sharded_parallel.
 
-It runs on accelerators alone; on a CPU `answers.py` refuses it. Paddle keeps gradients, their norm and the update to
-itself, so it has an engine of its own here, and its optimizer state is not brought into checkpoints.
+It runs on accelerators only; refusals.py has the error for a CPU. Paddle handles gradients, their norm and the update
+itself, so it has its own engine here, and its optimizer state is not saved in checkpoints.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from .parallel import DataParallel
 LEVELS = {"stage2": "os_g", "stage3": "p_g_os"}
 
 _NO_STATE = (
-    "the optimizer state that Paddle's group_sharded_parallel divides is not written into checkpoints, so a run cannot "
-    "go on from one. Use save_only_model=True, or sharding='stage1', whose checkpoints hold everything."
+    "the optimizer state of Paddle's group_sharded_parallel is not saved in checkpoints, so a run cannot resume from "
+    "one. Use save_only_model=True, or sharding='stage1', whose checkpoints are complete."
 )
 
 
 class GroupSharded(DataParallel):
-    """Every pass is a meeting of all processes, which run the same number of them."""
+    """Every pass is a collective: all processes must run the same number of them."""
 
     lockstep = True
 
@@ -50,19 +50,19 @@ class GroupSharded(DataParallel):
     def wrap(self, model: nn.Layer) -> nn.Layer:
         if self.sharded is not None:
             raise RefusedError(
-                "group_sharded_parallel: a model is trained once; make a new Trainer for a second train()."
+                "group_sharded_parallel: a model can be trained only once; create a new Trainer for a second train()."
             )
         if is_adapter(unwrap(model)):
             raise RefusedError(
-                "an adapter writes its own files from whole weights, and sharding stage2 and stage3 divide them. Use "
-                "sharding='stage1', or leave sharding out: an adapter's gradients and optimizer state are small."
+                "an adapter writes its own files from complete weights, but sharding stage2 and stage3 shard them. Use "
+                "sharding='stage1', or remove sharding: an adapter's gradients and optimizer state are small."
             )
         self.model = model
         self.agree(model)
         return model
 
     def take_optimizer(self, optimizer: Any) -> Any:
-        if self.args.max_grad_norm:  # Paddle puts its own in its place, by the norm over all processes
+        if self.args.max_grad_norm:  # Paddle replaces it with its own, which uses the norm over all processes
             optimizer._grad_clip = nn.ClipGradByGlobalNorm(self.args.max_grad_norm)
         within, across = self._groups()
         self.sharded, self.optimizer, _ = paddle_sharding.group_sharded_parallel(
@@ -77,7 +77,7 @@ class GroupSharded(DataParallel):
         return self.optimizer
 
     def _groups(self) -> tuple[Any, Any]:
-        """Those that share one copy, and those with the same part of another; None: all, and no other copy."""
+        """The ranks that share one copy, and those with the same shard of other copies; None: all, and one copy."""
         degree = degree_of(self.args, self.processes.size)
         if degree == self.processes.size:
             return None, None
@@ -115,7 +115,7 @@ class GroupSharded(DataParallel):
         self._gather()
 
     def _gather(self) -> None:
-        """Stage 3 has slices; the next forward pass slices again."""
+        """Gather the shards of stage 3; the next forward pass shards them again."""
         if self.sharded is not None and self.level == "p_g_os":
             self.sharded.get_all_parameters()
 
@@ -131,8 +131,8 @@ class GroupSharded(DataParallel):
 
 
 class GroupShardedEngine(Engine):
-    """The same questions, asked of Paddle. A loss that is not finite stops the run before the update; gradients are
-    Paddle's own, and are not looked at."""
+    """The same interface with Paddle. A loss that is not finite stops the run before the update; gradients are handled
+    by Paddle and not checked."""
 
     strategy: GroupSharded
 

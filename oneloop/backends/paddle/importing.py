@@ -1,4 +1,4 @@
-"""Importing Paddle, and putting right what its import leaves behind. An import of the user's own is not touched."""
+"""Imports Paddle, and undoes the side effects of its import. An import by the user is not affected."""
 
 import logging
 import os
@@ -7,8 +7,8 @@ import warnings
 
 
 def import_paddle() -> None:
-    """Import Paddle without the traces that its import leaves: a warning of ccache, a root logger that prints every
-    library's INFO, and OMP_NUM_THREADS=1.
+    """Import Paddle without side effects: a warning about ccache, a root logger that prints every library's INFO, and
+    OMP_NUM_THREADS=1.
 
     The variable is read before it is written, so Paddle itself computes as it would; but child processes, which may
     run another framework, would inherit it.

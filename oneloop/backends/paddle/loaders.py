@@ -1,8 +1,8 @@
-"""Loaders: batches of a data set in oneloop's order.
+"""Loaders: batches of a dataset in oneloop's order.
 
-A loader is a paddle.io.DataLoader to whoever asks, but it makes its batches itself: Paddle's own iterators read ahead
-in a thread, where random numbers mix with those of training, show errors of a data set only on the terminal, turn
-tuples into lists, and their workers die now and then of a collate_fn that returns tensors.
+A loader is a subclass of paddle.io.DataLoader, but creates its batches itself: Paddle's own iterators prefetch in a
+thread, which shares the RNG with training, print errors of a dataset only to the terminal, convert tuples to lists,
+and their workers sometimes crash if collate_fn returns tensors.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,13 +26,13 @@ from ...data.process_sharding import ProcessShard
 from ...data.worker_pool import END, Workers
 from ...distributed.preemption import leave_to_main_process
 
-_WORKERS = -104  # keeps the seeds of workers apart from those of data/seeding.py
+_WORKERS = -104  # separates the seeds of workers from those of data/worker_seeding.py
 
 
 class Loader(DataLoader):
-    """Batches made here, one after the other, or in worker processes."""
+    """Batches created here, one after the other, or in worker processes."""
 
-    known: tuple[int, int] | None = None  # (batches, samples of all processes) where the data set has only a part
+    known: tuple[int, int] | None = None  # (batches, samples of all processes) if the dataset has only a shard
 
     def __init__(self, dataset: Any, *, settings: dict[str, Any], **options: Any) -> None:
         super().__init__(dataset, use_buffer_reader=False, use_shared_memory=False, **options)
@@ -43,7 +43,7 @@ class Loader(DataLoader):
         self.workers: Workers | None = None
 
     def __len__(self) -> int:
-        """Batches of an epoch; a TypeError, which Python takes for "no length", where an iterable data set has none."""
+        """Batches of an epoch; a TypeError, which means "no length" in Python, for an iterable dataset without one."""
         if self.known is not None:
             return self.known[0]
         if not isinstance(self.dataset, IterableDataset):
@@ -68,7 +68,8 @@ class Loader(DataLoader):
         try:
             yield from workers.run(tasks)
         finally:
-            # An iteration that was left early ends here only when it is collected: the next one has its workers then.
+            # An iteration that was abandoned ends here only when it is garbage-collected: the next one has its workers
+            # by then.
             if not self.persistent:
                 workers.close()
                 self.workers = None if self.workers is workers else self.workers
@@ -96,7 +97,7 @@ def _collated(samples: Iterator[Any], collate: Callable, batch_size: int, drop_l
 
 @dataclass
 class _Task:
-    """What a worker has to know of its loader."""
+    """The settings of the loader that a worker needs."""
 
     dataset: Any
     collate: Callable
@@ -113,7 +114,7 @@ class _Task:
 
 
 def _serve(task: _Task, number: int) -> Callable[[Any], Any]:
-    """Called once in each worker: the function that makes a batch out of a list of indices."""
+    """Called once in each worker: returns the function that creates a batch from a list of indices."""
     leave_to_main_process(number)
     paddle.set_device("cpu")
     worker_seeding.seed_streams("paddle", task.seed + number)
@@ -131,7 +132,7 @@ def _serve(task: _Task, number: int) -> Callable[[Any], Any]:
 
 
 def _reduce(value: Any) -> Any:
-    """How a tensor travels from a worker: as an array, which is read without a copy."""
+    """How a tensor is sent from a worker: as an array, which is read without a copy."""
     if not isinstance(value, paddle.Tensor):
         return NotImplemented
     half = value.dtype == paddle.bfloat16
@@ -144,26 +145,26 @@ def _made(array: np.ndarray, half: bool) -> paddle.Tensor:
 
 
 def _pinned(batch: Any) -> Any:
-    """Page-locked memory, from which copies to a GPU need not be waited for."""
+    """Copy to page-locked memory, from which copies to a GPU are asynchronous."""
     from .._common.helpers import map_tensors
 
     return map_tensors(batch, lambda value: isinstance(value, paddle.Tensor), paddle.Tensor.pin_memory)
 
 
-# -- what the core asks
+# -- the interface of the backend
 
 
 def close(loader: Any) -> None:
-    """End the processes that a loader of ours has."""
+    """Stop the workers of a loader of ours."""
     if isinstance(loader, Loader) and loader.workers is not None:
         workers, loader.workers = loader.workers, None
         workers.close()
 
 
 def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
-    """Call it before iter(): the workers of a loader of ours draw numbers that depend on (seed, epoch) alone.
+    """Call it before iter(): the random numbers of the workers of a loader of ours depend on (seed, epoch) only.
 
-    Workers kept from the epoch before would go on with their streams, so those of iterable data sets start anew.
+    Persistent workers would continue with their RNG state, so those of iterable datasets are restarted.
     """
     if isinstance(loader, Loader):
         loader.seed = key_of(seed, epoch, _WORKERS) >> 1
@@ -172,7 +173,7 @@ def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
 
 
 def iterate(loader: Any) -> Iterator[Any]:
-    """The batches of a loader. Those of one that the user made are made in our way too: see above."""
+    """The batches of a loader. Those of the user's loader are created in our way too: see above."""
     if not isinstance(loader, DataLoader) or isinstance(loader, Loader) or not loader.auto_collate_batch:
         return iter(loader)
     if loader.num_workers == 0:
@@ -180,7 +181,7 @@ def iterate(loader: Any) -> Iterator[Any]:
     options: dict[str, Any] = {"batch_sampler": loader.batch_sampler}
     if isinstance(loader.dataset, IterableDataset):
         options = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    # Paddle draws the seed of its workers from this stream too.
+    # Paddle draws the seed of its workers from this RNG too.
     settings = {"ahead": loader.prefetch_factor, "context": "fork", "seed": int(np.random.randint(0, 2**31))}
     for name in ("collate_fn", "num_workers", "worker_init_fn"):
         options[name] = getattr(loader, name)
@@ -188,22 +189,22 @@ def iterate(loader: Any) -> Iterator[Any]:
 
 
 def is_own(loader: Any) -> bool:
-    """Made by make_loader, which knows of several processes."""
+    """Whether make_loader created it, which shards by process."""
     return isinstance(loader, Loader)
 
 
 def is_loader(value: Any) -> bool:
-    """Something that makes batches, not a data set."""
+    """Whether it yields batches, rather than being a dataset."""
     return isinstance(value, DataLoader)
 
 
 def is_iterable(dataset: Any) -> bool:
-    """A data set that can only be walked through. Paddle's IterableDataset has a __getitem__, but one that fails."""
+    """Whether it is an iterable dataset. Paddle's IterableDataset has a __getitem__, but one that fails."""
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 
 def make_loader(dataset: Any, asked: Loading) -> Loader:
-    """Batches by a batch sampler, or in the order of an iterable data set."""
+    """Batches of a batch sampler, or in the order of an iterable dataset."""
     options: dict[str, Any] = {"collate_fn": asked.collator, "num_workers": asked.workers}
     options["settings"] = {
         "ahead": asked.prefetch or 2,
@@ -226,19 +227,19 @@ def make_loader(dataset: Any, asked: Loading) -> Loader:
 
 
 class Stream(Source, IterableDataset):
-    """Anything with __iter__ as an iterable data set of Paddle, dealt out to workers by the batch.
+    """Anything with __iter__ as an iterable dataset of Paddle, sharded over workers by batch.
 
-    A source that asks Paddle which worker it is in deals out its samples itself.
+    A source that calls Paddle's get_worker_info shards its samples itself.
     """
 
     def __iter__(self) -> Iterator[Any]:
         worker = get_worker_info()
         if worker is None or minds_workers(self.source):
             return iter(self.source)
-        worker_state._worker_info = None  # for good: nothing in this worker asks after it
+        worker_state._worker_info = None  # not restored: nothing in this worker uses it afterwards
         streams = partial(paddle.get_rng_state, "cpu"), partial(paddle.set_rng_state, device="cpu")
         return self.deal((worker.id, worker.num_workers), worker.seed, "paddle", nullcontext, streams)
 
 
 def reseed_generator(dataset: Any, seed: int) -> None:
-    """Paddle has no generators of one's own, so there is nothing to reseed."""
+    """Paddle has no user-created generators, so there is nothing to reseed."""

@@ -1,4 +1,4 @@
-"""How much memory the device has used."""
+"""Memory usage of the device."""
 
 import paddle
 
@@ -11,10 +11,10 @@ def reset_peak(device: Device) -> None:
 
 
 def allocated(device: Device) -> int | None:
-    """Bytes in use on the device now; None where the framework does not count them (CPU)."""
+    """Bytes currently in use on the device; None if the framework does not count them (CPU)."""
     return paddle.device.cuda.memory_allocated(device) if device.type == "gpu" else None
 
 
 def peak(device: Device) -> int | None:
-    """The most bytes in use on the device since reset_peak; None where the framework does not count them (CPU)."""
+    """Peak bytes in use on the device since reset_peak; None if the framework does not count them (CPU)."""
     return paddle.device.cuda.max_memory_allocated(device) if device.type == "gpu" else None

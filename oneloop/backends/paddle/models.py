@@ -1,4 +1,4 @@
-"""What the core asks of a model."""
+"""The functions on models that the core uses."""
 
 import functools
 import logging
@@ -14,11 +14,11 @@ from .._common import helpers
 from .adapters import is_adapter
 
 HALF_LEVELS = ("O0", "O1", "O2", "O3")  # of fp16_opt_level
-NEAREST_HALF = "half weights with float32 master weights; the nearest, O1 (autocast),"
+NEAREST_HALF = "half weights with float32 master weights; the closest level, O1 (autocast),"
 
 
 class Compiled(nn.Layer):
-    """A model behind paddle.jit.to_static. The model itself stays as it is, which to_static alone would not leave."""
+    """A model compiled with paddle.jit.to_static. Unlike to_static itself, it does not change the model."""
 
     def __init__(self, model: nn.Layer, backend: str | None) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Compiled(nn.Layer):
 
 
 def unwrap(model: nn.Layer) -> nn.Layer:
-    """The user's own layer under to_static and data-parallel wrappers."""
+    """The user's layer without to_static and data-parallel wrappers."""
     while True:
         if isinstance(model, Compiled):
             model = model._orig_mod
@@ -42,7 +42,7 @@ def unwrap(model: nn.Layer) -> nn.Layer:
 
 
 def base_of(model: nn.Layer) -> Any:
-    """The user's model under wrappers and adapters: the one whose forward names the inputs."""
+    """The user's model without wrappers and adapters: the one whose forward has the names of the inputs."""
     model = unwrap(model)
     return model.model if is_adapter(model) else model
 
@@ -53,34 +53,34 @@ def config_of(model: nn.Layer) -> Any:
 
 
 def forward_of(model: nn.Layer) -> Callable:
-    """The method that a call of the model runs."""
+    """The method that calling the model runs."""
     return base_of(model).forward
 
 
 def forward_parameters(model: nn.Layer) -> list[str] | None:
-    """Names that forward accepts; None when it takes anything (only *args or **kwargs)."""
+    """Names that forward accepts; None if it accepts anything (only *args or **kwargs)."""
     return helpers.parameter_names(base_of(model).forward)
 
 
 def label_names(model: nn.Layer) -> list[str]:
-    """What the model calls its labels."""
+    """The names of the model's labels."""
     return helpers.label_names(forward_parameters(model))
 
 
 def shifts_labels(model: nn.Layer) -> bool:
     """Whether the model's loss compares position i with label i+1.
 
-    A model says so with a class attribute `shifts_labels = True`. Unlike torch's, language models of PaddleNLP take
-    labels that the data set has shifted already.
+    A model can declare it with a class attribute `shifts_labels = True`. Unlike torch's, language models of PaddleNLP
+    expect labels that the dataset has already shifted.
     """
     return bool(getattr(base_of(model), "shifts_labels", False))
 
 
 def counts_ignored(criterion: Any) -> bool:
-    """Whether a criterion's mean is over labels that take no part too.
+    """Whether a criterion's mean includes ignored labels.
 
-    Paddle's cross entropy divides by the labels that count only if ignore_index is not negative, or if classes have
-    weights; with the usual -100 it divides by the number of all labels.
+    Paddle's cross entropy divides by the number of labels that are not ignored only if ignore_index is not negative, or
+    if classes have weights; with the usual -100 it divides by the number of all labels.
     """
     if not isinstance(criterion, nn.CrossEntropyLoss) or criterion.reduction != "mean":
         return False
@@ -93,7 +93,7 @@ def train_mode(model: nn.Layer) -> None:
 
 
 def eval_mode(model: nn.Layer) -> list[nn.Layer]:
-    """Switch to evaluation; the layers that were in training, for restore_mode."""
+    """Switch to evaluation mode; returns the layers that were in training mode, for restore_mode."""
     training = [layer for layer in model.sublayers(include_self=True) if layer.training]
     if training:
         model.eval()
@@ -101,13 +101,13 @@ def eval_mode(model: nn.Layer) -> list[nn.Layer]:
 
 
 def restore_mode(training: list[nn.Layer]) -> None:
-    """Back to training, but for layers that were in evaluation before: a frozen batch norm stays frozen."""
+    """Back to training mode, except layers that were in evaluation mode before: a frozen batch norm stays frozen."""
     for layer in training:
         layer.training = True
 
 
 def invoke(model: Callable, inputs: Any) -> Any:
-    """Call the model with a batch: names for a mapping, positions for a tuple."""
+    """Call the model with a batch: by keyword for a mapping, by position for a tuple."""
     try:
         return helpers.call(model, inputs)
     except TypeError as error:
@@ -131,13 +131,13 @@ def num_parameters(model: nn.Layer, trainable: bool = False) -> int:
 
 
 def num_matrix_parameters(model: nn.Layer) -> int:
-    """Parameters that take part in matrix products: embeddings are look-ups and do no arithmetic."""
+    """Number of parameters in matrix products: without embeddings, which are look-ups."""
     embeddings = {id(m.weight) for m in model.sublayers(include_self=True) if isinstance(m, nn.Embedding)}
     return sum(math.prod(p.shape) for p in model.parameters() if id(p) not in embeddings)
 
 
 def decay_names(model: nn.Layer) -> list[str]:
-    """Parameters that weight decay applies to: all but biases and the weights of norms."""
+    """Parameters that weight decay applies to: all except biases and the weights of norms."""
     names = []
     for prefix, layer in unwrap(model).named_sublayers(include_self=True):
         if "norm" in type(layer).__name__.lower():
@@ -149,10 +149,10 @@ def decay_names(model: nn.Layer) -> list[str]:
 
 
 def recompute(model: nn.Layer, options: dict[str, Any] | None) -> None:
-    """Throw activations away in the forward pass and compute them again in the backward pass.
+    """Discard activations in the forward pass and recompute them in the backward pass.
 
-    Models that can do it themselves are told to, by the `enable_recompute` of PaddleNLP; in any other one, each
-    element of a LayerList or Sequential is a block of its own.
+    Uses the model's own implementation if it has one (`enable_recompute` of PaddleNLP); otherwise, each element of a
+    LayerList or Sequential is a block.
     """
     base = unwrap(model)
     flagged = [layer for layer in base.sublayers(include_self=True) if hasattr(layer, "enable_recompute")]
@@ -166,14 +166,15 @@ def recompute(model: nn.Layer, options: dict[str, Any] | None) -> None:
     blocks = _blocks(base)
     if not blocks:
         raise RefusedError(
-            "recompute (gradient_checkpointing) needs a model that is built from blocks: a LayerList or Sequential "
+            "recompute (gradient_checkpointing) needs a model built from blocks: a LayerList or Sequential "
             "whose elements have weights, or an attribute enable_recompute in one of its layers. "
-            f"{type(base).__name__} has none of them: put its layers into a paddle.nn.LayerList, or leave the "
-            "argument out."
+            f"{type(base).__name__} has none of them: put its layers into a paddle.nn.LayerList, or remove "
+            "the argument."
         )
-    # Blocks whose inputs need no gradient, as the first has them, are said to need no recomputation at each step.
+    # Paddle warns at each step about blocks whose inputs need no gradient, such as the first one.
     logging.getLogger(_RECOMPUTE_LOGGER).addFilter(_without_chatter)
-    # Through hooks: Paddle's other way gives the weights of a block no gradients unless an input has some.
+    # With hooks: Paddle's other implementation computes no gradients for the weights of a block unless an input has
+    # some.
     options = {"use_reentrant": False, **(options or {})}
     for block in blocks:
         if not hasattr(block, "_recomputed_forward"):
@@ -195,21 +196,21 @@ def _recomputed(block: nn.Layer, options: dict[str, Any], *args: Any, **kwargs: 
 
 
 def _blocks(layer: nn.Layer) -> list[nn.Layer]:
-    """Outermost elements of layer lists that hold weights."""
+    """Outermost elements of layer lists that have weights."""
     if isinstance(layer, (nn.LayerList, nn.Sequential)):
         return [child for child in layer.children() if child.parameters()]
     return [block for child in layer.children() for block in _blocks(child)]
 
 
 def add_embedding_noise(model: nn.Layer, alpha: float) -> Callable[[], None]:
-    """NEFTune: uniform noise on the embeddings while training. The value returned takes it off."""
+    """NEFTune: uniform noise on the embeddings in training mode. The returned function removes it."""
     base = base_of(model)
     embeddings = base.get_input_embeddings() if hasattr(base, "get_input_embeddings") else None
     layers = base.sublayers(include_self=True)
     embeddings = embeddings or next((layer for layer in layers if isinstance(layer, nn.Embedding)), None)
     if embeddings is None:
         raise ModelError(
-            f"neftune_noise_alpha adds noise to embeddings, but {type(base).__name__} has none. Leave it out."
+            f"neftune_noise_alpha adds noise to embeddings, but {type(base).__name__} has none. Remove it."
         )
 
     def noise(layer: nn.Layer, inputs: Any, output: paddle.Tensor) -> paddle.Tensor:
@@ -222,19 +223,19 @@ def add_embedding_noise(model: nn.Layer, alpha: float) -> Callable[[], None]:
 
 
 def compiled(model: nn.Layer, backend: str | None, mode: str | None) -> nn.Layer:
-    """The model behind paddle.jit.to_static."""
+    """The model compiled with paddle.jit.to_static."""
     if mode is not None:
-        raise ArgumentError(f"torch_compile_mode={mode!r} is not possible: Paddle's to_static has no modes. Leave it.")
+        raise ArgumentError(f"Invalid torch_compile_mode={mode!r}: Paddle's to_static has no modes. Remove it.")
     return Compiled(model, backend)
 
 
 def check_compiler(backend: str | None) -> None:
-    """An unknown compiler is an error before training, with the known ones."""
+    """Raise an error that lists the known compilers before training if the compiler is unknown."""
     known = ["CINN"] if paddle.is_compiled_with_cinn() else []
     if backend is not None and backend not in known:
         raise RefusedError(
-            f"torch_compile_backend (torchdynamo) {backend!r} is not known to Paddle {paddle.__version__} on this "
-            f"machine; {'use CINN, or ' if known else ''}leave it out to have the graph run by Paddle itself."
+            f"unknown torch_compile_backend (torchdynamo) {backend!r} for Paddle {paddle.__version__} on this "
+            f"machine; {'use CINN, or ' if known else ''}remove it to run the graph with Paddle itself."
         )
 
 
@@ -244,7 +245,7 @@ def to_half(model: nn.Layer, kind: str) -> nn.Layer:
 
 
 def with_master_weights(model: nn.Layer, kind: str) -> nn.Layer:
-    """O2: weights in half precision, but for norms; the optimizer keeps them in float32 too."""
+    """O2: weights in half precision, except norms; the optimizer has float32 master weights."""
     return paddle.amp.decorate(model, level="O2", dtype="float16" if kind == "fp16" else "bfloat16")
 
 
@@ -253,6 +254,6 @@ def copy_values(model: nn.Layer) -> list[paddle.Tensor]:
 
 
 def restore_values(model: nn.Layer, values: list[paddle.Tensor]) -> None:
-    """Put values from copy_values back, with their dtypes."""
+    """Restore the values from copy_values, with their dtypes."""
     for target, value in zip((*model.parameters(), *model.buffers()), values, strict=True):
         target.value().get_tensor()._share_data_with(value.value().get_tensor())

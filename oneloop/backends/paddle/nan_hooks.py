@@ -1,4 +1,4 @@
-"""debug="underflow_overflow": name the layer in which the first non-finite value appears."""
+"""debug="underflow_overflow": report the layer in which the first non-finite value appears."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def _count(value: paddle.Tensor) -> tuple[int, int]:
 
 
 def watch(model: paddle.nn.Layer, step: Callable[[], int]) -> Callable[[], None]:
-    """Check every layer in each forward pass; the value returned takes the watch off."""
+    """Check every layer in each forward pass; the returned function removes the hooks."""
     return nan_hooks.watch_layers(
         model.named_sublayers(include_self=True),
         step,
@@ -27,5 +27,5 @@ def watch(model: paddle.nn.Layer, step: Callable[[], int]) -> Callable[[], None]
         weights_of=lambda layer: [p.detach() for p in layer.parameters(include_sublayers=False)],
         is_floating=_is_floating,
         count=_count,
-        advice="Look at its inputs, lower the learning rate, or use bf16 instead of fp16",
+        advice="Check its inputs, lower the learning rate, or use bf16 instead of fp16",
     )

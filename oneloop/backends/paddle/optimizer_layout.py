@@ -1,4 +1,5 @@
-"""How Paddle's optimizer state lies in checkpoints: powers of the betas instead of a count. Paddle is not imported."""
+"""The layout of Paddle's optimizer state in checkpoints: powers of the betas instead of a count. Does not import
+Paddle."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +10,7 @@ from ..registry import OptimizerLayout
 
 
 def _step(stored: Mapping[str, Any], name: str, updates: int) -> int:
-    return updates  # the powers vanish in a long run, so they do not tell
+    return updates  # the powers underflow in a long run, so they cannot be used
 
 
 def _counts(steps: Mapping[str, tuple[int | None, bool]], own: Mapping[str, Any]) -> dict[str, Any]:

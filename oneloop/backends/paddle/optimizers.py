@@ -1,7 +1,7 @@
 """Optimizers by name, parameter groups, and their learning rates.
 
-Paddle has one learning rate for an optimizer, and a group's `learning_rate` is a factor of it. Optimizers that take
-apply_decay_param_fun get a plain list of parameters: they step faster over it than over groups.
+Paddle has one learning rate per optimizer, and a group's `learning_rate` is a factor of it. Optimizers that accept
+apply_decay_param_fun get a plain list of parameters, with which they are faster than with groups.
 """
 
 import inspect
@@ -24,7 +24,7 @@ _known_factors: weakref.WeakKeyDictionary[Any, list[float]] = weakref.WeakKeyDic
 
 
 class _Decay(L2Decay):
-    """Weight decay that oneloop has put on a parameter. Paddle leaves it there when the optimizer is gone."""
+    """Weight decay that oneloop has set on a parameter, where it stays after the optimizer is deleted."""
 
 
 def is_optimizer(value: Any) -> bool:
@@ -34,11 +34,11 @@ def is_optimizer(value: Any) -> bool:
 
 
 def class_and_options(args: Any, model: paddle.nn.Layer | None = None) -> tuple[Any, dict[str, Any]]:
-    """The optimizer class for args.optim, and what to build it with."""
+    """The optimizer class for args.optim, and its keyword arguments."""
     name = str(getattr(args.optim, "value", args.optim))
     extra = optimizer_options(args.optim_args)
     options: dict[str, Any] = {"learning_rate": float(args.learning_rate)}
-    # With half weights (O2) the float32 ones that are updated live in the optimizer.
+    # With half-precision weights (O2), the optimizer has the float32 master weights.
     master = {"multi_precision": True} if (args.fp16 or args.bf16) and args.fp16_opt_level == "O2" else {}
     if name in ADAMW_NAMES:
         adam = {"beta1": args.adam_beta1, "beta2": args.adam_beta2, "epsilon": args.adam_epsilon}
@@ -55,28 +55,28 @@ def class_and_options(args: Any, model: paddle.nn.Layer | None = None) -> tuple[
 
 
 def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
-    """An optimizer over these groups; an option that the class does not take is an error that names it."""
+    """An optimizer over these groups; an error lists options that the class does not accept."""
     accepted = inspect.signature(cls).parameters
     wrong = [key for key in options if key not in accepted]
     if wrong and not any(p.kind == p.VAR_KEYWORD for p in accepted.values()):
         raise ArgumentError(
-            f"{cls.__name__} takes no {', '.join(wrong)} (from optim_args or optimizer_cls_and_kwargs); it takes "
-            f"{', '.join(name for name in accepted if name != 'parameters')}."
+            f"{cls.__name__} does not accept {', '.join(wrong)} (from optim_args or optimizer_cls_and_kwargs); it "
+            f"accepts {', '.join(name for name in accepted if name != 'parameters')}."
         )
     words = [f"{key}={value!r}" for key, value in options.items() if isinstance(value, str) and key != "name"]
-    if words:  # Paddle would find out at its first step
-        raise ArgumentError(f"{cls.__name__} cannot be built: {', '.join(words)} is no number. Look at optim_args.")
+    if words:  # Paddle would only fail in its first step
+        raise ArgumentError(f"cannot create {cls.__name__}: {', '.join(words)} is not a number. Check optim_args.")
     try:
         return cls(**options | _decayed(accepted, groups, options))
     except (TypeError, ValueError, AssertionError) as error:
         raise ArgumentError(
-            f"{cls.__name__} cannot be built: {error}. Look at learning_rate, the adam_ arguments, optim_args and "
+            f"cannot create {cls.__name__}: {error}. Check learning_rate, the adam_ arguments, optim_args and "
             "optimizer_cls_and_kwargs."
         ) from error
 
 
 def _decayed(accepted: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
-    """Parameters and weight decay, in the way that this class takes them."""
+    """Parameters and weight decay, in the format that this class accepts."""
     flat = [p for group in groups for p in group["params"]]
     for p in flat:
         if isinstance(getattr(p, "regularizer", None), _Decay):
@@ -95,7 +95,7 @@ def _decayed(accepted: Any, groups: list[dict[str, Any]], options: dict[str, Any
 
 
 def groups(optimizer: Any) -> list[dict[str, Any]]:
-    """The parameters of an optimizer in groups, each with its weight decay, however the optimizer keeps them."""
+    """The parameters of an optimizer in groups, each with its weight decay, whatever its internal format."""
     listed = getattr(optimizer, "_param_groups", None) or getattr(optimizer, "_parameter_list", None) or []
     if listed and isinstance(listed[0], dict):
         return [group | {"weight_decay": _rate(group.get("weight_decay"))} for group in listed]
@@ -111,14 +111,14 @@ def groups(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def _rate(decay: Any) -> float:
-    """Weight decay as a number: Paddle takes numbers, and objects that hold one."""
+    """Weight decay as a number: Paddle accepts numbers and regularizer objects."""
     if decay is None or isinstance(decay, (int, float)):
         return float(decay or 0.0)
     return float(getattr(decay, "_coeff", getattr(decay, "_regularization_coeff", 0.0)))
 
 
 def _factors(optimizer: Any) -> list[float]:
-    """What each group multiplies the optimizer's rate by. Asked at each step, and looked up once."""
+    """The factor of the optimizer's rate for each group. Cached, since it is used in each step."""
     if optimizer not in _known_factors:
         _known_factors[optimizer] = [float(group.get("learning_rate", 1.0)) for group in groups(optimizer)] or [1.0]
     return _known_factors[optimizer]
@@ -130,29 +130,29 @@ def learning_rates(optimizer: Any) -> list[float]:
 
 
 def set_learning_rates(optimizer: Any, rates: list[float]) -> None:
-    """Paddle has one rate for all groups: the first says which, and the others follow by their factors."""
+    """Paddle has one rate for all groups: set it from the first group; the others follow from their factors."""
     optimizer.set_lr(rates[0] / _factors(optimizer)[0])
 
 
 def own_schedule(optimizer: Any) -> Any:
-    """The schedule that an optimizer was built with in place of a rate; None when it has a rate."""
+    """The schedule that an optimizer was created with in place of a rate; None if it has a rate."""
     rate = getattr(optimizer, "_learning_rate", None)
     return rate if isinstance(rate, LRScheduler) else None
 
 
 def schedule_alone(rate: float, factor: Callable[[int], float]) -> LRScheduler:
-    """A schedule that an optimizer can be built with, as PaddleNLP's overrides do it."""
+    """A schedule with which an optimizer can be created, as PaddleNLP's overrides do."""
     return paddle.optimizer.lr.LambdaDecay(rate, factor)
 
 
 def attach(optimizer: Any, scheduler: Any) -> None:
-    """Let the optimizer follow a schedule of Paddle's that was given beside it."""
+    """Connect the optimizer to a schedule of Paddle that was passed in separately."""
     if isinstance(scheduler, LRScheduler) and own_schedule(optimizer) is not scheduler:
         optimizer.set_lr_scheduler(scheduler)
 
 
 def group_of(optimizer: Any, parameter: paddle.Tensor | None) -> Any:
-    """The group that holds the parameter, or all groups."""
+    """The group of the parameter, or all groups."""
     if parameter is None:
         return [group["params"] for group in groups(optimizer)]
     return next((group for group in groups(optimizer) if any(p is parameter for p in group["params"])), None)

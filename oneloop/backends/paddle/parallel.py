@@ -1,8 +1,8 @@
-"""Several processes: how they find each other, what they say to each other, and how they share the work on a model.
+"""Several processes: the process group, its collectives, and the distributed strategies.
 
-A `ProcessGroup` (distributed/collectives.py) carries plain values; a strategy (distributed/strategy.py) carries
+A `ProcessGroup` (distributed/collectives.py) exchanges plain values; a strategy (distributed/strategy.py) exchanges
 gradients and weights.
-`strategy(args, processes)` picks one: `Alone` for one process, `DataParallel` for several, or one of sharding.py.
+`strategy(args, processes)` selects one: `Alone` for one process, `DataParallel` for several, or one of sharding.py.
 """
 
 import atexit
@@ -24,8 +24,8 @@ from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError, RefusedError
 from .._common.object_collectives import ObjectCollectives
 
-GLOO_SECONDS = 30  # gloo's own default, which Paddle lets nobody set
-BUCKET_BYTES = 25 * 2**20  # sent at once where DataParallel does not do it
+GLOO_SECONDS = 30  # gloo's own default, which cannot be set in Paddle
+BUCKET_BYTES = 25 * 2**20  # bucket size where DataParallel is not used
 
 _BACKENDS = {"cpu": ("gloo",), "gpu": ("nccl", "flagcx"), "xpu": ("bkcl", "flagcx"), "npu": ("xccl", "flagcx")}
 _processes: "FrameworkProcesses | None" = None
@@ -35,8 +35,8 @@ _processes: "FrameworkProcesses | None" = None
 
 
 def join(args: Any) -> ProcessGroup:
-    """The processes of this run. The group is made at the first call, from the launcher's variables, and ends with the
-    interpreter; one that the script has made itself is used, and left alone."""
+    """The processes of this run. The group is created at the first call, from the launcher's variables, and destroyed
+    at exit; a group that the script has created itself is used and not destroyed."""
     global _processes
     if world().size == 1:
         return SINGLE_PROCESS
@@ -54,11 +54,11 @@ def _start_group(args: Any) -> None:
     if asked is not None and asked not in _BACKENDS[kind]:
         raise ArgumentError(
             f"ddp_backend (xpu_backend) {asked!r} does not connect processes on the device {args.device} in Paddle; "
-            f"expected {' or '.join(_BACKENDS[kind])}. Leave it out to take the one for the device."
+            f"expected {' or '.join(_BACKENDS[kind])}. Remove it to use the default for the device."
         )
     if world().launcher != "paddle":
         raise ArgumentError(
-            f"the model is one of Paddle, and the {world().size} processes were started by the launcher of "
+            f"the model is a Paddle model, but the {world().size} processes were started by the launcher of "
             f"{world().launcher}. Start them with python -m paddle.distributed.launch."
         )
     if asked or kind == "cpu":
@@ -69,13 +69,13 @@ def _start_group(args: Any) -> None:
         dist.init_parallel_env()
     except (RuntimeError, OSError, ValueError) as error:
         raise ProcessLostError(
-            f"the {world().size} processes that the launcher started did not all come together: "
-            f"{_first_line(error)}. Look for one that failed at its start, or for a firewall between the machines."
+            f"the {world().size} processes that the launcher started did not all join the group: "
+            f"{_first_line(error)}. Look for one that failed to start, or for a firewall between the machines."
         ) from error
 
 
 def leave() -> None:
-    """End the group that join() made, before the interpreter takes its threads apart."""
+    """Destroy the group that join() created, before the interpreter shuts down its threads."""
     global _processes
     processes, _processes = _processes, None
     if processes is not None:
@@ -83,17 +83,17 @@ def leave() -> None:
 
 
 class FrameworkProcesses(ObjectCollectives):
-    """The processes over paddle.distributed: short messages between hosts, over gloo."""
+    """The processes over paddle.distributed: short messages between hosts, with gloo."""
 
     def __init__(self, timeout: float, own: bool) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.own = own  # whether the group is ours to end
+        self.own = own  # whether we created the group and must destroy it
         self.host = None if dist.get_backend().lower() == "gloo" else dist.new_group(backend="gloo")
         write, read = _board(self.size)
         if self.is_main:
             write(LOST, "")
         self.signs = Heartbeat(self.rank, self.size, timeout, write, read)
-        self.barrier()  # now every note is there: to read one that is not would be to wait for it
+        self.barrier()  # all notes are written after it; reading a missing one would block
 
     def close(self) -> None:
         self.signs.stop()
@@ -109,7 +109,7 @@ class FrameworkProcesses(ObjectCollectives):
             return None
         words = self.signs.who_is_lost(_first_line(error))
         if "TIMEOUT" in str(error):
-            words += f" Paddle's gloo waits {GLOO_SECONDS} seconds for a process, and ddp_timeout cannot change that."
+            words += f" Paddle's gloo waits {GLOO_SECONDS} seconds for a process, which ddp_timeout cannot change."
         return ProcessLostError(words)
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
@@ -126,7 +126,7 @@ class FrameworkProcesses(ObjectCollectives):
 
 
 def _board(size: int) -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
-    """write and read on the launcher's store, over a connection of their own: the group's may be waiting."""
+    """write and read on the launcher's store, over a separate connection, since the group's may be blocked."""
     host, port = (os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT"))
     if not (host and port):
         address = os.environ.get("PADDLE_MASTER") or os.environ["PADDLE_TRAINER_ENDPOINTS"].split(",")[0]
@@ -146,7 +146,7 @@ _SIGNS_OF_LOSS = ("gloo", "connection", "timed out", "timeout", "nccl", "socket"
 
 
 def _is_of_communication(error: BaseException) -> bool:
-    """Errors of communication have types of their own nowhere; only their words tell them apart."""
+    """Communication errors have no types of their own; they can only be recognised by their messages."""
     text = str(error).lower()
     return isinstance(error, (RuntimeError, OSError)) and any(sign in text for sign in _SIGNS_OF_LOSS)
 
@@ -160,7 +160,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class Alone(Strategy):
-    """One process, which shares nothing."""
+    """One process, without communication."""
 
     def __init__(self, args: Any, processes: ProcessGroup) -> None:
         from . import backend  # it imports this module
@@ -169,11 +169,11 @@ class Alone(Strategy):
 
 
 class DataParallel(Alone):
-    """Every process has the whole model; gradients are averaged by paddle.DataParallel while the backward pass goes on.
+    """Every process has the whole model; paddle.DataParallel averages gradients during the backward pass.
 
-    An update in which some process has nothing to compute (fewer samples than processes are left) goes through the
-    model itself, and gradients are averaged afterwards: DataParallel would wait for that process for ever. So does the
-    first update unless ddp_find_unused_parameters says what to do: it shows whether the model leaves parameters unused.
+    An update in which a process has nothing to compute (fewer samples than processes are left) uses the model without
+    DataParallel, and gradients are averaged afterwards: DataParallel would wait for that process forever. So does the
+    first update unless ddp_find_unused_parameters is set: it shows whether the model has unused parameters.
     """
 
     def __init__(self, args: Any, processes: ProcessGroup) -> None:
@@ -191,7 +191,7 @@ class DataParallel(Alone):
         self.model, self.ddp = model, None
         self.unused = self.known_unused(self.args.ddp_find_unused_parameters)
         if self.unused is None and self.args.torch_compile:
-            self.unused = False  # the compiler looks at the wrapped model once, and for good
+            self.unused = False  # the compiler inspects the wrapped model only once
         self.agree(model)
         return model if self.unused is None else self._wrapped()
 
@@ -212,8 +212,8 @@ class DataParallel(Alone):
 
     def called(self, wrapped: nn.Layer) -> nn.Layer:
         assert self.model is not None
-        # A callback may freeze or unfreeze layers in the middle of a run: DataParallel would wait for them. It cannot
-        # be made anew, as the hooks of the old one would stay behind and find nothing.
+        # A callback may freeze or unfreeze layers during a run: DataParallel would wait for them. It cannot be created
+        # again, since the hooks of the old one would remain and fail.
         self._direct = self._direct or self._trained != self._now_trained()
         return self.model if self._direct else wrapped
 
@@ -232,7 +232,7 @@ class DataParallel(Alone):
         own = list(self.model.parameters())
         if self._direct:
             _average(parameters, self.processes.size)
-        elif len(parameters) > len(own):  # those of a criterion, which DataParallel does not know
+        elif len(parameters) > len(own):  # those of a criterion, which DataParallel does not have
             known = {id(p) for p in own}
             _average([p for p in parameters if id(p) not in known], self.processes.size)
         if self.ddp is None:
@@ -261,7 +261,7 @@ class DataParallel(Alone):
 
 
 def strategy(args: Any, processes: ProcessGroup) -> Alone:
-    """The way in which these arguments let the processes share the work."""
+    """The distributed strategy for these arguments."""
     if processes.size == 1:
         return Alone(args, processes)
     if "stage1" in args.sharding.split():
@@ -279,13 +279,13 @@ def strategy(args: Any, processes: ProcessGroup) -> Alone:
 
 
 def _buffers(model: nn.Layer) -> list[paddle.Tensor]:
-    """What changes without being trained. Paddle keeps the running means of its norms as parameters."""
+    """Buffers. Paddle keeps the running means of its norms as parameters."""
     means = [p for name, p in model.named_parameters() if name.rpartition(".")[2] in ("_mean", "_variance")]
     return [*model.buffers(), *means]
 
 
 def _buckets(tensors: Iterable[paddle.Tensor]) -> Iterator[list[paddle.Tensor]]:
-    """Tensors of one type in groups of a size that is worth sending."""
+    """Tensors of one type in buckets, since small messages are inefficient."""
     open_buckets: dict[Any, tuple[list[paddle.Tensor], int]] = {}
     for tensor in tensors:
         bucket, size = open_buckets.get(tensor.dtype, ([], 0))
@@ -299,7 +299,7 @@ def _buckets(tensors: Iterable[paddle.Tensor]) -> Iterator[list[paddle.Tensor]]:
 
 @paddle.no_grad()
 def _send(tensors: Iterable[paddle.Tensor], exchange: Callable[[paddle.Tensor], None]) -> None:
-    """Let exchange change the tensors, several at a time as one flat tensor."""
+    """Apply a collective to the tensors in place, several at a time as one flat tensor."""
     for bucket in _buckets(tensors):
         flat = paddle.concat([t.detach().reshape([-1]) for t in bucket])
         exchange(flat)
@@ -315,7 +315,8 @@ NO_GRADIENT, DENSE, SPARSE = 0, 1, 2
 
 
 def _average(parameters: list[paddle.Tensor], size: int) -> None:
-    """The mean of the gradients of all processes, of which some may have none. What nobody has stays None."""
+    """The mean of the gradients of all processes, some of which may have none. Where no process has one, it stays
+    None."""
     if not parameters:
         return
     held = [p.grad for p in parameters]

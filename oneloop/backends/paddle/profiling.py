@@ -7,14 +7,14 @@ from typing import Any
 from paddle import profiler as profiling
 
 _OPERATORS = ("Operator", "Kernel", "Memcpy", "Memset")  # categories of a trace
-_ADDED = re.compile(r"( dygraph)?\[[\d.]+ \ws\]$")  # what Paddle puts behind a name: "matmul dygraph[12.3 us]"
+_ADDED = re.compile(r"( dygraph)?\[[\d.]+ \ws\]$")  # what Paddle appends to a name: "matmul dygraph[12.3 us]"
 
 
 def start(device: Any, folder: Path) -> Any:
     wanted = {"gpu": "GPU", "xpu": "XPU", "npu": "CUSTOM_DEVICE"}.get(device.type)
     targets = [profiling.ProfilerTarget.CPU]
     targets += [getattr(profiling.ProfilerTarget, wanted)] if wanted else []
-    # Without a function of ours Paddle writes into the working directory.
+    # Without our own function, Paddle writes to the working directory.
     profiler = profiling.Profiler(targets=targets, on_trace_ready=lambda profiler: None)
     profiler.start()
     return profiler
@@ -25,11 +25,11 @@ def step(profiler: Any) -> None:
 
 
 def stop(profiler: Any, trace: Path) -> None:
-    """End it and write a trace in Chrome's format."""
+    """Stop it and write a trace in Chrome's format."""
     profiler.stop()
     profiler.export(str(trace), format="json")
 
 
 def operator(event: dict[str, Any]) -> str | None:
-    """The name of the operator that an event of the trace is a call of; None for other events."""
+    """The name of the operator that an event of the trace calls; None for other events."""
     return _ADDED.sub("", event["name"]) if event.get("cat") in _OPERATORS else None

@@ -15,7 +15,7 @@ def seed(value: int) -> None:
 
 
 def _kinds() -> list[str]:
-    """The devices that have generators here: those of the CPU and of the device in use."""
+    """The devices with generators: the CPU and the current device."""
     current = paddle.device.get_device().partition(":")[0]
     return ["cpu"] if current == "cpu" else ["cpu", current]
 
@@ -35,7 +35,7 @@ def get_state() -> dict[str, np.ndarray]:
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Put back what get_state returned; devices that this machine lacks are passed over."""
+    """Restore the result of get_state; devices that this machine lacks are skipped."""
     for kind in _kinds():
         now = paddle.get_rng_state(kind)
         if all(f"paddle.{kind}.{i}" in state for i in range(len(now))):
@@ -43,7 +43,7 @@ def set_state(state: dict[str, Any]) -> None:
 
 
 def _made(cls: Any, state: dict[str, Any], name: str) -> Any:
-    """A new state object: one that exists already would not take the text over."""
+    """A new state object, since an existing one would not accept the text."""
     device, seed, offset = (int(value) for value in state[f"{name}.rest"])
     made = cls.__new__(cls)
     made.__setstate__((device - 2**64 if device >= 2**63 else device, seed, offset, state[name].tolist()))
@@ -51,8 +51,8 @@ def _made(cls: Any, state: dict[str, Any], name: str) -> Any:
 
 
 def deterministic(on: bool = True) -> None:
-    """Deterministic algorithms where an accelerator has others too; those of a CPU are so. Flags that this build of
-    Paddle does not know are left in the environment, for processes that this one starts."""
+    """Use deterministic algorithms on accelerators; those of a CPU always are. Flags that this build of Paddle does not
+    have are set in the environment, for child processes."""
     for name in _FLAGS:
         if on:
             os.environ[name] = "1"
@@ -63,5 +63,5 @@ def deterministic(on: bool = True) -> None:
 
 
 def worker_seed() -> int:
-    """In a loader's worker: the seed that its generator started from."""
+    """In a worker of a loader: the seed of its generator."""
     return int(paddle.get_rng_state("cpu")[0].__getstate__()[1]) % 2**32

@@ -1,4 +1,4 @@
-"""What Paddle refuses."""
+"""What is not supported on Paddle."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from ...arguments.refusal import Refusal, fsdp_config, other_optimizer, static_g
 from ...arguments.sharding import divides
 from ...distributed.world import world
 
-_NO_HALF = "Paddle computes in half precision on accelerators alone; on a CPU its autocast would do nothing, in silence"
+_NO_HALF = "Paddle supports half precision on accelerators only; on a CPU its autocast would silently have no effect"
 
 
 def _half(name: str) -> Refusal:
@@ -17,13 +17,13 @@ def _half(name: str) -> Refusal:
         "True",
         lambda args: getattr(args, name) and (name.endswith("_eval") or args.fp16_opt_level != "O0"),
         _NO_HALF,
-        "leave it out, or a GPU",
+        "remove it, or use a GPU",
         devices=("cpu",),
     )
 
 
 def _grouped(with_what: str, when: Callable[[Any], bool], why: str, instead: str) -> Refusal:
-    """What stages 2 and 3 cannot be together with, where they run at all."""
+    """What stages 2 and 3 cannot be combined with, on devices that support them."""
     return Refusal(
         "sharding",
         f"stage2, stage3 with {with_what}",
@@ -38,36 +38,36 @@ REFUSALS: tuple[Refusal, ...] = (
     *(other_optimizer(name, "Paddle") for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")),
     Refusal(
         "torch_compile_backend", "other than CINN", lambda args: args.torch_compile_backend not in (None, "CINN"),
-        "it is a compiler of torch", "leave it out: the graph is compiled by paddle.jit.to_static",
+        "it is a compiler of torch", "remove it: the graph is compiled by paddle.jit.to_static",
     ),
     Refusal(
         "torch_compile_mode", "any", lambda args: args.torch_compile_mode is not None,
-        "paddle.jit.to_static has no modes", "leave it out",
+        "paddle.jit.to_static has no modes", "remove it",
     ),
     Refusal(
-        "sharding", "stage2, stage3", divides, "Paddle's group_sharded_parallel runs on accelerators alone",
+        "sharding", "stage2, stage3", divides, "Paddle's group_sharded_parallel runs on accelerators only",
         'sharding="stage1"', devices=("cpu",),
     ),
     _grouped(
-        "whole checkpoints", lambda args: args.save_strategy != "no" and not args.save_only_model,
-        "the optimizer state that Paddle divides is not written into checkpoints",
+        "complete checkpoints", lambda args: args.save_strategy != "no" and not args.save_only_model,
+        "the optimizer state that Paddle shards is not saved in checkpoints",
         "save_only_model=True, save_strategy='no', or sharding=\"stage1\"",
     ),
     _grouped(
         "gradient_accumulation_steps", lambda args: args.gradient_accumulation_steps > 1,
         "Paddle reduces gradients in every backward pass", "a larger per_device_train_batch_size, or stage1",
     ),
-    _grouped("fp16", lambda args: args.fp16, "its loss scale is not driven", "bf16=True"),
-    _grouped("torch_compile", lambda args: args.torch_compile, "it is not driven", 'sharding="stage1"'),
-    _grouped("nonfinite", lambda args: args.nonfinite == "skip", "an update cannot be left out", "nonfinite='stop'"),
+    _grouped("fp16", lambda args: args.fp16, "its loss scale is not supported", "bf16=True"),
+    _grouped("torch_compile", lambda args: args.torch_compile, "it is not supported", 'sharding="stage1"'),
+    _grouped("nonfinite", lambda args: args.nonfinite == "skip", "an update cannot be skipped", "nonfinite='stop'"),
     _grouped(
         "auto_find_batch_size", lambda args: args.auto_find_batch_size,
-        "all processes run the same forward passes", "a smaller per_device_train_batch_size",
+        "all processes must run the same forward passes", "a smaller per_device_train_batch_size",
     ),
     Refusal(
         "sharding", "offload, auto_wrap with stage1",
         lambda args: not divides(args) and bool({"offload", "auto_wrap"} & set(args.sharding.split())),
-        "stage 1 divides the optimizer's state alone, which needs no wrapping and stays on the device",
+        "stage 1 shards only the optimizer's state, which needs no wrapping and stays on the device",
         'sharding="stage1"',
     ),
     fsdp_config(),

@@ -1,7 +1,7 @@
-"""Processes that divide the optimizer's state (stage 1), through Paddle's fleet.
+"""Sharding of the optimizer's state (stage 1), with Paddle's fleet.
 
-Gradients are averaged by DataParallel as they are without it, so that all processes clip by the same norm; each then
-updates the parameters whose state it has, and sends them to the others of its group.
+Gradients are averaged by DataParallel as without sharding, so that all processes clip by the same norm; each then
+updates the parameters whose state it has, and broadcasts them to the others of its group.
 """
 
 import logging
@@ -25,13 +25,14 @@ from .parallel import DataParallel
 
 
 def groups_of(processes: int, degree: int) -> Any:
-    """Fleet's groups of processes: `degree` of them share one copy of the state. Made once in a process."""
+    """Fleet's groups of processes: `degree` of them share one copy of the state. Created once per process."""
     made = fleet.fleet._hcg if hasattr(fleet.fleet, "_hcg") else None
     if made is not None:
         if made.get_sharding_parallel_world_size() != degree:
             raise RefusedError(
                 f"sharding_degree={degree}, but fleet has already divided the processes into groups of "
-                f"{made.get_sharding_parallel_world_size()}, and does so once in a process. Use one sharding_degree."
+                f"{made.get_sharding_parallel_world_size()}, which it does only once per process. Use one "
+                "sharding_degree."
             )
         return made
     fleet_logger.setLevel(logging.WARNING)
@@ -42,33 +43,34 @@ def groups_of(processes: int, degree: int) -> Any:
 
 
 class SharedOptimizer(DataParallel):
-    """Stage 1: every process updates some of the parameters, keeps the state of these alone, and tells the others."""
+    """Stage 1: every process updates some of the parameters, keeps only their state, and broadcasts them to the
+    others."""
 
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
         optimizer = super().build_optimizer(cls, groups, options)
         listed = optimizer._parameter_list
         if isinstance(listed[0], dict) or any(getattr(p, "regularizer", None) is not None for p in listed):
             raise RefusedError(
-                f"sharding='stage1' on Paddle divides optimizers without parameter groups, and {cls.__name__} takes "
-                "weight_decay by groups. Use optim='adamw', or weight_decay=0."
+                f"sharding='stage1' on Paddle shards optimizers without parameter groups only, but {cls.__name__} "
+                "needs groups for weight_decay. Use optim='adamw', or weight_decay=0."
             )
         shared = DygraphShardingOptimizer(
             optimizer, groups_of(self.processes.size, degree_of(self.args, self.processes.size))
         )
-        shared._param_groups = shared._origin_parameter_list  # its groups are those of all; what it steps is a part
+        shared._param_groups = shared._origin_parameter_list  # its groups have all parameters; it steps only a shard
         return shared
 
     def take_optimizer(self, optimizer: Any) -> Any:
         if not isinstance(optimizer, DygraphShardingOptimizer):
             raise RefusedError(
-                f"sharding='stage1' divides the state of an optimizer that it builds, and was given a "
-                f"{type(optimizer).__name__} that is built already. Pass its class and options as "
-                "optimizer_cls_and_kwargs, or leave sharding out."
+                f"sharding='stage1' shards the state of an optimizer that it creates itself, but got an existing "
+                f"{type(optimizer).__name__}. Pass its class and options as "
+                "optimizer_cls_and_kwargs, or remove sharding."
             )
         return optimizer
 
     def optimizer_state(self, optimizer: Any, model: nn.Layer) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The parts of all processes, brought together in those that write. All have to call it."""
+        """Gather the shards of all processes in those that write. A collective."""
         part, data = weights.optimizer_state(optimizer, model)
         own = {name: value.numpy() for name, value in part.items()}
         every = (
@@ -81,7 +83,7 @@ class SharedOptimizer(DataParallel):
         return tensors, data | {"class": type(optimizer._inner_opt).__name__}
 
     def load_optimizer(self, optimizer: Any, model: nn.Layer, tensors: dict[str, Any], data: Any, source: str) -> None:
-        """Whole state, of which each process takes its part."""
+        """Load the complete state, of which each process takes its shard."""
         inner, names = optimizer._inner_opt, {id(p): name for name, p in unwrap(model).named_parameters()}
         of = {name: group for group in data["groups"] for name in group["names"]}
         check_optimizer_fit(set(of), {names[id(p)] for p in optimizer._origin_parameter_list}, source)
@@ -89,6 +91,6 @@ class SharedOptimizer(DataParallel):
         groups = [group | {"names": [name for name in group["names"] if name in own]} for group in data["groups"]]
         part = {key: value for key, value in tensors.items() if key.rsplit(":", 1)[0] in own}
         weights.load_optimizer(inner, model, part, data | {"groups": groups}, source)
-        if hasattr(inner, "_apply_decay_param_fun"):  # of all parameters again, not of the part alone
+        if hasattr(inner, "_apply_decay_param_fun"):  # of all parameters again, not only of the shard
             decayed = {p.name for p in optimizer._origin_parameter_list if of[names[id(p)]]["weight_decay"]}
             inner._apply_decay_param_fun = frozenset(decayed).__contains__

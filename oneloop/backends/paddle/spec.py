@@ -1,4 +1,4 @@
-"""What is known of Paddle without importing it."""
+"""The properties of Paddle that are known without importing it."""
 
 import os
 from importlib.util import find_spec
@@ -22,10 +22,10 @@ def launched() -> World | None:
 
 
 def prepare() -> None:
-    """On AMD processors, let the MKL that Paddle brings use the kernels for AVX2; what the user has set stays.
+    """On AMD processors, let Paddle's MKL use the AVX2 kernels; a value set by the user is kept.
 
-    Otherwise it takes those for any processor, and matrix products take two to three times as long. The variable is
-    read at the first product, so it is not too late when Paddle has been imported.
+    Otherwise it uses generic kernels, and matrix products take two to three times as long. The variable is read at the
+    first product, so it can still be set after Paddle was imported.
     """
     wanted = "MKL_DEBUG_CPU_TYPE"
     if wanted not in os.environ and find_spec("paddle") is not None and _is_amd():

@@ -1,4 +1,4 @@
-"""Tensors to and from NumPy, and the few operations on them that the core asks for."""
+"""Conversion of tensors to and from NumPy, and the few operations on them that the core uses."""
 
 import math
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ def is_tensor(value: Any) -> bool:
 
 
 def from_numpy(array: np.ndarray) -> paddle.Tensor:
-    """On the host; shares memory with the array where it can. Batches go to the device later.
+    """On the host; shares memory with the array if possible. Batches are moved to the device later.
 
-    Not through DLPack: Paddle frees such tensors under a lock of its own in which it waits for the interpreter's, and
-    an executor's thread that does so while this one makes the next tensor stops both for good.
+    Not with DLPack: Paddle frees such tensors under its own lock while waiting for the GIL, which deadlocks if an
+    executor thread does so while this one creates the next tensor.
     """
     if array.dtype.kind == "u" and array.itemsize > 1:
         array = _signed(array)
@@ -34,14 +34,16 @@ def from_numpy(array: np.ndarray) -> paddle.Tensor:
 
 
 def _signed(array: np.ndarray) -> np.ndarray:
-    """Paddle reads the bits of uint16 as bfloat16, and computes with no larger unsigned integers."""
+    """Paddle interprets uint16 as bfloat16, and does not support larger unsigned integers."""
     if array.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
-        raise DataError(f"Paddle has no integer as large as {array.max()}: expected at most {np.iinfo(np.int64).max}")
+        raise DataError(
+            f"Paddle does not support integers as large as {array.max()}: expected at most {np.iinfo(np.int64).max}"
+        )
     return array.astype(np.int32 if array.itemsize == 2 else np.int64)
 
 
 def to_numpy(tensor: paddle.Tensor) -> np.ndarray:
-    """On the host, without a graph; bfloat16 becomes float32, since NumPy has no such type."""
+    """On the host, without a graph (a host sync); bfloat16 becomes float32, since NumPy lacks it."""
     tensor = tensor.detach()
     return (tensor.astype("float32") if tensor.dtype == paddle.bfloat16 else tensor).numpy()
 
@@ -51,7 +53,7 @@ def stack(values: Sequence[paddle.Tensor]) -> paddle.Tensor:
 
 
 def detach(value: Any) -> Any:
-    """Nested values cut off from the graph."""
+    """Nested values, detached from the graph."""
     return map_tensors(value, is_tensor, paddle.Tensor.detach)
 
 
@@ -68,13 +70,13 @@ def copy_into(target: np.ndarray, tensor: paddle.Tensor) -> None:
 
 
 def total(values: Sequence[paddle.Tensor], skip_nonfinite: bool = False) -> float:
-    """Sum of scalars in float64, read from the device once."""
+    """Sum of scalars in float64, with a single host sync."""
     if not values:
         return 0.0
     scalars = [value.detach() if value.shape == [] else value.detach().reshape([]) for value in values]
     stacked = to_numpy(paddle.stack(scalars)).astype(np.float64)
     if skip_nonfinite:
-        # A non-finite value counts as the mean of the finite ones, so that it does not pull the average down.
+        # A non-finite value counts as the mean of the finite ones, so that it does not lower the average.
         finite = np.isfinite(stacked)
         count = int(finite.sum())
         return float(stacked[finite].sum()) * (len(values) / count) if count else 0.0
@@ -82,9 +84,9 @@ def total(values: Sequence[paddle.Tensor], skip_nonfinite: bool = False) -> floa
 
 
 def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:
-    """How many label entries take part in the loss; all of them when ignore_index is None.
+    """The number of labels that count in the loss; all of them if ignore_index is None.
 
-    Labels are still on the host, so nothing waits for a device.
+    Labels are still on the host: no host sync.
     """
     if not isinstance(labels, (paddle.Tensor, np.ndarray)):
         return len(labels) if hasattr(labels, "__len__") else 1
@@ -102,18 +104,18 @@ def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) ->
 
 
 def smoothed_loss(logits: paddle.Tensor, labels: paddle.Tensor, epsilon: float, shift: bool) -> paddle.Tensor:
-    """Cross entropy against labels of which a share epsilon is spread over all classes; -100 takes no part."""
+    """Cross entropy with label smoothing epsilon; labels of -100 are ignored."""
     if shift:
         logits, labels = logits[..., :-1, :], labels[..., 1:]
     logits, labels = logits.reshape([-1, logits.shape[-1]]).astype("float32"), labels.reshape([-1])
     chances = paddle.nn.functional.log_softmax(logits, axis=-1)
     counts = (labels != -100).astype("float32")
-    # A label that takes no part has no class; it is given the first one and the weight zero.
+    # An ignored label has no class; use the first one with the weight zero.
     own = paddle.take_along_axis(chances, paddle.where(labels == -100, paddle.zeros_like(labels), labels)[:, None], 1)
     losses = -(1 - epsilon) * own.squeeze(1) - epsilon * chances.mean(axis=-1)
     return (losses * counts).sum() / counts.sum()
 
 
 def split(value: Any, parts: int, rows: int) -> list[Any]:
-    """A batch cut into parts along its first axis; values without that axis are shared by all parts."""
+    """A batch split into parts along its first axis; values without that axis are in all parts."""
     return common_split(value, parts, rows, lambda leaf: isinstance(leaf, (paddle.Tensor, np.ndarray)))

@@ -1,9 +1,9 @@
-"""Checkpoints of other trainers: their files are pickles of torch or of Paddle, and are refused in words here."""
+"""Checkpoints of other trainers are pickles of torch or of Paddle; resuming from them raises an error here."""
 
 from .._common.unsupported import ForeignRefused
 
 _refused = ForeignRefused(
-    "on Paddle can go on from checkpoints of oneloop alone. Load its weights into the model with the library that "
+    "on Paddle can only resume from checkpoints of oneloop. Load its weights into the model with the library that "
     "wrote them, and start a new run."
 )
 load_weights = _refused.load_weights

@@ -1,6 +1,6 @@
 """Weights and optimizer state as named tensors, to and from safetensors files.
 
-Paddle names a parameter by the order in which it was made, so state is stored under the names in the model.
+Paddle names parameters by the order of their creation, so state is stored under the names in the model.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from . import adapters
 from .models import unwrap
 from .optimizers import groups, own_schedule
 
-LAYOUT = "np"  # the only word that PaddleNLP's from_pretrained takes; it refuses files that call themselves "pd"
+LAYOUT = "np"  # the only value that PaddleNLP's from_pretrained accepts; it rejects "pd"
 
 _MASTER = "master_weight"
 # Options that optimizers keep under these names with an underscore, and groups by themselves.
@@ -49,14 +49,14 @@ _WITHOUT_NUMPY = {
 
 @dataclass
 class Copy:
-    """The values of a tensor on the host. NumPy has no bfloat16, so the type stands beside them."""
+    """The values of a tensor on the host. NumPy has no bfloat16, so the dtype is stored separately."""
 
     dtype: Any
     array: np.ndarray
 
 
 def model_tensors(model: nn.Layer) -> tuple[dict[str, paddle.Tensor], dict[str, str]]:
-    """Every weight and buffer once, and which other names share it (tied weights)."""
+    """Every weight and buffer once, and the other names of each (tied weights)."""
     first: dict[Any, str] = {}
     tensors: dict[str, paddle.Tensor] = {}
     tied: dict[str, str] = {}
@@ -71,12 +71,12 @@ def model_tensors(model: nn.Layer) -> tuple[dict[str, paddle.Tensor], dict[str, 
 
 
 def _place(value: paddle.Tensor) -> Any:
-    """Where the values lie: equal for tied weights alone."""
+    """The address of the values: equal for tied weights only."""
     return (value.data_ptr(), value.dtype, tuple(value.shape)) if all(value.shape) else id(value)
 
 
 def copy_to(tensor: paddle.Tensor, buffer: Copy | None) -> Copy:
-    """A real copy on the host, in the buffer of the save before where it fits."""
+    """A copy on the host, in the buffer of the previous save if it fits."""
     source = _host(tensor)
     if buffer is None or buffer.array.shape != source.shape or buffer.dtype != tensor.dtype:
         buffer = room(tensor)
@@ -85,29 +85,31 @@ def copy_to(tensor: paddle.Tensor, buffer: Copy | None) -> Copy:
 
 
 def room(tensor: paddle.Tensor) -> Copy:
-    """A buffer for copies of a tensor, with nothing in it yet."""
+    """An uninitialised buffer for copies of a tensor."""
     return Copy(tensor.dtype, np.empty_like(_host(tensor)))
 
 
 def _host(tensor: paddle.Tensor) -> np.ndarray:
-    """The values as they lie in memory, where that is the host's: without a copy."""
+    """The values in host memory, without a copy."""
     tensor = tensor.detach().contiguous()
     if not tensor.place.is_cpu_place():
         return tensor.numpy()
-    size = _WITHOUT_NUMPY.get(tensor.dtype)  # those that NumPy does not know are read as integers of their size
+    size = _WITHOUT_NUMPY.get(tensor.dtype)  # types that NumPy lacks are read as integers of their size
     return np.from_dlpack(tensor if size is None else tensor.view(size))
 
 
 def raw(tensor: paddle.Tensor | Copy) -> Raw:
-    """A tensor, or a copy of one, as the bytes that go into a file."""
+    """A tensor, or a copy of one, as the bytes to store."""
     if tensor.dtype not in _DTYPES:
-        raise CheckpointError(f"a tensor of type {tensor.dtype} has no place in a safetensors file")
+        raise CheckpointError(
+            f"cannot store a tensor of type {tensor.dtype} in a safetensors file; convert it to another type"
+        )
     array = tensor.array if isinstance(tensor, Copy) else np.array(_host(tensor))
     return Raw(_DTYPES[tensor.dtype], tuple(array.shape), np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def load_tensors(path: Path) -> dict[str, paddle.Tensor]:
-    """Copies of what is in a file. The safetensors library's own reader for Paddle fails on tensors without values."""
+    """Copies of the tensors in a file. The safetensors library's own reader for Paddle fails on empty tensors."""
     try:
         return {name: _tensor(one) for name, one in read(path).items()}
     except Exception as error:
@@ -123,10 +125,10 @@ def _tensor(stored: Raw) -> paddle.Tensor:
 
 
 def load_model(model: nn.Layer, tensors: dict[str, paddle.Tensor], tied: dict[str, str], source: str) -> None:
-    """Copy weights into the model; every name and shape that does not fit is listed in one error."""
+    """Copy weights into the model; one error lists every name and shape that does not match."""
     own = unwrap(model).state_dict()
     values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
-    # A file of another writer leaves tied names out without saying which they are.
+    # Files of other writers omit tied names without listing them.
     by_place = {_place(value): name for name, value in own.items() if name in values}
     for name, value in own.items():
         if name not in values and _place(value) in by_place:
@@ -137,17 +139,17 @@ def load_model(model: nn.Layer, tensors: dict[str, paddle.Tensor], tied: dict[st
 
 
 def _assign(target: paddle.Tensor, value: paddle.Tensor) -> None:
-    """Copy values into a tensor, which keeps its type and its place."""
+    """Copy values into a tensor, which keeps its dtype and device."""
     target.set_value(value if value.dtype == target.dtype else value.astype(target.dtype))
 
 
 def save_adapter(model: nn.Layer, directory: Path) -> None:
-    """An adapter of PaddleNLP, without the model that it sits on."""
+    """Save an adapter of PaddleNLP, without its base model."""
     adapters.save(unwrap(model), directory, raw, LAYOUT)
 
 
 def load_adapter(model: nn.Layer, directory: Path) -> None:
-    """The adapter, from where save_adapter or PaddleNLP has put it."""
+    """Load the adapter from where save_adapter or PaddleNLP wrote it."""
     whole = directory / WEIGHTS
     if whole.is_file() and not (directory / adapters.INDEX).is_file():  # adapters used to be saved with their model
         load_model(model, load_tensors(whole), {}, str(directory))
@@ -162,7 +164,7 @@ def load_adapter(model: nn.Layer, directory: Path) -> None:
 
 
 def optimizer_names(optimizer: Any, model: nn.Layer) -> dict[int, str]:
-    """id of a parameter -> the name its state is stored under; one that is frozen now may be thawed later."""
+    """id of a parameter -> the name of its state; includes frozen ones, which may be unfrozen later."""
     names = {id(p): name for name, p in unwrap(model).named_parameters()}
     for i, p in enumerate(p for group in groups(optimizer) for p in group["params"]):
         names.setdefault(id(p), f"parameter.{i}")
@@ -170,11 +172,11 @@ def optimizer_names(optimizer: Any, model: nn.Layer) -> dict[int, str]:
 
 
 def _own(optimizer: Any, model: nn.Layer) -> tuple[list[tuple[str, Any]], dict[str, str]]:
-    """The optimizer's parameters by name, and the name that each of them, or its master weight, has in Paddle."""
+    """The optimizer's parameters by name, and the Paddle name of each, or of its master weight."""
     if not isinstance(getattr(optimizer, "_accumulators", None), dict):
         raise CheckpointError(
-            f"{type(optimizer).__name__} keeps no per-parameter state as paddle.optimizer.Optimizer does, so a "
-            "checkpoint cannot hold it. Use save_only_model=True to save without it."
+            f"{type(optimizer).__name__} keeps no per-parameter state as paddle.optimizer.Optimizer does, so it "
+            "cannot be stored in a checkpoint. Use save_only_model=True to save without it."
         )
     names = optimizer_names(optimizer, model)
     own = [(names[id(p)], p) for group in groups(optimizer) for p in group["params"]]
@@ -184,12 +186,12 @@ def _own(optimizer: Any, model: nn.Layer) -> tuple[list[tuple[str, Any]], dict[s
 
 
 def _field(optimizer: Any, name: str) -> str:
-    """The name of an accumulator without that of the optimizer, which Paddle puts in front."""
+    """The name of an accumulator without that of the optimizer, which Paddle prepends."""
     return name.removeprefix(f"{optimizer._name}_") if getattr(optimizer, "_name", None) else name
 
 
 def optimizer_state(optimizer: Any, model: nn.Layer) -> tuple[dict[str, paddle.Tensor], dict[str, Any]]:
-    """State by parameter name: tensors, and plain data for the rest."""
+    """State by parameter name: tensors, and plain data for everything else."""
     own, inside = _own(optimizer, model)
     tensors = {
         f"{inside[place]}:{_field(optimizer, name)}": value.detach()
@@ -219,7 +221,7 @@ def _options(optimizer: Any, group: dict[str, Any]) -> dict[str, Any]:
 def load_optimizer(
     optimizer: Any, model: nn.Layer, tensors: dict[str, paddle.Tensor], data: dict[str, Any], source: str
 ) -> None:
-    """Put state back by name. Paddle makes accumulators at the first step; here they are made before."""
+    """Restore state by name. Paddle creates accumulators in the first step; here they are created before."""
     own, _ = _own(optimizer, model)
     stored = {name for group in data["groups"] for name in group["names"]}
     check_optimizer_fit(stored, {name for name, _ in own}, source)
@@ -236,9 +238,9 @@ def load_optimizer(
             field = _field(optimizer, name)
             if field not in by_name[inside[place]]:
                 raise CheckpointError(
-                    f"{source} is the state of another optimizer: it keeps {', '.join(sorted(by_name[inside[place]]))} "
-                    f"for {inside[place]}, and this run's {type(optimizer).__name__} keeps {field} too. Set optim to "
-                    "what the checkpoint was written with."
+                    f"{source} is the state of another optimizer: it has {', '.join(sorted(by_name[inside[place]]))} "
+                    f"for {inside[place]}, but this run's {type(optimizer).__name__} has {field} too. Set optim to "
+                    "the optimizer that the checkpoint was written with."
                 )
             _assign(target, by_name[inside[place]].pop(field))
     for name, p in own:
@@ -247,20 +249,21 @@ def load_optimizer(
     left = sorted({field for fields in by_name.values() for field in fields})
     if left:
         raise CheckpointError(
-            f"{source} is the state of another optimizer: it keeps {', '.join(left)}, which this run's "
-            f"{type(optimizer).__name__} does not. Set optim to what the checkpoint was written with."
+            f"{source} is the state of another optimizer: it has {', '.join(left)}, which this run's "
+            f"{type(optimizer).__name__} does not have. Set optim to the optimizer that the checkpoint was written "
+            "with."
         )
 
 
 def _forget(optimizer: Any) -> None:
-    """As it was before its first step."""
+    """Reset the optimizer to its state before the first step."""
     optimizer._accumulators.clear()
     optimizer._master_weights.clear()
     optimizer._already_create_accumulator.clear()
 
 
 def _load_options(optimizer: Any, model: nn.Layer, stored: list[dict[str, Any]]) -> None:
-    """Rates, decay and the like of the checkpoint, which are used whatever the arguments say."""
+    """Restore the options (rates, decay, ...) of the checkpoint, regardless of the arguments."""
     if own_schedule(optimizer) is None:
         optimizer.set_lr(float(stored[0]["lr"]))
     names = optimizer_names(optimizer, model)
@@ -284,7 +287,7 @@ def _load_options(optimizer: Any, model: nn.Layer, stored: list[dict[str, Any]])
 
 
 def _set_decay(group: dict[str, Any], rate: float) -> None:
-    """In a group whose decay is an object that its parameters hold too."""
+    """In a group whose decay is an object that its parameters reference too."""
     decay: Any = group.get("weight_decay")
     if hasattr(decay, "_coeff"):
         decay._coeff = rate
@@ -293,7 +296,7 @@ def _set_decay(group: dict[str, Any], rate: float) -> None:
 
 
 def _make_accumulators(optimizer: Any, wanted: set[int]) -> None:
-    """What the optimizer's first step would make for these parameters."""
+    """Create what the optimizer's first step would create for these parameters."""
     block = paddle.static.default_main_program().global_block()
     listed = optimizer._param_groups
     if listed and isinstance(listed[0], dict):

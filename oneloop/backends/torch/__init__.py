@@ -1,1 +1,1 @@
-"""PyTorch. The same files and names are in the folders of the other frameworks; backend.py imports them all."""
+"""PyTorch. The folders of the other frameworks have the same files and names; backend.py imports them all."""

@@ -1,7 +1,7 @@
-"""Adafactor with a learning rate that is given, as trainers use it.
+"""Adafactor with an external learning rate, as trainers use it.
 
-torch.optim.Adafactor multiplies the rate by the size of each parameter, and so takes steps a tenth as long, or shorter
-still, as the same rate means elsewhere. Here that is an option, and off.
+torch.optim.Adafactor multiplies the rate by the scale of each parameter, so its steps are a tenth as long, or shorter,
+than the same rate means elsewhere. Here that is an option, off by default.
 """
 
 from typing import Any
@@ -67,7 +67,7 @@ def _begin(state: dict[str, Any], gradient: torch.Tensor, with_mean: bool) -> No
 
 
 def _spread(state: dict[str, Any], square: torch.Tensor, kept: float) -> torch.Tensor:
-    """Take the squared gradient into the second moment; its root."""
+    """Update the second moment with the squared gradient; returns its root."""
     if "variance" in state:
         return state["variance"].lerp_(square, 1.0 - kept).sqrt()
     rows = state["row_var"].lerp_(square.mean(-1, keepdim=True), 1.0 - kept)

@@ -1,4 +1,4 @@
-"""AdamW whose state may be kept in low precision, with Kahan summation to make up for it."""
+"""AdamW whose state may be in low precision, with Kahan summation to compensate."""
 
 from typing import Any
 

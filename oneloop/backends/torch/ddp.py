@@ -1,4 +1,4 @@
-"""Data parallel on torch: every process has the whole model, and DDP brings their gradients together."""
+"""Data parallelism on torch: every process has the whole model, and DDP averages their gradients."""
 
 import contextlib
 import math
@@ -14,29 +14,30 @@ from ...distributed.collectives import ProcessGroup
 from ...distributed.strategy import AS_IT_IS
 from .parallel import Alone, average, from_main, reduce
 
-WORD = 16  # numbers that travel with the gradients
+WORD = 16  # numbers sent with the gradients
 
 
 class SteadyDDP(DistributedDataParallel):
-    """DDP that packs gradients in the same way from its first step on: the last parameters first.
+    """DDP with the same gradient buckets from its first step on: the last parameters first.
 
-    DDP repacks them once, after a first step, in the order in which they became ready. From three processes on, the
-    order of a sum follows from the place in a pack, so a resumed run, whose first step comes later, would differ in the
-    last bits.
+    DDP rebuilds its buckets once, after the first step, in the order in which gradients became ready. With three or
+    more processes, the order of a sum depends on the position in a bucket, so a resumed run, whose first step comes
+    later, would differ in the last bits.
 
-    A `word` of a few numbers can travel in the packs: the gradient of a parameter that is no part of the model. Beside
-    the gradients, a message of its own would cost a process half a millisecond.
+    A `word` of a few numbers can be sent in the buckets, as the gradient of a parameter that is not part of the model.
+    A separate message would take half a millisecond per update.
     """
 
     def __init__(self, model: nn.Module, *, steady: bool, word: int = 0, **options: Any) -> None:
-        self.steady = steady  # without it DDP never repacks
-        self.__dict__["word"] = nn.Parameter(torch.zeros(word)) if word else None  # past nn.Module, which would own it
+        self.steady = steady  # without it DDP never rebuilds its buckets
+        # Bypasses nn.Module, which would register it.
+        self.__dict__["word"] = nn.Parameter(torch.zeros(word)) if word else None
         with warnings.catch_warnings():
-            # The new name of broadcast_buffers=False would also take over the main process's buffers here.
+            # The new name of broadcast_buffers=False would also copy the main process's buffers here.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             super().__init__(model, **options)
         if steady:
-            self.reducer._push_all_rebuilt_params()  # these are the ready ones, says the first forward pass
+            self.reducer._push_all_rebuilt_params()  # the first forward pass reports these as ready
 
     def _build_params_for_reducer(self) -> tuple[list[nn.Parameter], list[bool]]:
         parameters, sparse = super()._build_params_for_reducer()
@@ -50,7 +51,7 @@ class SteadyDDP(DistributedDataParallel):
         return super()._build_debug_param_to_name_mapping(parameters[:-1]) | {len(parameters) - 1: "word"}
 
     def nothing(self) -> torch.Tensor:
-        """A loss of zero that every parameter is in, without a pass through the model. DDP takes it for one."""
+        """A loss of zero that depends on every parameter, without a forward pass of the model. DDP treats it as one."""
         own: Any = self  # torch's method is replaced for one call
         run, own._run_ddp_forward = own._run_ddp_forward, own._nothing
         try:
@@ -63,11 +64,11 @@ class SteadyDDP(DistributedDataParallel):
 
 
 class DataParallel(Alone):
-    """Every process has the whole model; gradients are averaged by DDP while the backward pass goes on.
+    """Every process has the whole model; DDP averages gradients during the backward pass.
 
-    An update in which some process has nothing to compute (fewer samples than processes are left) goes through the
-    model itself, and gradients are averaged afterwards: DDP would wait for that process for ever. So does the first
-    update unless ddp_find_unused_parameters says what to do: it shows whether the model leaves parameters unused.
+    An update in which a process has nothing to compute (fewer samples than processes are left) uses the model without
+    DDP, and gradients are averaged afterwards: DDP would wait for that process forever. So does the first update unless
+    ddp_find_unused_parameters is set: it shows whether the model has unused parameters.
     """
 
     def __init__(self, args: Any, processes: ProcessGroup) -> None:
@@ -79,10 +80,10 @@ class DataParallel(Alone):
         self._own: list[nn.Parameter] = []
         self._trained: list[bool] = []
         self._changed = False
-        self._closing: tuple[Any, bool] | None = None  # the loss before the pass under way, whether its own counts
-        self._sent: tuple[torch.Tensor, Any] | None = None  # the loss on its way, and the message
-        self._syncs = False  # the backward pass under way brings gradients together
-        self._carried: list[float] | None = None  # what goes with the loss
+        self._closing: tuple[Any, bool] | None = None  # the loss before the current pass, whether its own counts
+        self._sent: tuple[torch.Tensor, Any] | None = None  # the loss being sent, and the message
+        self._syncs = False  # the current backward pass averages gradients
+        self._carried: list[float] | None = None  # sent with the loss
         self._expected: float | None = None
         self._told: list[float] | None = None
 
@@ -100,7 +101,7 @@ class DataParallel(Alone):
         args = self.args
         self.model, self.ddp, self.unused = model, None, self.known_unused(args.ddp_find_unused_parameters)
         if self.unused is None and (args.torch_compile or args.ddp_static_graph):
-            self.unused = False  # these look at the wrapped model once, and for good
+            self.unused = False  # these inspect the wrapped model only once
         self.agree(model)
         return model if self.unused is None else self._wrapped()
 
@@ -130,7 +131,7 @@ class DataParallel(Alone):
 
     def called(self, wrapped: nn.Module) -> nn.Module:
         assert self.model is not None
-        # A callback may freeze or unfreeze layers in the middle of a run: what is wrapped would wait for the others.
+        # A callback may freeze or unfreeze layers during a run: DDP would wait for their gradients.
         self._changed = self.ddp is not None and self._trained != self._now_trained()
         self._direct = self._direct or self._changed
         return self.model if self._direct else wrapped
@@ -140,12 +141,12 @@ class DataParallel(Alone):
 
     @property
     def goes_ahead(self) -> bool:
-        """DDP that may meet a process without a part in the loss, which then adds nothing."""
+        """DDP that supports processes without a contribution to the loss, which then add nothing."""
         return self.ddp is not None and not self.args.ddp_static_graph
 
     def _may_carry(self) -> bool:
-        """On an accelerator the host would wait for the numbers. DDP that looks for unused parameters, or at the graph
-        once and for good, does not find the word; a loss scaler would scale it."""
+        """On an accelerator, reading the numbers would be a host sync. DDP that searches for unused parameters, or has
+        a static graph, does not find the word; a loss scaler would scale it."""
         args = self.args
         odd = self.unused or args.ddp_static_graph or args.torch_compile or args.fp16
         return self.sees_losses and not odd and args.device.type == "cpu"
@@ -165,7 +166,8 @@ class DataParallel(Alone):
         assert self.ddp is not None
         loss = torch.zeros(()) if self._direct else self.ddp.nothing()
         self._syncs = not self._direct
-        loss = self.sent(loss)  # after DDP's own messages of a forward pass, as in the other processes
+        # After DDP's own collectives of a forward pass, in the same order as in the other processes.
+        loss = self.sent(loss)
         if not self._direct:
             loss.backward()
 
@@ -181,7 +183,7 @@ class DataParallel(Alone):
         own = self._own or list(self.model.parameters())
         if self._direct:
             average(parameters, self.processes.size)
-        elif len(parameters) > len(own):  # those of a criterion, which DDP does not know
+        elif len(parameters) > len(own):  # those of a criterion, which DDP does not have
             known = {id(p) for p in own}
             average([p for p in parameters if id(p) not in known], self.processes.size)
         if self._carried is not None:
@@ -198,7 +200,8 @@ class DataParallel(Alone):
         self._closing = (so_far, counts)
 
     def sent(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss of the update goes to the others while gradients are computed: in a pack of theirs, or by itself."""
+        """Send the loss of the update to the others while gradients are computed: in a gradient bucket, or
+        separately."""
         word = torch.zeros(WORD) if self._syncs and self.carries else None
         if self._closing is not None:
             (so_far, counts), self._closing = self._closing, None
@@ -213,10 +216,10 @@ class DataParallel(Alone):
             return loss
         assert self.ddp is not None and self.ddp.word is not None
         self.ddp.word.grad = None
-        return loss + (self.ddp.word * word).sum()  # plus zero, and the word is its gradient
+        return loss + (self.ddp.word * word).sum()  # adds zero, and the word is its gradient
 
     def _take_word(self, parameters: list[nn.Parameter]) -> None:
-        """The means of what all have sent. Losses were weighed for the number of items that was expected."""
+        """The means over all processes. Losses were weighted with the expected number of items."""
         assert self.ddp is not None and self.ddp.word is not None and self._carried is not None
         if self._direct:
             means = reduce(torch.tensor(self._carried), self.processes, "mean")

@@ -1,4 +1,4 @@
-"""Devices: which there are, and how models and batches get there."""
+"""Devices: which are available, and how models and batches are moved to them."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _KINDS = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "xpu": "xpu", "npu": "npu
 
 
 def available(kind: str) -> int:
-    """How many devices of that kind this machine has."""
+    """The number of devices of that kind on this machine."""
     if kind == "cpu":
         return 1
     if kind == "mps":
@@ -20,7 +20,7 @@ def available(kind: str) -> int:
 
 
 def resolve(spec: str | None) -> torch.device:
-    """A real device for "cpu", "gpu", "cuda:1", "xpu", "npu", "mps" or None, which means the best there is."""
+    """A real device for "cpu", "gpu", "cuda:1", "xpu", "npu", "mps" or None, which means the best available."""
     best_first = ("cuda", "npu", "xpu", "mps")
     return torch.device(*device_moves.choose(spec, _KINDS, best_first, available, f"PyTorch {torch.__version__}"))
 
@@ -31,20 +31,20 @@ def kind(device: torch.device) -> str:
 
 
 def title(device: torch.device) -> str | None:
-    """The product's name of an accelerator; None for a CPU."""
+    """The product name of an accelerator; None for a CPU."""
     module: Any = getattr(torch, device.type, None)
     return module.get_device_name(device) if hasattr(module, "get_device_name") else None
 
 
 def place(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-    """The model on that device. A model that spreads itself over devices, or is quantised, stays where it is."""
+    """The model on that device. A model that is spread over devices, or is quantised, is not moved."""
     if getattr(model, "hf_device_map", None) or getattr(model, "is_quantized", False):
         return model
     return model.to(device)
 
 
 def move(batch: Any, device: torch.device, non_blocking: bool = True) -> Any:
-    """Every tensor and array of a nested batch on the device; what is neither stays as it is."""
+    """Move every tensor and array of a nested batch to the device; other values are unchanged."""
 
     def moved(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.device == device:
@@ -55,7 +55,7 @@ def move(batch: Any, device: torch.device, non_blocking: bool = True) -> Any:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the device or the host ran out of memory."""
+    """Whether an exception means that the device or the host ran out of memory."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     text = str(error)
@@ -66,7 +66,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def empty_cache(device: torch.device) -> None:
-    """Give cached blocks back to the device; nothing to do on a CPU."""
+    """Free cached memory of the device; no effect on a CPU."""
     if device.type != "cpu":
         getattr(torch, device.type).empty_cache()
 

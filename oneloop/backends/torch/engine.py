@@ -1,4 +1,4 @@
-"""Gradients of one micro-batch at a time, and the update that follows."""
+"""Computes the gradients of each micro-batch, and the update."""
 
 import contextlib
 import logging
@@ -17,14 +17,14 @@ from .optimizers import groups
 
 logger = logging.getLogger(__name__)
 
-WATCHES_OVERRIDES = False  # a loss knows how it was computed: backward may be called anywhere
+WATCHES_OVERRIDES = False  # a loss has its graph: backward may be called anywhere
 
 
 class Engine(TapeEngine):
-    """Holds the gradients between micro-batches, the loss scaler and the flag that says whether they are finite.
+    """Holds the accumulated gradients, the loss scaler and the flag whether they are finite.
 
-    On a CPU the flag is read at once, which costs nothing. On an accelerator it masks the update on the device and is
-    read one step later, so the host never waits for it.
+    On a CPU the flag is read immediately, at no cost. On an accelerator it masks the update on the device and is read
+    one step later, so that it is not a host sync.
     """
 
     groups_of = staticmethod(groups)
@@ -40,38 +40,38 @@ class Engine(TapeEngine):
         nonfinite: str = "stop",
     ) -> None:
         self.model = model
-        self.strategy = parallel.Alone(None, SINGLE_PROCESS)  # the Trainer puts that of the run here
+        self.strategy = parallel.Alone(None, SINGLE_PROCESS)  # set by the Trainer
         self.device = device
         self.dtype = {None: None, "fp16": torch.float16, "bf16": torch.bfloat16}[half]
         self.scaler = torch.amp.GradScaler(device.type, init_scale=loss_scale) if half == "fp16" else None
         self.max_grad_norm = max_grad_norm
         self.nonfinite = nonfinite
         self.late = device.type != "cpu"
-        # All of them: a callback may unfreeze some in the middle of a run.
+        # All of them, since a callback may unfreeze some during a run.
         self.parameters = list(model.parameters())
-        self._spread = len({p.device for p in self.parameters}) > 1  # a model laid over several devices
+        self._spread = len({p.device for p in self.parameters}) > 1  # a model on several devices
         self.norm: torch.Tensor | float | None = None
-        self.skipped = 0  # updates that a loss-scale overflow or nonfinite="skip" left out
+        self.skipped = 0  # updates skipped because of a loss-scale overflow or nonfinite="skip"
         self._bad: torch.Tensor | bool = False
         self._loss: torch.Tensor | None = None
         self._pending: tuple[int, torch.Tensor, Any] | None = None
-        self._gradients: int | None = None  # how many the last update had
+        self._gradients: int | None = None  # how many gradients the last update had
         self._scaled = False
 
     # -- gradients
 
     def autocast(self, cache_enabled: bool | None = True) -> contextlib.AbstractContextManager:
-        """The context that the forward pass runs in."""
+        """The context of the forward pass."""
         if self.dtype is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype, cache_enabled=cache_enabled)
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Add the gradients of a loss to those held."""
+        """Add the gradients of a loss to the accumulated ones."""
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
             raise ModelError(
                 f"the loss cannot be differentiated: it is a {type(loss).__name__} that depends on no trainable "
-                "parameter. Look for .item(), .detach() or torch.no_grad() on the way to it, or a frozen model."
+                "parameter. Look for .item(), .detach() or torch.no_grad() in its computation, or a frozen model."
             )
         loss = self.strategy.sent(loss)
         if self.scaler is not None:
@@ -79,14 +79,14 @@ class Engine(TapeEngine):
         loss.backward(**kwargs)
 
     def clear(self) -> None:
-        """Forget the gradients held."""
+        """Clear the accumulated gradients."""
         for p in self.parameters:
             p.grad = None
 
     # -- update
 
     def prepare_update(self, optimizer: Any, loss: torch.Tensor | None) -> None:
-        """Unscale and clip the gradients, and find out whether they and the loss are finite."""
+        """Unscale and clip the gradients, and determine whether they and the loss are finite."""
         self._loss = loss
         if self._scaled:
             self.strategy.unscale(self.scaler, optimizer)
@@ -94,7 +94,7 @@ class Engine(TapeEngine):
         self.norm, self._bad = None, False
         if not gradients:
             raise ModelError(
-                "there are no gradients to update the model with: no trainable parameter took part in the loss. Look "
+                "no gradients to update the model with: the loss does not depend on any trainable parameter. Look "
                 "for detached tensors, a frozen model, or a training_step that does not call backward."
             )
         if len(gradients) != self._gradients:
@@ -118,7 +118,8 @@ class Engine(TapeEngine):
             torch._foreach_mul_(gradients, torch.clamp(self.max_grad_norm / (norm + 1e-6), max=1.0))
 
     def _look_for_thawed(self, optimizer: Any, count: int) -> None:
-        """Layers that were frozen when the optimizer was built, and no longer are, would quietly stay as they are."""
+        """Warn about layers that were frozen when the optimizer was created, and no longer are: it does not train
+        them."""
         before, self._gradients = self._gradients, count
         if before is None or count < before:
             return
@@ -127,8 +128,8 @@ class Engine(TapeEngine):
         left_out = [names[id(p)] for p in self.parameters if p.grad is not None and id(p) not in known]
         if left_out:
             logger.warning(
-                "%s: they have gradients since this update, and the optimizer does not know them, so they are not "
-                "trained. Freeze layers after the optimizer is built (in on_train_begin), or add them: "
+                "%s have gradients since this update, but are not in the optimizer, so they are not "
+                "trained. Freeze layers after the optimizer is created (in on_train_begin), or add them: "
                 "optimizer.add_param_group.",
                 some(left_out),
             )
@@ -141,7 +142,8 @@ class Engine(TapeEngine):
             torch._foreach_mul_(gradients, torch.clamp(self.max_grad_norm / (norm + 1e-6), max=1.0))
 
     def apply_update(self, optimizer: Any, step: int) -> int | None:
-        """Step the optimizer unless something is not finite; the number of a step that was not, once it is known."""
+        """Step the optimizer unless something is not finite; returns the number of a step that was not, once it is
+        known."""
         if self._scaled:
             return self._apply_scaled(optimizer, step)
         if self.nonfinite == "ignore" or self._bad is False:
@@ -153,7 +155,8 @@ class Engine(TapeEngine):
         return self._apply_masked(optimizer, step)
 
     def _apply_masked(self, optimizer: Any, step: int) -> int | None:
-        """Fused kernels change nothing where found_inf is set; other optimizers need the flag on the host."""
+        """Fused kernels skip the update if found_inf is set; other optimizers need the flag on the host (a host
+        sync)."""
         known = self.read_pending()
         assert isinstance(self._bad, torch.Tensor)
         if not getattr(optimizer, "_step_supports_amp_scaling", False):
@@ -176,7 +179,7 @@ class Engine(TapeEngine):
         return known
 
     def read_pending(self) -> int | None:
-        """The flag of the last step on the device, if one is still unread: the step's number when it was set."""
+        """Read the flag of the last step from the device, if it is pending: the number of the step if it was set."""
         if self._pending is None:
             return None
         (step, flag, event), self._pending = self._pending, None
@@ -187,25 +190,25 @@ class Engine(TapeEngine):
             return step
         return None
 
-    # -- what logs and checkpoints ask for
+    # -- for logs and checkpoints
 
     def grad_norm(self) -> float | None:
-        """Norm of the last update's gradients before clipping; reads the device."""
+        """Norm of the last update's gradients before clipping. A host sync."""
         return None if self.norm is None else float(self.norm)
 
     def loss_scale(self) -> float | None:
         return None if self.scaler is None else self.scaler.get_scale()
 
     def state(self) -> dict[str, Any]:
-        """Plain data: what a resumed run needs besides weights and optimizer."""
+        """Plain data that a resumed run needs in addition to weights and optimizer."""
         return {"skipped": self.skipped, "scaler": None if self.scaler is None else self.scaler.state_dict()}
 
 
 def no_gradients() -> contextlib.AbstractContextManager:
-    """Evaluation: nothing in here is differentiated."""
+    """A context without gradients, for evaluation."""
     return torch.no_grad()
 
 
 def clip_norm(parameters: Any, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-    """Clip gradients in place; the norm that they had."""
+    """Clip gradients in place; returns their norm before."""
     return torch.nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)

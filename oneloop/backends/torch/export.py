@@ -1,4 +1,4 @@
-"""A trained model as files that run without its code: torch.export's program, and ONNX where its packages are there."""
+"""Export of a trained model to files that run without its code: a program of torch.export, and ONNX if installed."""
 
 import inspect
 import logging
@@ -20,7 +20,7 @@ PROGRAM, ONNX = "model.pt2", "model.onnx"
 
 
 class Outputs(nn.Module):
-    """The model with its tensors alone as outputs: no loss, no None, no classes of a library."""
+    """The model with only tensors as outputs: no loss, no None, no classes of a library."""
 
     def __init__(self, model: nn.Module, names: list[str]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Outputs(nn.Module):
         def forward(**inputs: torch.Tensor) -> dict[str, torch.Tensor]:
             return self.tensors(self.model(**inputs))
 
-        # torch.export reads the names of the inputs off the signature.
+        # torch.export takes the names of the inputs from the signature.
         parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
         forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         self.forward = forward
@@ -46,7 +46,7 @@ class Outputs(nn.Module):
 
 
 def sizes(batch: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Any number of rows, and any length where values are numbers of words (integers)."""
+    """Any number of rows, and any length for integer inputs (token ids)."""
     free = torch.export.Dim.DYNAMIC
     return {
         name: {axis: free for axis in range(value.ndim) if axis == 0 or not value.is_floating_point()}
@@ -55,14 +55,14 @@ def sizes(batch: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def export(model: nn.Module, directory: Path, batch: Any, spec: Any = None) -> list[str]:
-    """Write model.pt2 and, with onnx and onnxscript installed, model.onnx; load them and compare; the files.
+    """Write model.pt2 and, with onnx and onnxscript installed, model.onnx; load and compare them; returns the files.
 
     spec: dynamic_shapes of torch.export, by the name of the input.
     """
     if not isinstance(batch, dict) or not all(isinstance(value, torch.Tensor) for value in batch.values()):
-        raise DataError("export reads the inputs off a batch of named tensors; this one has others. Pass dataset=.")
+        raise DataError("export needs a batch of named tensors, but this one has other values. Pass dataset=.")
     base = unwrap(model)
-    # A size of one would be taken for a constant.
+    # A size of one would be treated as a constant.
     batch = {name: torch.cat([value, value]) if len(value) == 1 else value for name, value in batch.items()}
     directory.mkdir(parents=True, exist_ok=True)
     training = eval_mode(base)
@@ -78,7 +78,7 @@ def export(model: nn.Module, directory: Path, batch: Any, spec: Any = None) -> l
             if all(find_spec(package) for package in ("onnx", "onnxscript")):
                 written += _onnx(program, directory, batch, expected)
             else:
-                logger.warning("%s is not written: it needs pip install onnx onnxscript", ONNX)
+                logger.warning("%s is not written: it needs onnx and onnxscript (pip install onnx onnxscript)", ONNX)
     finally:
         restore_mode(training)
     return written
@@ -92,10 +92,10 @@ def _program(model: nn.Module, batch: dict[str, torch.Tensor], shapes: dict[str,
     try:
         return torch.export.export(model, (), batch, dynamic_shapes=shapes)
     except Exception as error:
-        invoke(model, batch)  # a model that cannot even be called has its own error
+        invoke(model, batch)  # a model that cannot be called raises its own error
         raise ModelError(
-            f"torch.export cannot follow the model's forward: {_reason(error)}. Use tensor operations there instead of "
-            "Python values, or pass input_spec with sizes that are fixed."
+            f"torch.export cannot trace the model's forward: {_reason(error)}. Use tensor operations there instead of "
+            "Python values, or pass an input_spec with fixed sizes."
         ) from error
 
 
@@ -107,8 +107,8 @@ def _onnx(program: Any, directory: Path, batch: dict[str, torch.Tensor], expecte
             torch.onnx.export(program, (), str(path), verbose=False, dynamo=True, external_data=False)
     except Exception as error:
         raise ModelError(
-            f"the model is in {directory / PROGRAM}, but ONNX cannot say it: {_reason(error)}. Replace that operator, "
-            f"or use {PROGRAM} alone."
+            f"the model is in {directory / PROGRAM}, but cannot be converted to ONNX: {_reason(error)}. Replace that "
+            f"operator, or use only {PROGRAM}."
         ) from error
     if find_spec("onnxruntime"):
         import onnxruntime
@@ -120,7 +120,7 @@ def _onnx(program: Any, directory: Path, batch: dict[str, torch.Tensor], expecte
 
 
 def _reason(error: BaseException) -> str:
-    """The line that names the operator or the size, out of pages of text; the innermost error has it."""
+    """The line of a long message that names the operator or the size; the innermost error has it."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

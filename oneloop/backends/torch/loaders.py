@@ -1,4 +1,4 @@
-"""Loaders: batches of a data set in oneloop's order, on torch's own DataLoader."""
+"""Loaders: batches of a dataset in oneloop's order, with torch's DataLoader."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,13 +16,14 @@ from ...data.process_sharding import ProcessShard
 from ...distributed.preemption import leave_to_main_process
 from ...errors import OneloopError
 
-_WORKERS = -104  # keeps the seeds of workers apart from those of data/seeding.py
+_WORKERS = -104  # separates the seeds of workers from those of data/worker_seeding.py
 
 
 class Loader(DataLoader):
-    """A DataLoader. Without workers and pinning it iterates plainly, which saves its bookkeeping on every batch."""
+    """A DataLoader. Without workers and pinning it iterates directly, which is faster than DataLoader's own
+    iterator."""
 
-    known: tuple[int, int] | None = None  # (batches, samples of all processes) where the data set has only a part
+    known: tuple[int, int] | None = None  # (batches, samples of all processes) if the dataset has only a shard
 
     def __len__(self) -> int:
         return super().__len__() if self.known is None else self.known[0]
@@ -33,7 +34,7 @@ class Loader(DataLoader):
         return self._plain()
 
     def _from_workers(self, batches: Any) -> Iterator[Any]:
-        """Our own errors as they were raised: torch puts the worker's traceback in front of their words."""
+        """Raise our own errors unchanged: torch prepends the worker's traceback to their message."""
         try:
             yield from batches
         except OneloopError as error:
@@ -41,7 +42,7 @@ class Loader(DataLoader):
             words = str(error).rpartition(f"{kind.__module__}.{kind.__qualname__}: ")[2].strip()
             raise kind(words) from error
         finally:
-            # Left to the garbage collector, which may be late, torch waits five seconds for each worker.
+            # When garbage-collected late, torch waits five seconds for each worker.
             if self.num_workers and not self.persistent_workers:
                 batches._shutdown_workers()
 
@@ -60,7 +61,7 @@ class Loader(DataLoader):
 
 
 def close(loader: Any) -> None:
-    """End the processes that a loader of ours keeps between epochs."""
+    """Stop the workers that a loader of ours keeps between epochs."""
     kept: Any = getattr(loader, "_iterator", None) if isinstance(loader, Loader) else None
     if kept is not None:
         kept._shutdown_workers()
@@ -68,10 +69,10 @@ def close(loader: Any) -> None:
 
 
 def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
-    """Call it before iter(): the workers of a loader of ours draw numbers that depend on (seed, epoch) alone.
+    """Call it before iter(): the random numbers of the workers of a loader of ours depend on (seed, epoch) only.
 
-    torch seeds new workers from the loader's generator, and the n-th epoch of a run is not the n-th of a resumed one.
-    Workers kept from the epoch before would go on with their streams, so those of iterable data sets start anew.
+    torch seeds new workers from the loader's generator, and the n-th epoch of a run is not the n-th of a resumed run.
+    Persistent workers would continue with their RNG state, so those of iterable datasets are restarted.
     """
     if isinstance(loader, Loader) and loader.generator is not None:
         loader.generator.manual_seed(key_of(seed, epoch, _WORKERS) >> 1)
@@ -85,23 +86,23 @@ def iterate(loader: Any) -> Iterator[Any]:
 
 
 def is_own(loader: Any) -> bool:
-    """Made by make_loader, which knows of several processes."""
+    """Whether make_loader created it, which shards by process."""
     return isinstance(loader, Loader)
 
 
 def is_loader(value: Any) -> bool:
-    """Something that makes batches, not a data set."""
+    """Whether it yields batches, rather than being a dataset."""
     return isinstance(value, DataLoader)
 
 
 def is_iterable(dataset: Any) -> bool:
-    """A data set that can only be walked through, not indexed."""
+    """Whether it is an iterable dataset, without __getitem__."""
     return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
 
 
 def make_loader(dataset: Any, asked: Loading) -> Loader:
-    """Batches by a batch sampler, or in the order of an iterable data set. The loader owns its generator, so that
-    iterating never draws from the random stream of the model."""
+    """Batches of a batch sampler, or in the order of an iterable dataset. The loader has its own generator, so that
+    iterating does not use the RNG of the model."""
     options: dict[str, Any] = {
         "collate_fn": asked.collator,
         "num_workers": asked.workers,
@@ -127,9 +128,9 @@ def make_loader(dataset: Any, asked: Loading) -> Loader:
 
 
 class Stream(Source, IterableDataset):
-    """Anything with __iter__ as an iterable data set of torch, dealt out to workers by the batch.
+    """Anything with __iter__ as an iterable dataset of torch, sharded over workers by batch.
 
-    A source that asks torch which worker it is in deals out its samples itself.
+    A source that calls torch's get_worker_info shards its samples itself.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -142,7 +143,7 @@ class Stream(Source, IterableDataset):
 
 @contextmanager
 def _worker_hidden() -> Iterator[None]:
-    """No worker is seen in here."""
+    """A context in which get_worker_info returns None."""
     info, worker_state._worker_info = worker_state._worker_info, None
     try:
         yield
@@ -151,7 +152,7 @@ def _worker_hidden() -> Iterator[None]:
 
 
 def reseed_generator(dataset: Any, seed: int) -> None:
-    """An iterable data set that keeps a torch.Generator in `.generator` gets it reseeded for each epoch."""
+    """Reseed the torch.Generator of an iterable dataset that has one in `.generator`, for each epoch."""
     generator = getattr(dataset, "generator", None)
     if isinstance(generator, torch.Generator):
         generator.manual_seed(seed)

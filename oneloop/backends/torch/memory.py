@@ -1,4 +1,4 @@
-"""How much memory the device has used."""
+"""Memory usage of the device."""
 
 import torch
 
@@ -9,10 +9,10 @@ def reset_peak(device: torch.device) -> None:
 
 
 def allocated(device: torch.device) -> int | None:
-    """Bytes in use on the device now; None where the framework does not count them (CPU)."""
+    """Bytes currently in use on the device; None if the framework does not count them (CPU)."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else None
 
 
 def peak(device: torch.device) -> int | None:
-    """The most bytes in use on the device since reset_peak; None where the framework does not count them (CPU)."""
+    """Peak bytes in use on the device since reset_peak; None if the framework does not count them (CPU)."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

@@ -1,4 +1,4 @@
-"""What the core asks of a model."""
+"""The functions on models that the core uses."""
 
 import functools
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from torch import nn
 from ...errors import ArgumentError, ModelError, RefusedError
 from .._common import helpers
 
-HALF_LEVELS = ("O0", "O1", "O3")  # of fp16_opt_level; the others are mapped to O1, aloud
-NEAREST_HALF = "half weights with float32 master weights; the nearest, O1 (autocast),"
+HALF_LEVELS = ("O0", "O1", "O3")  # of fp16_opt_level; the others are mapped to O1 with a warning
+NEAREST_HALF = "half weights with float32 master weights; the closest level, O1 (autocast),"
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module under torch.compile and data-parallel wrappers."""
+    """The user's module without torch.compile and data-parallel wrappers."""
     while True:
         inner = getattr(model, "_orig_mod", None) or (
             model.module if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)) else None
@@ -27,12 +27,12 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def is_adapter(model: nn.Module) -> bool:
-    """A PEFT model: it trains and saves its adapter alone."""
+    """Whether this is a PEFT model, which trains and saves only its adapter."""
     return any(base.__name__ == "PeftModel" and base.__module__.startswith("peft.") for base in type(model).__mro__)
 
 
 def base_of(model: nn.Module) -> nn.Module:
-    """The user's model under wrappers and adapters: the one whose forward names the inputs."""
+    """The user's model without wrappers and adapters: the one whose forward has the names of the inputs."""
     model = unwrap(model)
     return model.get_base_model() if is_adapter(model) else model
 
@@ -43,24 +43,24 @@ def config_of(model: nn.Module) -> Any:
 
 
 def forward_of(model: nn.Module) -> Callable:
-    """The method that a call of the model runs."""
+    """The method that calling the model runs."""
     return base_of(model).forward
 
 
 def forward_parameters(model: nn.Module) -> list[str] | None:
-    """Names that forward accepts; None when it takes anything (only *args or **kwargs)."""
+    """Names that forward accepts; None if it accepts anything (only *args or **kwargs)."""
     return helpers.parameter_names(base_of(model).forward)
 
 
 def label_names(model: nn.Module) -> list[str]:
-    """What the model calls its labels."""
+    """The names of the model's labels."""
     return helpers.label_names(forward_parameters(model))
 
 
 def shifts_labels(model: nn.Module) -> bool:
     """Whether the model's loss compares position i with label i+1, as causal language models do.
 
-    A model of your own says so with a class attribute `shifts_labels = True`.
+    Your own model can declare it with a class attribute `shifts_labels = True`.
     """
     base = base_of(model)
     declared = getattr(base, "shifts_labels", None)
@@ -71,7 +71,7 @@ def shifts_labels(model: nn.Module) -> bool:
 
 
 def counts_ignored(criterion: Any) -> bool:
-    """Whether a criterion's mean is over labels that take no part too: in torch it never is."""
+    """Whether a criterion's mean includes ignored labels: never in torch."""
     return False
 
 
@@ -81,7 +81,7 @@ def train_mode(model: nn.Module) -> None:
 
 
 def eval_mode(model: nn.Module) -> list[nn.Module]:
-    """Switch to evaluation; the modules that were in training, for restore_mode."""
+    """Switch to evaluation mode; returns the modules that were in training mode, for restore_mode."""
     training = [module for module in model.modules() if module.training]
     if training:
         model.eval()
@@ -89,13 +89,13 @@ def eval_mode(model: nn.Module) -> list[nn.Module]:
 
 
 def restore_mode(training: list[nn.Module]) -> None:
-    """Back to training, but for modules that were in evaluation before: a frozen batch norm stays frozen."""
+    """Back to training mode, except modules that were in evaluation mode before: a frozen batch norm stays frozen."""
     for module in training:
         module.training = True
 
 
 def invoke(model: Callable, inputs: Any) -> Any:
-    """Call the model with a batch: names for a mapping, positions for a tuple."""
+    """Call the model with a batch: by keyword for a mapping, by position for a tuple."""
     try:
         return helpers.call(model, inputs)
     except TypeError as error:
@@ -115,13 +115,13 @@ def num_parameters(model: nn.Module, trainable: bool = False) -> int:
 
 
 def num_matrix_parameters(model: nn.Module) -> int:
-    """Parameters that take part in matrix products: embeddings are look-ups and do no arithmetic."""
+    """Number of parameters in matrix products: without embeddings, which are look-ups."""
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     return sum(p.numel() for p in model.parameters() if id(p) not in embeddings)
 
 
 def decay_names(model: nn.Module) -> list[str]:
-    """Parameters that weight decay applies to: all but biases and the weights of norms."""
+    """Parameters that weight decay applies to: all except biases and the weights of norms."""
     names = []
     for prefix, module in unwrap(model).named_modules():
         if isinstance(module, _NORMS) or "norm" in type(module).__name__.lower():
@@ -133,10 +133,10 @@ def decay_names(model: nn.Module) -> list[str]:
 
 
 def recompute(model: nn.Module, options: dict[str, Any] | None) -> None:
-    """Throw activations away in the forward pass and compute them again in the backward pass.
+    """Discard activations in the forward pass and recompute them in the backward pass.
 
-    Models that can do it themselves are told to; in any other one, each element of a ModuleList or Sequential is a
-    block of its own.
+    Uses the model's own implementation if it has one; otherwise, each element of a ModuleList or Sequential is a
+    block.
     """
     options = {"use_reentrant": False, **(options or {})}
     base = unwrap(model)
@@ -151,9 +151,9 @@ def recompute(model: nn.Module, options: dict[str, Any] | None) -> None:
     blocks = _blocks(base)
     if not blocks:
         raise RefusedError(
-            "gradient_checkpointing (recompute) needs a model that is built from blocks: an nn.ModuleList or "
+            "gradient_checkpointing (recompute) needs a model built from blocks: an nn.ModuleList or "
             "nn.Sequential whose elements have weights, or a method gradient_checkpointing_enable. "
-            f"{type(base).__name__} has none of them: put its layers into an nn.ModuleList, or leave the argument out."
+            f"{type(base).__name__} has none of them: put its layers into an nn.ModuleList, or remove the argument."
         )
     for block in blocks:
         if not hasattr(block, "_recomputed_forward"):
@@ -168,7 +168,7 @@ def _recomputed(block: nn.Module, options: dict[str, Any], *args: Any, **kwargs:
 
 
 def _blocks(module: nn.Module) -> list[nn.Module]:
-    """Outermost elements of module lists that hold weights."""
+    """Outermost elements of module lists that have weights."""
     found: list[nn.Module] = []
     if isinstance(module, (nn.ModuleList, nn.Sequential)):
         return [child for child in module if next(child.parameters(), None) is not None]
@@ -178,13 +178,13 @@ def _blocks(module: nn.Module) -> list[nn.Module]:
 
 
 def add_embedding_noise(model: nn.Module, alpha: float) -> Callable[[], None]:
-    """NEFTune: uniform noise on the embeddings while training. The value returned takes it off."""
+    """NEFTune: uniform noise on the embeddings in training mode. The returned function removes it."""
     base = base_of(model)
     embeddings = base.get_input_embeddings() if hasattr(base, "get_input_embeddings") else None
     embeddings = embeddings or next((m for m in base.modules() if isinstance(m, nn.Embedding)), None)
     if embeddings is None:
         raise ModelError(
-            f"neftune_noise_alpha adds noise to embeddings, but {type(base).__name__} has none. Leave it out."
+            f"neftune_noise_alpha adds noise to embeddings, but {type(base).__name__} has none. Remove it."
         )
 
     def noise(layer: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
@@ -197,21 +197,21 @@ def add_embedding_noise(model: nn.Module, alpha: float) -> Callable[[], None]:
 
 
 def compiled(model: nn.Module, backend: str | None, mode: str | None) -> nn.Module:
-    """The model behind torch.compile."""
+    """The model compiled with torch.compile."""
     options = {key: value for key, value in (("backend", backend), ("mode", mode)) if value}
     try:
         return torch.compile(model, **options)
-    except RuntimeError as error:  # torch looks at the mode when it is given
-        raise ArgumentError(f"torch_compile_mode={mode!r} is not possible: {error}.") from error
+    except RuntimeError as error:  # torch validates the mode
+        raise ArgumentError(f"Invalid torch_compile_mode={mode!r}: {error}.") from error
 
 
 def check_compiler(backend: str | None) -> None:
-    """An unknown compiler is an error before training, with the known ones."""
+    """Raise an error that lists the known compilers before training if the compiler is unknown."""
     known = torch._dynamo.list_backends(None)
     if backend is not None and backend not in known:
         raise RefusedError(
-            f"torch_compile_backend (torchdynamo) {backend!r} is not known to PyTorch {torch.__version__} on this "
-            f"machine; use one of {', '.join(torch._dynamo.list_backends())}, or leave it out."
+            f"unknown torch_compile_backend (torchdynamo) {backend!r} for PyTorch {torch.__version__} on this "
+            f"machine; use one of {', '.join(torch._dynamo.list_backends())}, or remove it."
         )
 
 
@@ -229,6 +229,6 @@ def copy_values(model: nn.Module) -> list[torch.Tensor]:
 
 
 def restore_values(model: nn.Module, values: list[torch.Tensor]) -> None:
-    """Put values from copy_values back, with their dtypes."""
+    """Restore the values from copy_values, with their dtypes."""
     for target, value in zip((*model.parameters(), *model.buffers()), values, strict=True):
         target.data = value

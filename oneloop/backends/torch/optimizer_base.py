@@ -1,4 +1,4 @@
-"""What optimizers written here have in common."""
+"""The base class of the optimizers written here."""
 
 from typing import Any
 

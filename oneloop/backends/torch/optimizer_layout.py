@@ -1,4 +1,5 @@
-"""How torch.optim's state lies in checkpoints: a count beside the moments of each parameter. Torch is not imported."""
+"""The layout of torch.optim's state in checkpoints: a count and the moments of each parameter. Does not import
+torch."""
 
 from collections.abc import Mapping
 from typing import Any

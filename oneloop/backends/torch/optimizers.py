@@ -18,13 +18,13 @@ def is_optimizer(value: Any) -> bool:
 
 
 def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
-    """The optimizer class for args.optim, and what to build it with."""
+    """The optimizer class for args.optim, and its keyword arguments."""
     name = str(getattr(args.optim, "value", args.optim))
     extra = optimizer_options(args.optim_args)
     adam = {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
     options: dict[str, Any] = {"lr": args.learning_rate}
     if name in ADAMW_NAMES:
-        # One AdamW under all its names: the fused kernel is the quickest on every device that has it.
+        # One AdamW under all its names: the fused kernel is the fastest on every device that supports it.
         fused = _fused_works(model)
         return torch.optim.AdamW, options | adam | ({"fused": True} if fused else {}) | extra
     if name == "adamw_anyprecision":
@@ -46,9 +46,7 @@ def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, d
         package, module, attribute, takes_adam = _PACKAGED[name]
         found = from_package(package, module, attribute, name)
         return found, options | (adam if takes_adam else {}) | extra
-    raise ArgumentError(
-        f"optim={name!r} has no implementation on torch; use adamw_torch, adafactor, sgd, rmsprop, adagrad"
-    )
+    raise ArgumentError(f"optim={name!r} is not supported on torch; use adamw_torch, adafactor, sgd, rmsprop, adagrad")
 
 
 # name: (package on the index, module, class, takes Adam's betas and eps)
@@ -87,31 +85,31 @@ _PACKAGED = {
 
 
 def _fused_works(model: nn.Module | None) -> bool:
-    """Fused kernels need floating-point parameters on one of the devices that have them."""
+    """Fused kernels need floating-point parameters on a device that supports them."""
     devices = {p.device.type for p in model.parameters() if p.requires_grad} if model is not None else {"cpu"}
     return devices <= {"cpu", "cuda", "xpu", "mps"} and len(devices) == 1
 
 
 def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
-    """An optimizer over these groups; an option that the class does not take is an error that names it."""
+    """An optimizer over these groups; an error lists options that the class does not accept."""
     accepted = inspect.signature(cls).parameters
     wrong = [key for key in options if key not in accepted]
     if wrong and not any(p.kind == p.VAR_KEYWORD for p in accepted.values()):
         raise ArgumentError(
-            f"{cls.__name__} takes no {', '.join(wrong)} (from optim_args or optimizer_cls_and_kwargs); it takes "
-            f"{', '.join(list(accepted)[1:])}."
+            f"{cls.__name__} does not accept {', '.join(wrong)} (from optim_args or optimizer_cls_and_kwargs); it "
+            f"accepts {', '.join(list(accepted)[1:])}."
         )
     try:
         return cls(groups, **options)
     except (TypeError, ValueError) as error:
         raise ArgumentError(
-            f"{cls.__name__} cannot be built: {error}. Look at learning_rate, the adam_ arguments, optim_args and "
+            f"cannot create {cls.__name__}: {error}. Check learning_rate, the adam_ arguments, optim_args and "
             "optimizer_cls_and_kwargs."
         ) from error
 
 
 def groups(optimizer: Any) -> list[dict[str, Any]]:
-    """The parameter groups of an optimizer, each with its weight decay; none of one that is not torch's."""
+    """The parameter groups of an optimizer, each with its weight decay; none if it is not a torch optimizer."""
     return getattr(optimizer, "param_groups", [])
 
 
@@ -128,22 +126,23 @@ def set_learning_rates(optimizer: Any, rates: list[float]) -> None:
 
 
 def own_schedule(optimizer: Any) -> None:
-    """The schedule inside an optimizer: on torch there is none, schedules are objects beside it."""
+    """The schedule inside an optimizer: none on torch, where schedules are separate objects."""
 
 
 def schedule_alone(rate: float, factor: Callable[[int], float]) -> NoReturn:
-    """A schedule that an optimizer can be built with: Paddle has such."""
+    """A schedule with which an optimizer can be created; only Paddle has such schedules."""
     raise RefusedError(
-        "there is no optimizer yet, and a schedule needs one here: call create_optimizer before create_scheduler."
+        "the schedule needs an optimizer, but there is none yet: call create_optimizer before create_scheduler."
     )
 
 
 def attach(optimizer: Any, scheduler: Any) -> None:
-    """Let an optimizer follow a schedule that was given without one: a schedule of torch holds its optimizer."""
+    """Connect an optimizer to a schedule that was created without one: not needed, torch's schedules have their
+    optimizer."""
 
 
 def group_of(optimizer: Any, parameter: nn.Parameter | None) -> Any:
-    """The group that holds the parameter, or all groups."""
+    """The group of the parameter, or all groups."""
     if parameter is None:
         return [group["params"] for group in optimizer.param_groups]
     return next((group for group in optimizer.param_groups if any(p is parameter for p in group["params"])), None)

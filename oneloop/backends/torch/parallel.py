@@ -1,9 +1,9 @@
-"""Several processes: how they find each other, what they say to each other, and how they share the work on a model.
+"""Several processes: the process group, its collectives, and the distributed strategies.
 
-A `ProcessGroup` (distributed/collectives.py) carries plain values; a strategy (distributed/strategy.py) carries
+A `ProcessGroup` (distributed/collectives.py) exchanges plain values; a strategy (distributed/strategy.py) exchanges
 gradients and weights.
-`strategy(args, processes)` picks one: `Alone` for one process, `DataParallel` of ddp.py for several; those that shard
-the model's state too are in sharding.py.
+`strategy(args, processes)` selects one: `Alone` for one process, `DataParallel` of ddp.py for several; those that
+also shard the state of the model are in sharding.py.
 """
 
 import atexit
@@ -25,7 +25,7 @@ from ...distributed.strategy import Strategy
 from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError
 
-BUCKET_BYTES = 25 * 2**20  # sent at once where DDP does not do it
+BUCKET_BYTES = 25 * 2**20  # bucket size where DDP is not used
 
 _processes: "FrameworkProcesses | None" = None
 
@@ -34,8 +34,8 @@ _processes: "FrameworkProcesses | None" = None
 
 
 def join(args: Any) -> ProcessGroup:
-    """The processes of this run. The group is made at the first call, from the launcher's variables, and ends with the
-    interpreter; one that the script has made itself is used, and left alone."""
+    """The processes of this run. The group is created at the first call, from the launcher's variables, and destroyed
+    at exit; a group that the script has created itself is used and not destroyed."""
     global _processes
     if world().size == 1:
         return SINGLE_PROCESS
@@ -54,29 +54,29 @@ def _start_group(args: Any) -> None:
         known = [name for name in dist.Backend.backend_list if dist.is_backend_available(name) and name != "fake"]
         raise ArgumentError(
             f"ddp_backend (xpu_backend) {asked!r} is not in this build of PyTorch {torch.__version__}; it has "
-            f"{', '.join(known)}. Leave it out to take the one for the device."
+            f"{', '.join(known)}. Remove it to use the default for the device."
         )
     if kind == "cpu" and asked in ("nccl", "xccl", "hccl"):
         raise ArgumentError(
-            f"ddp_backend={asked!r} connects accelerators, and the device is the CPU. Leave it out, or use gloo."
+            f"ddp_backend={asked!r} is for accelerators, but the device is the CPU. Remove it, or use gloo."
         )
     if kind == "cpu":
         backend = asked or "gloo"
-    else:  # what the host says goes over gloo, so that it never waits for the device
+    else:  # objects of the host are sent over gloo, which avoids a host sync
         backend = f"cpu:gloo,{kind}:{asked or dist.get_default_backend_for_device(kind)}"
         getattr(torch, kind).set_device(args.device)
     try:
         dist.init_process_group(backend, timeout=args.ddp_timeout_delta)
     except (dist.DistStoreError, dist.DistNetworkError) as error:
         raise ProcessLostError(
-            f"the {world().size} processes that the launcher started did not all come together within ddp_timeout "
-            f"({args.ddp_timeout} s): {str(error).splitlines()[0]}. Look for one that failed at its start, for a "
-            "firewall between the machines, or raise ddp_timeout."
+            f"the {world().size} processes that the launcher started did not all join the group within ddp_timeout "
+            f"({args.ddp_timeout} s): {str(error).splitlines()[0]}. Look for one that failed to start, for a "
+            "firewall between the machines, or increase ddp_timeout."
         ) from error
 
 
 def leave() -> None:
-    """End the group that join() made. Left to the interpreter's end, its threads can abort the process."""
+    """Destroy the group that join() created. Without this, its threads can abort the process at exit."""
     global _processes
     processes, _processes = _processes, None
     if processes is not None:
@@ -84,17 +84,17 @@ def leave() -> None:
 
 
 class FrameworkProcesses(ProcessGroup):
-    """The processes over torch.distributed: short messages between hosts, over gloo."""
+    """The processes over torch.distributed: short messages between hosts, with gloo."""
 
     is_async = True
 
     def __init__(self, timeout: Any, own: bool) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.own = own  # whether the group is ours to end
+        self.own = own  # whether we created the group and must destroy it
         config = dist.get_backend_config()
         self.host = None if "cpu" in str(config) or dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
         self.signs = Heartbeat(self.rank, self.size, timeout.total_seconds(), *_board())
-        self._open: deque[Any] = deque(maxlen=8)  # messages on their way, the last ones
+        self._open: deque[Any] = deque(maxlen=8)  # the last messages in flight
 
     def close(self) -> None:
         self.signs.stop()
@@ -167,8 +167,8 @@ class FrameworkProcesses(ProcessGroup):
 
 
 def _await_rest(name: str, seconds: float = 2.0) -> None:
-    """Return when the threads of that name do nothing. After a message they let go of its tensors, for which they need
-    the interpreter: when it is already ending, the process aborts."""
+    """Wait until the threads of that name are idle. After a message they release its tensors, for which they need the
+    interpreter: if it is already shutting down, the process aborts."""
     deadline, before = time.monotonic() + seconds, None
     while time.monotonic() < deadline:
         time.sleep(0.005)
@@ -184,7 +184,7 @@ def _await_rest(name: str, seconds: float = 2.0) -> None:
 
 
 def _board() -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
-    """write and read on the launcher's store, over a connection of their own: the group's may be waiting."""
+    """write and read on the launcher's store, over a separate connection, since the group's may be blocked."""
     store = dist.PrefixStore("oneloop", dist.distributed_c10d._get_default_store().clone())
 
     def read(key: str) -> str | None:
@@ -194,7 +194,7 @@ def _board() -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
 
 
 def _is_of_communication(error: BaseException) -> bool:
-    """Gloo raises plain RuntimeErrors, which only the name of its files in them tells apart, or one phrase of its."""
+    """Gloo raises plain RuntimeErrors, which can only be recognised by file names or a phrase in their message."""
     is_of_gloo = any(sign in str(error) for sign in ("gloo/", "pair closure"))
     return isinstance(error, dist.DistError) or (type(error) is RuntimeError and is_of_gloo)
 
@@ -203,7 +203,7 @@ def _is_of_communication(error: BaseException) -> bool:
 
 
 class Alone(Strategy):
-    """One process; and what the engine asks of every strategy on torch besides."""
+    """One process; and what the engine needs from every strategy on torch."""
 
     def __init__(self, args: Any, processes: ProcessGroup) -> None:
         from . import backend  # it imports this module
@@ -211,19 +211,20 @@ class Alone(Strategy):
         super().__init__(args, processes, backend)
 
     def sent(self, loss: torch.Tensor) -> torch.Tensor:
-        """A backward pass is about to start from this loss: what it starts from."""
+        """Called before a backward pass from this loss; returns the loss to use."""
         return loss
 
     def local(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What of the gradients lies in this process: plain tensors that can be changed in place."""
+        """The local shards of the gradients: plain tensors that can be changed in place."""
         return gradients
 
     def unscale(self, scaler: Any, optimizer: Any) -> None:
-        """Take the loss scale off the gradients, and tell the scaler whether they are finite in all processes."""
+        """Unscale the gradients, and tell the scaler whether they are finite in all processes (a collective)."""
         scaler.unscale_(optimizer)
 
     def norm(self, gradients: list[torch.Tensor], spread_to: torch.device | None = None) -> torch.Tensor:
-        """The norm of all gradients together, on the device. `spread_to`: they lie on several, and meet on this one."""
+        """The norm of all gradients, on the device. `spread_to`: they are on several devices, and are moved to this
+        one."""
         norms = torch._foreach_norm(gradients)
         if spread_to is not None:
             norms = [n.to(spread_to) for n in norms]
@@ -231,7 +232,7 @@ class Alone(Strategy):
 
 
 def strategy(args: Any, processes: ProcessGroup) -> Alone:
-    """The way in which these arguments let the processes share the work."""
+    """The distributed strategy for these arguments."""
     if processes.size == 1:
         return Alone(args, processes)
     from . import ddp, sharding
@@ -243,7 +244,7 @@ def strategy(args: Any, processes: ProcessGroup) -> Alone:
 
 
 def _buckets(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
-    """Tensors of one type in groups of a size that is worth sending."""
+    """Tensors of one type in buckets, since small messages are inefficient."""
     open_buckets: dict[torch.dtype, list[torch.Tensor]] = {}
     for tensor in tensors:
         bucket = open_buckets.setdefault(tensor.dtype, [])
@@ -254,7 +255,7 @@ def _buckets(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
 
 
 def _send(tensors: Iterable[torch.Tensor], exchange: Callable[[torch.Tensor], None]) -> None:
-    """Let exchange change the tensors, several at a time as one flat tensor."""
+    """Apply a collective to the tensors in place, several at a time as one flat tensor."""
     for bucket in _buckets(tensors):
         flat = torch.cat([t.detach().reshape(-1) for t in bucket])
         exchange(flat)
@@ -271,7 +272,8 @@ NO_GRADIENT, DENSE, SPARSE = 0, 1, 2
 
 
 def average(parameters: list[nn.Parameter], size: int) -> None:
-    """The mean of the gradients of all processes, of which some may have none. What nobody has stays None."""
+    """The mean of the gradients of all processes, some of which may have none. Where no process has one, it stays
+    None."""
     if not parameters:
         return
     kinds = [NO_GRADIENT if p.grad is None else SPARSE if p.grad.is_sparse else DENSE for p in parameters]
@@ -292,14 +294,14 @@ def average(parameters: list[nn.Parameter], size: int) -> None:
         dense.append(p.grad)
 
     def exchange(flat: torch.Tensor) -> None:
-        dist.all_reduce(flat.mul_(1.0 / size))  # in this order, as DDP does it
+        dist.all_reduce(flat.mul_(1.0 / size))  # in this order, as in DDP, for equal bits
 
     _send(dense, exchange)
 
 
 def gather(value: Any, processes: ProcessGroup) -> Any:
-    """Tensors of all processes, one after the other along the first axis; numbers become a vector. Sizes of the other
-    axes have to be equal."""
+    """Concatenate the tensors of all processes along the first axis; scalars become a vector. Sizes of the other axes
+    must be equal."""
     if processes.size == 1 or not isinstance(value, torch.Tensor):
         return value
     own = value.detach().contiguous()
@@ -314,7 +316,7 @@ def gather(value: Any, processes: ProcessGroup) -> Any:
 
 
 def pad(value: Any, processes: ProcessGroup, axis: int, filler: float) -> Any:
-    """A tensor as long on an axis as the longest of all processes."""
+    """A tensor padded along an axis to the longest of all processes."""
     if processes.size == 1 or not isinstance(value, torch.Tensor) or axis >= value.ndim:
         return value
     longest = int(max(row[0] for row in processes.all_gather([value.shape[axis]])))

@@ -22,11 +22,11 @@ def step(profiler: Any) -> None:
 
 
 def stop(profiler: Any, trace: Path) -> None:
-    """End it and write a trace in Chrome's format."""
+    """Stop it and write a trace in Chrome's format."""
     profiler.stop()
     profiler.export_chrome_trace(str(trace))
 
 
 def operator(event: dict[str, Any]) -> str | None:
-    """The name of the operator that an event of the trace is a call of; None for other events."""
+    """The name of the operator that an event of the trace calls; None for other events."""
     return event["name"] if event.get("cat") in _OPERATORS else None

@@ -13,7 +13,7 @@ from .devices import available
 def seed(value: int) -> None:
     """Start the streams of the host and of every accelerator.
 
-    Not torch.manual_seed: for accelerators that are not there it keeps a note with a stack trace, which takes most of a
+    Not torch.manual_seed: for accelerators that are not available it stores a stack trace, which takes most of a
     millisecond, and workers seed for every sample.
     """
     torch.default_generator.manual_seed(value)
@@ -26,12 +26,12 @@ def seed(value: int) -> None:
 
 @functools.cache
 def _accelerators() -> tuple[str, ...]:
-    """The kinds of which this machine has one."""
+    """The kinds of accelerators on this machine."""
     return tuple(kind for kind in ("cuda", "xpu", "npu", "mps") if available(kind))
 
 
 def get_state() -> dict[str, np.ndarray]:
-    """The state of every generator that training may draw from."""
+    """The state of every RNG that training may use."""
     state = {"torch.cpu": torch.get_rng_state().numpy()}
     if torch.cuda.is_available():
         state |= {f"torch.cuda.{i}": s.numpy() for i, s in enumerate(torch.cuda.get_rng_state_all())}
@@ -43,7 +43,7 @@ def get_state() -> dict[str, np.ndarray]:
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Put back what get_state returned; devices that this machine lacks are passed over."""
+    """Restore the result of get_state; devices that this machine lacks are skipped."""
     for name, array in state.items():
         tensor = torch.from_numpy(np.array(array, dtype=np.uint8))
         if name == "torch.cpu":
@@ -57,7 +57,7 @@ def set_state(state: dict[str, Any]) -> None:
 
 
 def deterministic(on: bool = True) -> None:
-    """Deterministic algorithms everywhere; an operation that has none raises an error."""
+    """Use deterministic algorithms; an operation without one raises an error."""
     if on:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(on)
@@ -66,5 +66,5 @@ def deterministic(on: bool = True) -> None:
 
 
 def worker_seed() -> int:
-    """In a loader's worker: the seed that the framework gave it."""
+    """In a worker of a loader: the seed that the framework set."""
     return torch.initial_seed() % 2**32

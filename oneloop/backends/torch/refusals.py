@@ -1,4 +1,5 @@
-"""What PyTorch refuses: optimizers of packages that are not here, DeepSpeed, and what divided state cannot do."""
+"""What is not supported on PyTorch: optimizers of missing packages, DeepSpeed, and what cannot be combined with
+sharding."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,14 +25,14 @@ def _fsdp_key(key: str) -> Refusal:
         "fsdp_config",
         key,
         lambda args: key in not_honoured(args.fsdp_config),
-        f"its key {key} is not honoured with this value",
+        f"its key {key} is not supported with this value",
         FSDP_CONFIG[key][1],
         section=Section.SHARDING_OPTIONS,
     )
 
 
 def _divided(with_what: str, when: Callable[[Any], bool], why: str, instead: str) -> Refusal:
-    """What stages 2 and 3 cannot be together with, on several processes."""
+    """What stages 2 and 3 cannot be combined with, on several processes."""
     return Refusal(
         "sharding",
         f"stage2, stage3 with {with_what}",
@@ -61,33 +62,33 @@ REFUSALS: tuple[Refusal, ...] = (
     *(_optimizer(name) for name in OPTIMIZERS),
     _divided(
         "auto_find_batch_size", lambda args: args.auto_find_batch_size,
-        "all processes run the same forward passes, and one that runs out of memory cannot run others alone",
+        "all processes must run the same forward passes, so one that runs out of memory cannot repeat its own",
         "a smaller per_device_train_batch_size with more gradient_accumulation_steps",
     ),
     _divided(
         "fp16_full_eval, bf16_full_eval", lambda args: args.fp16_full_eval or args.bf16_full_eval,
-        "the divided weights keep their type", "bf16=True, which evaluates in half precision too",
+        "sharded weights keep their dtype", "bf16=True, which evaluates in half precision too",
     ),
-    _with_deepspeed("one process", lambda args: world().size == 1, "it divides state among processes", "torchrun"),
+    _with_deepspeed("one process", lambda args: world().size == 1, "it shards state across processes", "torchrun"),
     _with_deepspeed(
-        "whole checkpoints", lambda args: args.save_strategy != "no" and not args.save_only_model,
-        "its optimizer state is not written into checkpoints",
-        "save_only_model=True, save_strategy='no', or sharding, whose checkpoints hold everything",
+        "complete checkpoints", lambda args: args.save_strategy != "no" and not args.save_only_model,
+        "its optimizer state is not saved in checkpoints",
+        "save_only_model=True, save_strategy='no', or sharding, whose checkpoints are complete",
     ),
-    _with_deepspeed("sharding", lambda args: bool(args.sharding), "both divide the state", "one of them"),
-    _with_deepspeed("fp16", lambda args: args.fp16, "its loss scale is not driven", "bf16=True"),
-    _with_deepspeed("torch_compile", lambda args: args.torch_compile, "it is not driven", "sharding='stage3'"),
+    _with_deepspeed("sharding", lambda args: bool(args.sharding), "both shard the state", "one of them"),
+    _with_deepspeed("fp16", lambda args: args.fp16, "its loss scale is not supported", "bf16=True"),
+    _with_deepspeed("torch_compile", lambda args: args.torch_compile, "it is not supported", "sharding='stage3'"),
     _with_deepspeed(
-        "nonfinite", lambda args: args.nonfinite == "skip", "an update cannot be left out", "nonfinite='stop'"
+        "nonfinite", lambda args: args.nonfinite == "skip", "an update cannot be skipped", "nonfinite='stop'"
     ),
     _with_deepspeed(
         "auto_find_batch_size", lambda args: args.auto_find_batch_size,
-        "all processes run the same forward passes", "a smaller per_device_train_batch_size",
+        "all processes must run the same forward passes", "a smaller per_device_train_batch_size",
     ),
     Refusal(
         "fsdp_config", "without fsdp", lambda args: any((args.fsdp_config or {}).values()) and not divides(args),
-        "it says how gradients and parameters are divided, and they are not", 'fsdp="full_shard" or "shard_grad_op"',
-        section=Section.SHARDING_OPTIONS,
+        "it configures how gradients and parameters are sharded, but they are not",
+        'fsdp="full_shard" or "shard_grad_op"', section=Section.SHARDING_OPTIONS,
     ),
     *(_fsdp_key(key) for key, (honoured, _) in FSDP_CONFIG.items() if honoured is not None),
 )  # fmt: skip

@@ -1,13 +1,13 @@
-"""Processes that divide what they would otherwise all hold: optimizer state, gradients and parameters.
+"""Sharding of optimizer state, gradients and parameters across processes.
 
-| stage | what is divided | by |
+| stage | what is sharded | by |
 |---|---|---|
 | 1 | optimizer state | DDP with ZeroRedundancyOptimizer |
-| 2 | gradients too; parameters are whole from a forward pass to its backward pass | FSDP2 |
-| 3 | parameters too; a layer is whole only while it computes | FSDP2 |
+| 2 | gradients too; parameters are unsharded from a forward pass to its backward pass | FSDP2 |
+| 3 | parameters too; a layer is unsharded only while it computes | FSDP2 |
 
-Gradients are divided in every micro-batch: to wait for the last one would keep them whole. With `sharding_degree` the
-processes form groups of that size, each of which has a whole copy, and gradients are averaged across the groups.
+Gradients are sharded in every micro-batch: waiting for the last one would keep them unsharded. With `sharding_degree`
+the processes form groups of that size, each with a complete copy, and gradients are averaged across the groups.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ _meshes: dict[tuple, DeviceMesh] = {}
 
 
 def strategy(args: Any, processes: ProcessGroup) -> Alone | None:
-    """The one that args.sharding or args.deepspeed asks for; None where every process keeps everything."""
+    """The strategy for args.sharding or args.deepspeed; None if nothing is sharded."""
     if args.deepspeed:
         from .zero import DeepSpeed
 
@@ -64,29 +64,30 @@ def mesh_of(args: Any, processes: ProcessGroup) -> DeviceMesh:
 
 
 class SharedOptimizer(DataParallel):
-    """Stage 1: every process updates some of the parameters, keeps the state of these alone, and tells the others."""
+    """Stage 1: every process updates some of the parameters, keeps only their state, and broadcasts them to the
+    others."""
 
     in_parts = True
 
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
         copies = [dict(group) for group in groups]
-        self.backend.optimizers.build(cls, copies, options)  # what is wrong with the options is said in words
+        self.backend.optimizers.build(cls, copies, options)  # raises an error message for wrong options
         half_evaluation = self.args.fp16_full_eval or self.args.bf16_full_eval
         mesh = mesh_of(self.args, self.processes)
         return ZeroRedundancyOptimizer(
             groups,
             cls,
             process_group=mesh["shards"].get_group(),
-            parameters_as_bucket_view=not half_evaluation,  # which puts other memory under the parameters
+            parameters_as_bucket_view=not half_evaluation,  # which replaces the memory of the parameters
             **options,
         )
 
     def take_optimizer(self, optimizer: Any) -> Any:
         if not isinstance(optimizer, ZeroRedundancyOptimizer):
             raise RefusedError(
-                f"sharding='stage1' divides the state of an optimizer that it builds, and was given a "
-                f"{type(optimizer).__name__} that is built already. Pass its class and options as "
-                "optimizer_cls_and_kwargs, use stage2 or stage3, or leave sharding out."
+                f"sharding='stage1' shards the state of an optimizer that it creates itself, but got an existing "
+                f"{type(optimizer).__name__}. Pass its class and options as "
+                "optimizer_cls_and_kwargs, use stage2 or stage3, or remove sharding."
             )
         return optimizer
 
@@ -122,7 +123,7 @@ class SharedOptimizer(DataParallel):
 
 
 class _Muted(torch.autograd.Function):
-    """Passes values on, and no gradient back."""
+    """Identity in the forward pass, without a gradient in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
@@ -134,9 +135,9 @@ class _Muted(torch.autograd.Function):
 
 
 class FullyShared(DataParallel):
-    """Stages 2 and 3: FSDP2 divides every parameter by rows, its gradient and its optimizer state with it.
+    """Stages 2 and 3: FSDP2 shards every parameter by rows, with its gradient and its optimizer state.
 
-    The model stays divided when training ends: its parameters are DTensors, and save_model brings them together.
+    The model stays sharded when training ends: its parameters are DTensors, and save_model gathers them.
     """
 
     lockstep = True
@@ -148,9 +149,9 @@ class FullyShared(DataParallel):
         self.stage3 = "stage3" in args.sharding.split()
         self.root: Any = None
         self.units: list[Any] = []
-        self.plain: list[nn.Parameter] = []  # single numbers, which nothing can divide
-        self._swapped: dict[int, nn.Parameter] = {}  # id of a parameter before -> the one that took its place
-        self._kept: list[nn.Parameter] = []  # those before: an id is taken only as long as its owner lives
+        self.plain: list[nn.Parameter] = []  # scalars, which cannot be sharded
+        self._swapped: dict[int, nn.Parameter] = {}  # id of an original parameter -> the one that replaced it
+        self._kept: list[nn.Parameter] = []  # the original ones: keeps their ids from being reused
 
     # -- the model and its optimizer
 
@@ -178,7 +179,7 @@ class FullyShared(DataParallel):
         for unit in wrap_policy.units(unwrap(model), self.args.fsdp_config or {}):
             policy = MixedPrecisionPolicy(half, torch.float32 if half else None)
             fully_shard(unit, reshard_after_forward=self.stage3, mp_policy=policy, **options)
-        # Labels may be numbers that half precision would round, so the inputs of the whole model stay as they are.
+        # Half precision would round labels that are floats, so the inputs of the whole model are not converted.
         policy = MixedPrecisionPolicy(half, torch.float32 if half else None, cast_forward_inputs=False)
         fully_shard(model, reshard_after_forward=None if self.stage3 else False, mp_policy=policy, **options)
         after = dict(model.named_parameters())
@@ -193,7 +194,7 @@ class FullyShared(DataParallel):
 
     def _half(self) -> torch.dtype | None:
         args = self.args
-        if args.fp16_opt_level in ("O0", "O3"):  # off, and weights that are half already
+        if args.fp16_opt_level in ("O0", "O3"):  # off, and weights that are already in half precision
             return None
         return torch.float16 if args.fp16 else torch.bfloat16 if args.bf16 else None
 
@@ -203,22 +204,22 @@ class FullyShared(DataParallel):
         self.plain = [p for p in model.parameters() if not isinstance(p, DTensor)]
 
     def take_optimizer(self, optimizer: Any) -> Any:
-        """One that the user built holds the undivided parameters."""
+        """An optimizer of the user has the unsharded parameters."""
         for group in optimizer.param_groups:
             if any(id(p) in self._swapped and p in optimizer.state for p in group["params"]):
                 raise RefusedError(
-                    "the optimizer that was given has made steps on the undivided model. With sharding stage2 and "
-                    "stage3 pass a fresh one, or resume from a checkpoint."
+                    "the given optimizer has already made steps on the unsharded model. With sharding stage2 and "
+                    "stage3 pass a new one, or resume from a checkpoint."
                 )
             group["params"] = [self._swapped.get(id(p), p) for p in group["params"]]
-        self._swapped, self._kept = {}, []  # the whole parameters can go
+        self._swapped, self._kept = {}, []  # frees the unsharded parameters
         return optimizer
 
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
         if cls.__name__ == "Adafactor":
             raise RefusedError(
-                "adafactor keeps means over whole rows and columns of a parameter, which sharding stage2 and stage3 "
-                "divide. Use optim='adamw_torch', or sharding='stage1'."
+                "adafactor keeps means over whole rows and columns of a parameter, but sharding stage2 and stage3 "
+                "shard them. Use optim='adamw_torch', or sharding='stage1'."
             )
         return super().build_optimizer(cls, groups, options)
 
@@ -239,7 +240,7 @@ class FullyShared(DataParallel):
         return wrapped
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
-        if not self.stage3:  # parameters stay whole until the last one has used them
+        if not self.stage3:  # parameters stay unsharded until the last micro-batch
             self.root.set_reshard_after_backward(last)
         return AS_IT_IS
 
@@ -248,7 +249,7 @@ class FullyShared(DataParallel):
 
     def finish(self, parameters: list[nn.Parameter]) -> bool:
         outside = [p for p in parameters if not isinstance(p, DTensor)]
-        if outside:  # those of a criterion, and single numbers
+        if outside:  # those of a criterion, and scalars
             average(outside, self.processes.size)
             self.plain = outside
         return False
@@ -257,7 +258,7 @@ class FullyShared(DataParallel):
         return [shards.local(g) for g in gradients]
 
     def norm(self, gradients: list[torch.Tensor], spread_to: torch.device | None = None) -> torch.Tensor:
-        """`gradients` are local ones; each row of a divided one is in exactly one process of a copy."""
+        """`gradients` are local shards; each row of a sharded one is in exactly one process of a copy."""
         whole = {id(p.grad) for p in self.plain if p.grad is not None}
         mine = [g for g in gradients if id(g) not in whole and g.numel()]
         alike = [g for g in gradients if id(g) in whole]
@@ -275,7 +276,8 @@ class FullyShared(DataParallel):
         scaler.unscale_(optimizer)
 
     def _unscale_local(self, optimizer: Any, inverse: torch.Tensor, found: torch.Tensor, allow_fp16: bool) -> Any:
-        """What GradScaler does with gradients, for local ones: its kernel takes no mixture of divided and others."""
+        """Unscale local gradients as GradScaler does: its kernel does not accept a mixture of sharded and other
+        tensors."""
         of_type: dict[torch.dtype, list[torch.Tensor]] = {}
         for gradient in self.local([p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None]):
             of_type.setdefault(gradient.dtype, []).append(gradient)
@@ -288,7 +290,8 @@ class FullyShared(DataParallel):
 
     @property
     def _whole_in_evaluation(self) -> bool:
-        """Stage 2 has room for it; and generated texts of other lengths need other numbers of forward passes."""
+        """Unshard the weights for evaluation, since the number of forward passes differs between processes, for example
+        with generated texts of different lengths. In stage 2 there is memory for it."""
         return not self.stage3 or getattr(self.args, "predict_with_generate", False)
 
     def settle(self, model: nn.Module) -> None:
@@ -300,8 +303,8 @@ class FullyShared(DataParallel):
                 unit.unshard()
 
     def generation_options(self) -> dict[str, Any]:
-        # Transformers sees a divided model and lets all processes generate in step, for as long as the longest text.
-        # Weights are whole by now, and processes have different numbers of batches: they would wait for ever.
+        # For a sharded model, transformers makes all processes generate for as long as the longest text. Weights are
+        # unsharded here, and processes have different numbers of batches: they would wait forever.
         return {"synced_gpus": False}
 
     def unsettle(self, model: nn.Module) -> None:
@@ -349,7 +352,7 @@ class FullyShared(DataParallel):
         weights.load_optimizer(optimizer, model, parts, data, source)
 
     def _writers(self) -> int:
-        """The processes of the first copy, which write all of it."""
+        """The processes of the first copy, which write it."""
         return mesh_of(self.args, self.processes)["shards"].size()
 
 
@@ -359,7 +362,8 @@ def is_divided(model: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def muted(wrapped: nn.Module, outside: list[nn.Parameter]) -> Iterator[None]:
-    """Within it a backward pass leaves nothing: no gradient flows into the model, and those outside it are put back."""
+    """A context in which a backward pass has no effect: the model gets no gradients, and those outside it are
+    restored."""
     held = [p.grad for p in outside]
     for p in outside:
         p.grad = None
@@ -380,17 +384,17 @@ def _mute(output: Any) -> Any:
 
 
 def _check(model: nn.Module) -> None:
-    """What FSDP2 cannot divide is refused before it has changed anything."""
+    """Raise an error for what FSDP2 cannot shard, before it changes anything."""
     if is_adapter(unwrap(model)):
         raise RefusedError(
-            "a PEFT model writes its own files from whole weights, and sharding stage2 and stage3 divide them. Use "
-            "sharding='stage1', or leave sharding out: an adapter's gradients and optimizer state are small."
+            "a PEFT model writes its own files from complete weights, but sharding stage2 and stage3 shard them. Use "
+            "sharding='stage1', or remove sharding: an adapter's gradients and optimizer state are small."
         )
     sparse = [name for name, m in model.named_modules() if getattr(m, "sparse", False)]
     if sparse:
         raise RefusedError(
-            f"{', '.join(sparse)}: sparse gradients cannot be divided among processes (sharding stage2, stage3). Build "
+            f"{', '.join(sparse)}: sparse gradients cannot be sharded (sharding stage2, stage3). Create "
             "the embedding with sparse=False, or use sharding='stage1' or none."
         )
     if isinstance(model, (nn.ModuleList, nn.ModuleDict)):
-        raise ModelError(f"the model is a {type(model).__name__}, which has no forward pass")
+        raise ModelError(f"the model is a {type(model).__name__}, which has no forward; pass a module with one")

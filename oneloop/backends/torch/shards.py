@@ -1,6 +1,6 @@
-"""Tensors of which each process has some rows: put together, taken apart, and read from files.
+"""Tensors that are sharded by rows: gathered, sharded, and read from files.
 
-FSDP2 divides by rows: with n processes each has ceil(rows / n) of them, the last ones fewer or none.
+FSDP2 shards by rows: with n processes each has ceil(rows / n) of them, the last ones fewer or none.
 """
 
 from collections.abc import Iterator
@@ -18,18 +18,18 @@ from ...errors import CheckpointError
 from .._common.helpers import check_fit
 from .models import unwrap
 
-AT_ONCE = 64 * 2**20  # bytes that are on their way before anybody waits
+AT_ONCE = 64 * 2**20  # bytes in flight before waiting
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The rows that lie here, as a plain tensor on the same memory."""
+    """The local rows, as a plain tensor on the same memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Weights and buffers by name, divided as they are, and which names are tied.
+    """Weights and buffers by name, still sharded, and which names are tied.
 
-    By identity: memory does not tell tied tensors here, where a process may have no row of some.
+    Tied tensors are found by identity: comparing memory fails if a process has no row of a tensor.
     """
     base = unwrap(model)
     first: dict[int, str] = {}
@@ -48,7 +48,7 @@ def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, 
 
 
 def whole(tensors: dict[str, torch.Tensor], keep: bool) -> dict[str, torch.Tensor]:
-    """Every tensor put together, one after the other; {} in processes that do not keep them."""
+    """Gather every tensor, one after the other; {} in processes that do not keep them. A collective."""
     found = {}
     for name, tensor in tensors.items():
         value = tensor.full_tensor().cpu() if isinstance(tensor, DTensor) else tensor
@@ -57,11 +57,11 @@ def whole(tensors: dict[str, torch.Tensor], keep: bool) -> dict[str, torch.Tenso
     return found
 
 
-# -- each tensor whole in one process
+# -- each tensor gathered in one process
 
 
 def owners(model: nn.Module, writers: int) -> dict[str, int]:
-    """Which process writes a parameter and its state: neighbours together, and about as many bytes for each."""
+    """Which process writes a parameter and its state: consecutive parameters, and about the same bytes for each."""
     sizes = {name: p.numel() * p.element_size() for name, p in unwrap(model).named_parameters()}
     total, start, found = sum(sizes.values()) or 1, 0, {}
     for name, size in sizes.items():
@@ -71,10 +71,10 @@ def owners(model: nn.Module, writers: int) -> dict[str, int]:
 
 
 def assembled(tensors: dict[str, torch.Tensor], owner_of: dict[str, int]) -> dict[str, torch.Tensor]:
-    """The tensors that this process owns, put together from the rows that the others send.
+    """The tensors that this process writes, gathered from the rows of the others.
 
-    A name may go on after that of its parameter: `encoder.weight:exp_avg`. What no parameter stands for is the main
-    process's. All processes of the first copy have to call it; further copies have nothing to send.
+    A name may have a suffix after that of its parameter: `encoder.weight:exp_avg`. What belongs to no parameter is
+    written by the main process. A collective of the first copy; further copies have nothing to send.
     """
     me = dist.get_rank()
     found: dict[str, torch.Tensor] = {}
@@ -118,7 +118,7 @@ def _bunches(tensors: dict[str, torch.Tensor]) -> Iterator[list[tuple[str, torch
 
 
 def _copy_of(tensor: DTensor) -> list[int]:
-    """The ranks that have the rows of this process's copy, in the order of the rows."""
+    """The ranks that have the rows of the copy of this process, in the order of the rows."""
     mesh = tensor.device_mesh
     ranks = mesh.mesh.reshape(-1, mesh.mesh.shape[-1]).tolist()
     return next(copy for copy in ranks if dist.get_rank() in copy)
@@ -132,24 +132,24 @@ def _rows(count: int, parts: int) -> list[slice]:
 def told_to_all(
     processes: ProcessGroup, tensors: dict[str, torch.Tensor], device: Any, keep: bool
 ) -> dict[str, torch.Tensor]:
-    """Tensors that one process each has, in all that keep them."""
+    """Send tensors that only one process has to all that keep them."""
     known = {name: (tuple(t.shape), t.dtype, t.device.type) for name, t in tensors.items()}
     found: dict[str, torch.Tensor] = {}
     for rank, of_rank in enumerate(processes.all_gather_object(known)):
         for name, (shape, dtype, kind) in of_rank.items():
             value = tensors[name] if rank == processes.rank else torch.empty(shape, dtype=dtype, device=device)
-            value = value.to(device)  # counters may lie on the host
+            value = value.to(device)  # counters may be on the host
             dist.broadcast(value.contiguous(), src=rank)
             if keep:
                 found[name] = value.to("cpu") if kind == "cpu" else value
     return found
 
 
-# -- from files: of each tensor the rows that this process has, and no others
+# -- from files: of each tensor only the rows of this process
 
 
 class Stored:
-    """A tensor in a safetensors file. Nothing of it is read before it is asked for."""
+    """A tensor in a safetensors file, read lazily."""
 
     def __init__(self, file: Any, name: str) -> None:
         self._file, self._name = file, name
@@ -166,7 +166,7 @@ class Stored:
 
 
 def stored(path: Path) -> dict[str, Stored]:
-    """All tensors of a file, none of them read."""
+    """All tensors of a file, without reading them."""
     try:
         file = safe_open(str(path), framework="pt")
         return {name: Stored(file, name) for name in file.keys()}  # noqa: SIM118
@@ -175,14 +175,14 @@ def stored(path: Path) -> dict[str, Stored]:
 
 
 def _read(value: Any, rows: slice | None = None) -> torch.Tensor:
-    """The rows, or all of a tensor, in a file or in memory."""
+    """Some rows, or all, of a tensor in a file or in memory."""
     if isinstance(value, Stored):
         return value.whole() if rows is None else value.rows(rows)
     return value if rows is None else value[rows]
 
 
 def part_like(owner: Any, value: Any) -> torch.Tensor:
-    """Of a whole tensor, what this process has of its parameter; what is not divided like it stays whole."""
+    """The shard of a complete tensor that this process has of its parameter; others are returned completely."""
     if not isinstance(owner, DTensor) or value.shape != owner.shape or value.dim() == 0:
         return _read(value)
     rows = _own_rows(owner)
@@ -203,7 +203,7 @@ def _own_rows(tensor: DTensor) -> slice:
 
 
 def load_model(model: nn.Module, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
-    """Copy what this process has of each weight; names and shapes that do not fit are listed in one error."""
+    """Copy the shard of this process of each weight; one error lists names and shapes that do not match."""
     own, own_tied = model_tensors(model)
     values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
     values |= {name: values[first] for name, first in own_tied.items() if first in values and name not in values}

@@ -1,4 +1,4 @@
-"""What is known of PyTorch without importing it."""
+"""The properties of PyTorch that are known without importing it."""
 
 import os
 

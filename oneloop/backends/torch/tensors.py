@@ -1,4 +1,4 @@
-"""Tensors to and from NumPy, and the few operations on them that the core asks for."""
+"""Conversion of tensors to and from NumPy, and the few operations on them that the core uses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,12 +17,12 @@ def is_tensor(value: Any) -> bool:
 
 
 def from_numpy(array: np.ndarray) -> torch.Tensor:
-    """Shares memory with the array where it can."""
+    """Shares memory with the array if possible."""
     return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """On the host, without a graph; bfloat16 becomes float32, since NumPy has no such type."""
+    """On the host, without a graph (a host sync); bfloat16 becomes float32, since NumPy lacks it."""
     tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
@@ -34,7 +34,7 @@ def stack(values: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def detach(value: Any) -> Any:
-    """Nested values cut off from the graph."""
+    """Nested values, detached from the graph."""
     return map_tensors(value, is_tensor, torch.Tensor.detach)
 
 
@@ -50,12 +50,12 @@ def copy_into(target: np.ndarray, tensor: torch.Tensor) -> None:
 
 
 def total(values: Sequence[torch.Tensor], skip_nonfinite: bool = False) -> float:
-    """Sum of scalars in float64, read from the device once."""
+    """Sum of scalars in float64, with a single host sync."""
     if not values:
         return 0.0
     stacked = torch.stack([value.detach().reshape(()) for value in values]).double()
     if skip_nonfinite:
-        # A non-finite value counts as the mean of the finite ones, so that it does not pull the average down.
+        # A non-finite value counts as the mean of the finite ones, so that it does not lower the average.
         finite = torch.isfinite(stacked)
         count = int(finite.sum())
         return float(stacked[finite].sum()) * (len(values) / count) if count else 0.0
@@ -63,9 +63,9 @@ def total(values: Sequence[torch.Tensor], skip_nonfinite: bool = False) -> float
 
 
 def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:
-    """How many label entries take part in the loss; all of them when ignore_index is None.
+    """The number of labels that count in the loss; all of them if ignore_index is None.
 
-    Labels are still on the host, so nothing waits for a device.
+    Labels are still on the host: no host sync.
     """
     if not isinstance(labels, (torch.Tensor, np.ndarray)):
         return len(labels) if hasattr(labels, "__len__") else 1
@@ -80,7 +80,7 @@ def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) ->
 
 
 def smoothed_loss(logits: torch.Tensor, labels: torch.Tensor, epsilon: float, shift: bool) -> torch.Tensor:
-    """Cross entropy against labels of which a share epsilon is spread over all classes; -100 takes no part."""
+    """Cross entropy with label smoothing epsilon; labels of -100 are ignored."""
     if shift:
         logits, labels = logits[..., :-1, :], labels[..., 1:]
     return torch.nn.functional.cross_entropy(
@@ -89,5 +89,5 @@ def smoothed_loss(logits: torch.Tensor, labels: torch.Tensor, epsilon: float, sh
 
 
 def split(value: Any, parts: int, rows: int) -> list[Any]:
-    """A batch cut into parts along its first axis; values without that axis are shared by all parts."""
+    """A batch split into parts along its first axis; values without that axis are in all parts."""
     return common_split(value, parts, rows, lambda leaf: isinstance(leaf, (torch.Tensor, np.ndarray)))

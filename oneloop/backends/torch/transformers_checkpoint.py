@@ -1,4 +1,4 @@
-"""Reading checkpoints of transformers' Trainer: the only place where a pickled file is opened, and only as plain data.
+"""Reads checkpoints of transformers' Trainer: the only place where a pickled file is opened, and only as plain data.
 
 Its optimizer state is numbered by position in the parameter groups; checkpoint/grouping.py finds the names again.
 """
@@ -25,14 +25,14 @@ _STATES = {
     "Adagrad": {"step", "sum"},
     "RMSprop": {"step", "square_avg", "momentum_buffer", "grad_avg"},
 }
-# What of a group decides how the run goes on; the rest (fused, foreach, ...) is how it is computed.
+# The options of a group that affect the results; the others (fused, foreach, ...) only affect the computation.
 _OPTIONS = ("lr", "initial_lr", "betas", "eps", "weight_decay", "amsgrad", "momentum", "dampening", "nesterov", "alpha")
 
 
 @dataclass
 class Loaded:
-    """What came of the optimizer state: the rule that fitted; for each group of the run's optimizer, the groups of the
-    file that its parameters were in; and the parameters whose weight decay is another now."""
+    """How the optimizer state was matched: the rule; for each group of the run's optimizer, the groups of the file that
+    its parameters were in; and the parameters whose weight decay has changed."""
 
     rule: str
     sources: list[set[int]]
@@ -43,29 +43,29 @@ class Loaded:
 
 
 def read(path: Path) -> Any:
-    """Plain data and tensors out of a file that torch.save wrote. Anything else in it is an error, and not executed."""
+    """Plain data and tensors from a file that torch.save wrote. Anything else in it is an error and is not executed."""
     release = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
     if release < SAFE_SINCE:
         raise CheckpointError(
-            f"{path} is a pickled file, and torch {torch.__version__} cannot read such files safely (CVE-2025-32434). "
-            "Use torch 2.6 or newer to go on from this checkpoint."
+            f"{path} is a pickled file, which torch {torch.__version__} cannot read safely (CVE-2025-32434). "
+            "Use torch 2.6 or newer to resume from this checkpoint."
         )
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        # Without its cause: torch's own message advises to switch the protection off.
+        # Without its cause: torch's own message suggests disabling the protection.
         raise CheckpointError(
-            f"{path} cannot be read as plain data and tensors: {_reason(error)}. It is damaged, or holds objects that "
-            "would have to be executed to be read, which is never done. Save the checkpoint again, or start a new run "
-            "from its weights."
+            f"{path} cannot be read as plain data and tensors: {_reason(error)}. It is corrupt, or contains objects "
+            "that could only be loaded by executing code, which oneloop never does. Save the checkpoint again, or "
+            "start a new run from its weights."
         ) from None
 
 
 def _reason(error: Exception) -> str:
-    """What torch found, without its advice."""
+    """The finding of torch, without its suggestions."""
     asked = re.search(r"(?:GLOBAL|Unsupported class) ([\w.]+)", str(error))
     if asked:
-        return f"it asks for {asked[1]}"
+        return f"it needs {asked[1]}"
     lines = [line.strip() for line in str(error).splitlines() if "torch.load" not in line and line.strip()]
     return f"{type(error).__name__}: {lines[0][:160].rstrip('.')}" if lines else type(error).__name__
 
@@ -73,12 +73,12 @@ def _reason(error: Exception) -> str:
 def _read_mapping(path: Path) -> dict[str, Any]:
     value = read(path)
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds a {type(value).__name__} instead of a state dict")
+        raise CheckpointError(f"{path} contains a {type(value).__name__} instead of a state dict")
     return value
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Weights of a checkpoint, whichever way they were saved. Tied weights may be left out or stored twice."""
+    """Load the weights of a checkpoint in any format. Tied weights may be missing or stored twice."""
     tensors: dict[str, torch.Tensor] = {}
     files = transformers_checkpoint.weight_files(path)
     if not files:
@@ -101,8 +101,8 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def _load_renamed(model: nn.Module, path: Path) -> bool:
-    """transformers 5 writes some models, mostly mixtures of experts, under names and in shapes of earlier releases,
-    which only its own loader takes back. Whether it could."""
+    """transformers 5 writes some models, mostly mixtures of experts, with names and shapes of earlier releases, which
+    only its own loader can read. Returns whether it could."""
     known = (base for base in type(model).__mro__ if base.__module__ == "transformers.modeling_utils")
     if not any(base.__name__ == "PreTrainedModel" for base in known):
         return False
@@ -117,7 +117,7 @@ def _load_renamed(model: nn.Module, path: Path) -> bool:
 
 
 def _is_table(name: str, value: torch.Tensor) -> bool:
-    """Buffers that older releases of transformers stored and newer ones compute: nothing that was trained."""
+    """Buffers that older releases of transformers stored and newer ones compute; they are not trained."""
     return not value.is_floating_point() or name.endswith((".masked_bias", ".inv_freq"))
 
 
@@ -133,7 +133,7 @@ def scheduler_state(path: Path) -> dict[str, Any]:
 
 
 def scaler_state(path: Path) -> dict[str, Any] | None:
-    """The state of the loss scaler; None when the run had none."""
+    """The state of the loss scaler; None if the run had none."""
     if not (path / transformers_checkpoint.SCALER).is_file():
         return None
     state = _read_mapping(path / transformers_checkpoint.SCALER)
@@ -144,13 +144,13 @@ def scaler_state(path: Path) -> dict[str, Any] | None:
 
 
 def load_optimizer(optimizer: Any, model: nn.Module, path: Path) -> Loaded:
-    """Put the state of optimizer.pt into the run's optimizer, parameter by parameter."""
+    """Load the state of optimizer.pt into the run's optimizer, parameter by parameter."""
     file = path / transformers_checkpoint.OPTIMIZER
     known = next((_STATES[cls.__name__] for cls in type(optimizer).__mro__ if cls.__name__ in _STATES), None)
     if known is None:
         raise CheckpointError(
-            f"this run's optimizer is {type(optimizer).__name__}; from a checkpoint of transformers the states of "
-            f"{', '.join(_STATES)} can be read. Use the optimizer that the checkpoint was written with, if it is one "
+            f"this run's optimizer is {type(optimizer).__name__}; from a checkpoint of transformers only the states of "
+            f"{', '.join(_STATES)} can be loaded. Use the optimizer that the checkpoint was written with, if it is one "
             "of them, or start a new run from its weights."
         )
     states, groups = _check_file(file, type(optimizer).__name__, known)
@@ -180,7 +180,7 @@ def load_optimizer(optimizer: Any, model: nn.Module, path: Path) -> Loaded:
 
 
 def _check_file(file: Path, kind: str, known: set[str]) -> tuple[dict[int, dict], list[dict]]:
-    """The state and the groups in the file, once they have the form that torch gives them."""
+    """The state and the groups in the file, after checking their format."""
     data = _read_mapping(file)
     states: Any = data.get("state")
     groups: Any = data.get("param_groups")
@@ -195,8 +195,8 @@ def _check_file(file: Path, kind: str, known: set[str]) -> tuple[dict[int, dict]
     needed = {"exp_avg", "exp_avg_sq"} if kind == "AdamW" and states else set()
     if not kept <= known or not needed <= kept:
         raise CheckpointError(
-            f"{file} is the state of another optimizer: it keeps {', '.join(sorted(kept))}; this run's {kind} keeps "
-            f"{', '.join(sorted(known))}. Set optim to what the checkpoint was written with."
+            f"{file} is the state of another optimizer: it has {', '.join(sorted(kept))}; this run's {kind} has "
+            f"{', '.join(sorted(known))}. Set optim to the optimizer that the checkpoint was written with."
         )
     return states, groups
 
@@ -214,7 +214,7 @@ def _is_option(value: Any) -> bool:
 
 
 def _as_kept(key: str, value: Any, parameter: nn.Parameter) -> torch.Tensor:
-    """Moments in the type of their parameter, as torch keeps them. Older releases counted steps in whole numbers."""
+    """Moments in the dtype of their parameter, as in torch. Older releases counted steps as integers."""
     if key == "step":
         return torch.tensor(float(value))
     return value.to(parameter.dtype) if value.is_floating_point() else value
@@ -230,7 +230,7 @@ def _agreed(groups: list[dict[str, Any]]) -> dict[str, Any]:
 def _find_groups(
     optimizer: Any, model: nn.Module, states: dict[int, dict], groups: list[dict], file: Path
 ) -> tuple[str, list[list[str]]]:
-    """The rule by which the groups were made, and the names in each group."""
+    """The rule by which the groups were created, and the names in each group."""
     own = weights.optimizer_names(optimizer, model)
     candidates: Any = [("the names in the file", [group.get("param_names") for group in groups])]
     if not all(isinstance(names, list) for names in candidates[0][1]):
@@ -245,7 +245,7 @@ def _find_groups(
 
 
 def _described(model: nn.Module) -> list[parameter_groups.Parameter]:
-    """The parameters in the model's order, with the classes of the modules that they lie in."""
+    """The parameters in the order of the model, with the classes of their modules."""
     classes: dict[str, set[type]] = {}
     for prefix, module in model.named_modules():
         if prefix:

@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 LAYOUT = "pt"
 
-_warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models whose extra state a warning has named
+_warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models for whose extra state there was a warning
 
 
 def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Every weight and buffer once, and which other names share it (tied weights)."""
+    """Every weight and buffer once, and the other names of each (tied weights)."""
     first: dict[tuple, str] = {}
     tensors: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}
@@ -41,8 +41,8 @@ def model_tensors(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, 
     if left_out and base not in _warned:
         _warned.add(base)
         logger.warning(
-            "The model's state_dict has entries that are no tensors (a module's get_extra_state): %s. They are not "
-            "saved, so a resumed run starts with those of a fresh model. Keep such state in tensors: register_buffer.",
+            "The model's state_dict has entries that are not tensors (a module's get_extra_state): %s. They are not "
+            "saved, so a resumed run starts with those of a new model. Keep such state in tensors: register_buffer.",
             some(left_out),
         )
     return tensors, tied
@@ -65,7 +65,7 @@ _DTYPES = {
 
 
 def copy_to(tensor: torch.Tensor, buffer: torch.Tensor | None) -> torch.Tensor:
-    """A real copy on the host, in the buffer of the save before where it fits: `.cpu()` of a CPU tensor is no copy."""
+    """A copy on the host, in the buffer of the previous save if it fits: `.cpu()` of a CPU tensor does not copy."""
     tensor = tensor.detach()
     if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
         buffer = room(tensor)
@@ -73,14 +73,16 @@ def copy_to(tensor: torch.Tensor, buffer: torch.Tensor | None) -> torch.Tensor:
 
 
 def room(tensor: torch.Tensor) -> torch.Tensor:
-    """A buffer for copies of a tensor, with nothing in it yet."""
+    """An uninitialised buffer for copies of a tensor."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
 
 
 def raw(tensor: torch.Tensor) -> Raw:
-    """A tensor on the host as the bytes that go into a file."""
+    """A tensor on the host as the bytes to store."""
     if tensor.dtype not in _DTYPES:
-        raise CheckpointError(f"a tensor of type {tensor.dtype} has no place in a safetensors file")
+        raise CheckpointError(
+            f"cannot store a tensor of type {tensor.dtype} in a safetensors file; convert it to another type"
+        )
     flat = tensor.detach().contiguous().cpu().reshape(-1)
     return Raw(_DTYPES[tensor.dtype], tuple(tensor.shape), flat.view(torch.uint8).numpy())
 
@@ -93,11 +95,11 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def load_model(model: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[str, str], source: str) -> None:
-    """Copy weights into the model; every name and shape that does not fit is listed in one error."""
+    """Copy weights into the model; one error lists every name and shape that does not match."""
     base = unwrap(model)
     values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
     own = base.state_dict()
-    # A file of another writer leaves tied names out without saying which they are.
+    # Files of other writers omit tied names without listing them.
     by_place = {(v.data_ptr(), v.shape): n for n, v in own.items() if n in values and isinstance(v, torch.Tensor)}
     for name, value in own.items():
         if name not in values and isinstance(value, torch.Tensor) and value.numel():
@@ -109,16 +111,16 @@ def load_model(model: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[st
 
 
 def save_adapter(model: nn.Module, directory: Path) -> None:
-    """A PEFT model writes its own files: the adapter "default" here, each other into a folder of its name."""
+    """A PEFT model writes its own files: the adapter "default" here, each other one to a folder of its name."""
     unwrap(model).save_pretrained(str(directory), safe_serialization=True)
 
 
 def load_adapter(model: nn.Module, directory: Path) -> None:
-    """Every adapter of the model, from where save_adapter has put it."""
+    """Load every adapter of the model from where save_adapter wrote it."""
     try:
         from peft import set_peft_model_state_dict
     except ImportError as error:
-        raise MissingPackageError(f"the adapter in {directory} is read by peft: pip install peft") from error
+        raise MissingPackageError(f"loading the adapter in {directory} needs peft: pip install peft") from error
     model = unwrap(model)
     files = {
         name: (directory if name == "default" else directory / name) / "adapter_model.safetensors"
@@ -130,8 +132,8 @@ def load_adapter(model: nn.Module, directory: Path) -> None:
         found += sorted(file.parent.name for file in directory.glob("*/adapter_model.safetensors"))
         raise CheckpointError(
             f"{directory} has no adapter {some(missing)}; it has {some(found) or 'none'}. Give the model's adapters "
-            "the names that they were saved under (adapter_name of get_peft_model), or leave resume_from_checkpoint "
-            "out."
+            "the names under which they were saved (adapter_name of get_peft_model), or remove "
+            "resume_from_checkpoint."
         )
     for name, file in files.items():
         set_peft_model_state_dict(model, load_tensors(file), adapter_name=name)
@@ -159,7 +161,7 @@ def _back(value: Any, current: Any) -> Any:
 
 
 def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """JSON for a value of an optimizer's state; tensors in lists, tuples and dicts go into `tensors` by their path."""
+    """JSON for a value of an optimizer's state; tensors in lists, tuples and dicts are added to `tensors` by path."""
     if isinstance(value, torch.Tensor):
         tensors[path] = value.detach()
         return {"stored": path}
@@ -170,14 +172,14 @@ def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, (int, float, str, type(None), torch.dtype)):
         raise CheckpointError(
-            f"the optimizer's state holds a {type(value).__name__} at {path!r}; a checkpoint can hold tensors, "
-            "numbers, texts, and lists, tuples and dicts of them. Keep such values, or use save_only_model=True."
+            f"the optimizer's state contains a {type(value).__name__} at {path!r}; expected tensors, numbers, "
+            "strings, and lists, tuples and dicts of them. Use such values, or save_only_model=True."
         )
     return _plain(value)
 
 
 def _unpack(value: Any, taken: dict[str, torch.Tensor]) -> Any:
-    """Back from _pack; the tensors that it asks for are taken out of `taken`."""
+    """The inverse of _pack; the tensors that it needs are removed from `taken`."""
     if not isinstance(value, dict):
         return value
     kind, inner = next(iter(value.items()))
@@ -192,7 +194,7 @@ def _unpack(value: Any, taken: dict[str, torch.Tensor]) -> Any:
 
 
 def optimizer_names(optimizer: Any, model: nn.Module) -> dict[int, str]:
-    """id of a parameter -> the name its state is stored under, also of one that was frozen in the middle of a run."""
+    """id of a parameter -> the name of its state, also if it was frozen during a run."""
     names = {id(p): name for name, p in unwrap(model).named_parameters()}
     for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"]):
         names.setdefault(id(p), f"parameter.{i}")
@@ -202,11 +204,11 @@ def optimizer_names(optimizer: Any, model: nn.Module) -> dict[int, str]:
 def optimizer_state(
     optimizer: Any, model: nn.Module, names: dict[int, str] | None = None
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """State by parameter name: tensors, and plain data for the rest. `names`: where it is a part of a larger one."""
+    """State by parameter name: tensors, and plain data for the rest. `names`: if it is a part of a larger one."""
     if not isinstance(getattr(optimizer, "state", None), dict):
         raise CheckpointError(
-            f"{type(optimizer).__name__} keeps no per-parameter state as torch.optim.Optimizer does, so a checkpoint "
-            "cannot hold it. Use save_only_model=True to save without it."
+            f"{type(optimizer).__name__} keeps no per-parameter state as torch.optim.Optimizer does, so it cannot be "
+            "stored in a checkpoint. Use save_only_model=True to save without it."
         )
     names = names or optimizer_names(optimizer, model)
     tensors: dict[str, torch.Tensor] = {}
@@ -215,7 +217,7 @@ def optimizer_state(
         if id(p) not in names:
             what = f"a tensor of shape {tuple(p.shape)}" if isinstance(p, torch.Tensor) else repr(p)
             raise CheckpointError(
-                f"{type(optimizer).__name__} keeps state under {what}, which is none of its parameters, and a "
+                f"{type(optimizer).__name__} keeps state under {what}, which is not one of its parameters, but a "
                 "checkpoint stores state by parameter. Keep it under a parameter or in a parameter group, or use "
                 "save_only_model=True to save without it."
             )
@@ -240,7 +242,8 @@ def group_options(optimizer: Any, names: dict[int, str]) -> list[dict[str, Any]]
 def load_optimizer(
     optimizer: Any, model: nn.Module, tensors: dict[str, torch.Tensor], data: dict[str, Any], source: str
 ) -> None:
-    """Put state back by name. Values keep their dtype: Optimizer.load_state_dict would cast them to the weights'."""
+    """Restore state by name. Values keep their dtype: Optimizer.load_state_dict would cast them to that of the
+    weights."""
     names = optimizer_names(optimizer, model)
     by_name = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
     stored = {name for group in data["groups"] for name in group["names"]}
@@ -256,11 +259,11 @@ def load_optimizer(
         name, field = key.rsplit(":", 1)
         p = by_name[name]
         keep_on_host = field == "step" and not on_device[id(p)]
-        # A copy: the tensors that were read are the mapped file, which would keep a deleted checkpoint on the disk.
+        # A copy: the tensors that were read map the file, which would keep a deleted checkpoint on the disk.
         copies[key] = value.clone() if keep_on_host else value.to(p.device, copy=True)
     for name, values in data["values"].items():
         states.setdefault(name, {}).update({key: _unpack(value, copies) for key, value in values.items()})
-    for key, value in copies.items():  # what is left stands in the state by itself
+    for key, value in copies.items():  # the rest are direct values of the state
         name, field = key.rsplit(":", 1)
         states.setdefault(name, {})[field] = value
     optimizer.state.clear()
@@ -268,7 +271,7 @@ def load_optimizer(
         optimizer.state[by_name[name]] = state
     stored_groups = {name: group for group in data["groups"] for name in group["names"]}
     for group in optimizer.param_groups:
-        if not group["params"]:  # has no name to be found by, and nothing to train
+        if not group["params"]:  # without parameters it cannot be matched, and there is nothing to train
             continue
         source_group = stored_groups[names[id(group["params"][0])]]
         for key, value in source_group.items():

@@ -1,7 +1,7 @@
-"""Which layers of a model are gathered and let go together when parameters are divided among processes.
+"""Which layers of a model are unsharded and resharded together (the FSDP units).
 
-Named classes come first, then a least size, then the classes that a model of transformers does not want split, then
-the elements of module lists. What is in none of them belongs to the model as a whole.
+Named classes take precedence, then a minimum size, then the _no_split_modules of a model of transformers, then the
+elements of module lists. Everything else belongs to the unit of the model itself.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from torch import nn
 from ...errors import ArgumentError
 from .models import _blocks, base_of
 
-_CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # they have no forward pass that could gather anything
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # they have no forward pass in which to unshard
 
 
 def units(model: nn.Module, config: dict[str, Any]) -> list[nn.Module]:
@@ -23,8 +23,8 @@ def units(model: nn.Module, config: dict[str, Any]) -> list[nn.Module]:
         if not found:
             present = sorted({type(m).__name__ for m in model.modules() if next(m.parameters(), None) is not None})
             raise ArgumentError(
-                f"fsdp_config: transformer_layer_cls_to_wrap names {', '.join(classes)}, and the model has no such "
-                f"layer. It has {', '.join(present)}."
+                f"fsdp_config: transformer_layer_cls_to_wrap has {', '.join(classes)}, but the model has no such "
+                f"layer. It has {', '.join(present)}; use some of these."
             )
     elif least:
         found = _of_size(model, least)
@@ -47,7 +47,7 @@ def _of_classes(model: nn.Module, names: Iterable[str]) -> list[nn.Module]:
 
 
 def _of_size(module: nn.Module, least: int) -> list[nn.Module]:
-    """From the leaves up: a module is a unit once it has that many parameters that are in no unit inside it."""
+    """Bottom-up: a module is a unit if it has that many parameters outside of the units inside it."""
     found: list[nn.Module] = []
 
     def visit(module: nn.Module) -> int:
@@ -63,7 +63,7 @@ def _of_size(module: nn.Module, least: int) -> list[nn.Module]:
 
 
 def _shares(model: nn.Module, module: nn.Module) -> bool:
-    """Whether a parameter of the layer is tied to one outside it: tied parameters have to stay in one unit."""
+    """Whether a parameter of the layer is tied to one outside it: tied parameters must be in the same unit."""
     inside = {id(p) for p in module.parameters()}
     within = {id(m) for m in module.modules()}
     outside = (p for m in model.modules() if id(m) not in within for p in m.parameters(recurse=False))

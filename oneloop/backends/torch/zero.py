@@ -1,7 +1,7 @@
-"""DeepSpeed: its ZeRO stages behind the Trainer's loop.
+"""DeepSpeed: its ZeRO stages with the Trainer's loop.
 
-DeepSpeed keeps gradients, their norm and the update to itself, so it has an engine of its own here. Its optimizer state
-is not brought into checkpoints, and a run cannot go on from one; `answers.py` says so before training.
+DeepSpeed handles gradients, their norm and the update itself, so it has its own engine here. Its optimizer state is
+not saved in checkpoints, so a run cannot resume from one; refusals.py has the error message.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ from .models import unwrap
 from .sharding import muted
 
 _NO_STATE = (
-    "the optimizer state that DeepSpeed divides is not written into checkpoints, so a run cannot go on from one. Use "
-    "save_only_model=True, or sharding='stage1', 'stage2' or 'stage3', whose checkpoints hold everything."
+    "the optimizer state of DeepSpeed is not saved in checkpoints, so a run cannot resume from one. Use "
+    "save_only_model=True, or sharding='stage1', 'stage2' or 'stage3', whose checkpoints are complete."
 )
 
 
 def package(args: Any) -> Any:
-    """The deepspeed module; it looks for its device when it is imported."""
+    """The deepspeed module, imported late because it initialises its device on import."""
     if args.device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     try:
@@ -43,7 +43,7 @@ def package(args: Any) -> Any:
 
 
 def read(value: Any) -> dict[str, Any]:
-    """The dict, or what is in the JSON file."""
+    """The dict, or the contents of the JSON file."""
     if isinstance(value, dict):
         return json.loads(json.dumps(value))
     try:
@@ -53,7 +53,7 @@ def read(value: Any) -> dict[str, Any]:
 
 
 def filled(config: dict[str, Any], args: Any) -> dict[str, Any]:
-    """The configuration with "auto" filled from the arguments; what contradicts them is listed in one error."""
+    """The configuration with "auto" filled in from the arguments; one error lists contradictions."""
     accumulation = args.gradient_accumulation_steps
     known = {
         "train_micro_batch_size_per_gpu": args.train_batch_size,
@@ -68,8 +68,7 @@ def filled(config: dict[str, Any], args: Any) -> dict[str, Any]:
     ]
     if wrong:
         raise ArgumentError(
-            f"the configuration in deepspeed= and the arguments contradict each other: {'; '.join(wrong)}. Write "
-            '"auto" there.'
+            f'the configuration in deepspeed= contradicts the arguments: {"; ".join(wrong)}. Set these to "auto" there.'
         )
     _refuse_sections(config, args)
     config = {name: value for name, value in config.items() if name not in ("optimizer", "scheduler", "fp16", "bf16")}
@@ -86,25 +85,25 @@ def _refuse_sections(config: dict[str, Any], args: Any) -> None:
         if given:
             raise RefusedError(
                 f"deepspeed: its section {name} sets {', '.join(given)}; the arguments do that here ({instead}). "
-                'Write "auto" there, or leave the section out.'
+                'Set it to "auto" there, or remove the section.'
             )
     for name in ("fp16", "bf16"):
         if config.get(name, {}).get("enabled", "auto") not in ("auto", False):
             raise RefusedError(
-                f'deepspeed: weights in half precision (section {name}) are not driven. Write enabled: "auto" there; '
+                f'deepspeed: weights in half precision (section {name}) are not supported. Set enabled to "auto"; '
                 "bf16=True computes in bfloat16 with float32 weights."
             )
     zero = config.get("zero_optimization", {})
     offloaded = [key for key in zero if key.startswith("offload_") and zero[key].get("device", "none") != "none"]
     if offloaded and args.device.type == "cpu":
         raise RefusedError(
-            f"deepspeed: {', '.join(offloaded)} moves state from an accelerator to the host, and a CPU has nowhere to "
-            "move it. Leave it out."
+            f"deepspeed: {', '.join(offloaded)} moves state from an accelerator to the host; on a CPU it is there "
+            "already. Remove it."
         )
 
 
 def _without_auto(value: Any) -> Any:
-    """Where nothing here says what "auto" is, DeepSpeed's default stands."""
+    """Where nothing here decides "auto", DeepSpeed's default is used."""
     if isinstance(value, dict):
         return {key: _without_auto(inner) for key, inner in value.items() if inner != "auto"}
     return value
@@ -114,7 +113,7 @@ def _without_auto(value: Any) -> Any:
 
 
 class DeepSpeed(DataParallel):
-    """Every pass is a meeting: processes run the same number of them, as in FullyShared."""
+    """Every pass is a collective: processes must run the same number of them, as in FullyShared."""
 
     lockstep = True
 
@@ -131,7 +130,9 @@ class DeepSpeed(DataParallel):
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.engine is not None:
-            raise RefusedError("deepspeed: a model is trained once; make a new Trainer for a second train().")
+            raise RefusedError(
+                "deepspeed: a model can be trained only once; create a new Trainer for a second train()."
+            )
         self.model = model
         self.agree(model)
         return model
@@ -157,7 +158,7 @@ class DeepSpeed(DataParallel):
         return muted(wrapped, [])
 
     def backward(self, loss: torch.Tensor) -> None:
-        """The loss is weighed already: DeepSpeed's own division by the micro-batches stays out."""
+        """The loss is already weighted: disable DeepSpeed's own division by the micro-batches."""
         self.engine.set_gradient_accumulation_boundary(self._boundary)
         self.engine.backward(loss, scale_wrt_gas=False)
 
@@ -171,7 +172,7 @@ class DeepSpeed(DataParallel):
     def unsettle(self, model: nn.Module) -> None:
         self.lockstep = True
 
-    # -- checkpoints: weights alone
+    # -- checkpoints: weights only
 
     def _gathered(self, model: nn.Module, modifier: int | None = None) -> contextlib.AbstractContextManager:
         if not self.stage3 or self.engine is None:
@@ -195,8 +196,8 @@ class DeepSpeed(DataParallel):
 
 
 class ZeroEngine(Engine):
-    """The same questions, asked of DeepSpeed. A loss that is not finite stops the run before the update; gradients are
-    DeepSpeed's own, and are not looked at."""
+    """The same interface with DeepSpeed. A loss that is not finite stops the run before the update; gradients are
+    handled by DeepSpeed and not checked."""
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:

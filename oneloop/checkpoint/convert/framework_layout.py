@@ -1,9 +1,9 @@
-"""A checkpoint of one framework, read for a run on another.
+"""Converts a checkpoint of one framework for a run on another.
 
 Every tensor of a checkpoint is recorded with its common name and its axes (run.json, "layout"): "oi" for the weight of
-a linear layer in torch and MindSpore, "io" for Paddle's. The common names are torch's. Tensors go from the one order of
-axes to the other by their letters, so a square matrix is turned like any other; one whose letters do not fit, or that
-has no letters and another shape, is an error. Moments of the optimizer lie as their weights do.
+a linear layer in torch and MindSpore, "io" for Paddle's. The common names are torch's. Axes are permuted by their
+letters, so a square matrix is transposed like any other; a tensor whose letters do not match, or that has no letters
+and another shape, is an error. Moments of the optimizer have the axes of their weights.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,13 +16,13 @@ from ...errors import CheckpointError
 from ..safetensors_io import Raw
 from . import optimizer_state
 
-AS_IT_IS = ""  # the axes of a tensor that lies the same everywhere, or of a layer that oneloop does not know
-ONLY_HERE = "-"  # a buffer that the other frameworks have no word for: it stays behind, and starts anew
+AS_IT_IS = ""  # the axes of a tensor that is the same everywhere, or of a layer that oneloop does not know
+ONLY_HERE = "-"  # a buffer that the other frameworks lack: it is not converted, and starts with its initial value
 
 
 @dataclass(frozen=True)
 class Place:
-    """How a tensor is called and how it lies: its common name, and one letter for each axis; "1" is an axis of one."""
+    """The common name of a tensor, and one letter for each axis; "1" is an axis of size one."""
 
     name: str
     axes: str = AS_IT_IS
@@ -35,7 +35,7 @@ def turned(array: np.ndarray, source: str, target: str) -> np.ndarray:
     kept = source.replace("1", "")
     if sorted(kept) != sorted(target.replace("1", "")):
         raise ValueError(
-            f"lies as {source or 'it is'!r} there and as {target or 'it is'!r} here: not the same kind of layer"
+            f"has the axes {source or 'it is'!r} there and {target or 'it is'!r} here: not the same kind of layer"
         )
     array = array.reshape([size for size, axis in zip(array.shape, source) if axis != "1"])
     array = array.transpose([kept.index(axis) for axis in target.replace("1", "")])
@@ -64,10 +64,10 @@ class Crossing:
         missing = sorted(set(by_common) - set(found.values()))
         if unknown or missing:
             raise CheckpointError(
-                f"{where} was written on {source}, and its weights do not fit this {target} model by name. Only in the "
-                f"checkpoint: {', '.join(unknown) or 'none'}; only in the model: {', '.join(missing) or 'none'}. Names "
-                "are compared as torch would call them; override Trainer.rename_parameter(name, framework) to give "
-                "the checkpoint's names as the model has them."
+                f"{where} was written on {source}, but the names of its weights do not match this {target} model. Only "
+                f"in the checkpoint: {', '.join(unknown) or 'none'}; only in the model: "
+                f"{', '.join(missing) or 'none'}. Names are compared in torch's notation; override "
+                "Trainer.rename_parameter(name, framework) to map the checkpoint's names to the model's."
             )
 
     def weights(self, stored: Mapping[str, Raw], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Raw]:
@@ -83,10 +83,10 @@ class Crossing:
                 wrong.append(f"{own}: {error}")
                 continue
             if found[own].shape != tuple(shapes[own]):
-                wrong.append(f"{own} is {found[own].shape}, the model wants {tuple(shapes[own])}")
+                wrong.append(f"{own} has shape {found[own].shape}, the model expects {tuple(shapes[own])}")
         if wrong:
             raise CheckpointError(
-                f"{self.where} was written on {self.source}, and its weights do not fit this {self.target} model: "
+                f"{self.where} was written on {self.source}, but its weights do not match this {self.target} model: "
                 f"{'; '.join(wrong)}."
             )
         return found
@@ -105,8 +105,8 @@ class Crossing:
             target = self.names.get(name)
             if target is None:
                 raise CheckpointError(
-                    f"{self.where} has optimizer state under {name}, which is none of its weights; it cannot cross to "
-                    f"{self.target}. Load the weights by hand and start the optimizer anew."
+                    f"{self.where} has optimizer state under {name}, which is not one of its weights; it cannot be "
+                    f"converted to {self.target}. Load the weights yourself and start with a new optimizer."
                 )
             found[target] = optimizer_state.State(
                 state.step, {word: self._turn(name, target, raw) for word, raw in state.moments.items()}

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint that another framework wrote."""
+"""Resumes from a checkpoint that another framework wrote."""
 
 import tempfile
 from pathlib import Path
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def is_needed(core: "Internals", run: "RunState") -> bool:
-    """Whether the checkpoint comes from another framework."""
+    """Whether another framework wrote the checkpoint."""
     return run.framework != core.backend.NAME
 
 
 def _crossing(core: "Internals", run: "RunState", path: Path) -> Crossing:
     if run.layout is None:
         raise CheckpointError(
-            f"{path} was written by a run on {run.framework} before layouts were recorded, and this model is one of "
-            f"{core.backend.NAME}. Resume it with a {run.framework} model; its next checkpoint can cross."
+            f"{path} was written by a run on {run.framework} before layouts were recorded, but this is a model of "
+            f"{core.backend.NAME}. Resume it with a {run.framework} model; its next checkpoint can be converted."
         )
     own = core.backend.framework_layout.layout(core.trainer.model)
     return Crossing(run.framework, core.backend.NAME, run.layout, own, core.trainer.rename_parameter, str(path))
@@ -47,7 +47,7 @@ def load_weights(core: "Internals", run: "RunState", path: Path, stored: list[Pa
 
 
 def load_optimizer(core: "Internals", run: "RunState", path: Path, stored: list[Path]) -> None:
-    """Moments and the count of updates; rates and other options are this run's own, which its schedule sets."""
+    """Load moments and the count of updates; rates and other options are those of this run."""
     weights = core.backend.weights
     crossing = _crossing(core, run, path)
     updates = core.trainer.state.global_step - run.engine.get("skipped", 0)

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint that transformers' Trainer wrote."""
+"""Resumes from a checkpoint that transformers' Trainer wrote."""
 
 import logging
 from pathlib import Path
@@ -18,15 +18,15 @@ logger = logging.getLogger(__name__)
 
 
 def load_run(run: "Run", path: Path) -> loop.Position:
-    """Optimizer, schedule, loss scale and counters of the old run; weights and logs are in place already.
+    """Load optimizer, schedule, loss scale and counters of the old run; weights and logs are loaded already.
 
-    The run keeps the id that it has, a new one, so the old checkpoints are not its to delete.
+    The run keeps its own new id, so that it does not delete the old checkpoints.
     """
     core, trainer = run.core, run.core.trainer
     if core.strategy.in_parts:
         raise RefusedError(
-            f"{path} was written by {WRITER}, and its optimizer state cannot be divided while it is read. Go "
-            "on from it for one step without sharding; from the checkpoint of that step any strategy can go on."
+            f"{path} was written by {WRITER}, and its optimizer state cannot be sharded while loading. Resume "
+            "from it for one step without sharding; any strategy can resume from the checkpoint of that step."
         )
     reader, state = core.backend.transformers_checkpoint, transformers_checkpoint.read_state(path)
     run.take_id(store.new_run_id())
@@ -41,9 +41,9 @@ def load_run(run: "Run", path: Path) -> loop.Position:
 
 
 def _load_schedule(scheduler: Any, state: dict[str, Any], sources: list[set[int]]) -> list[str]:
-    """The schedule at the place where the old one stood; what could not be taken over."""
+    """Set the schedule to the step of the old one; returns notes on what could not be restored."""
     if isinstance(scheduler, MetricScheduler):
-        return ["the schedule follows evaluations, and its memory of them starts anew"]
+        return ["the schedule depends on evaluations, and its history of them is not restored"]
     if not isinstance(scheduler, Scheduler):  # one of the user's own: of the same class, as far as anyone can tell
         if hasattr(scheduler, "load_state_dict"):
             scheduler.load_state_dict(state)
@@ -56,7 +56,7 @@ def _load_schedule(scheduler: Any, state: dict[str, Any], sources: list[set[int]
         if len(known) == 1:
             old = known.pop()
             if old != rates[i]:
-                notes.append(f"learning_rate was {old}, and stays so (this run says {rates[i]})")
+                notes.append(f"learning_rate was {old}, and is kept (the arguments have {rates[i]})")
             rates[i] = old
         else:
             notes.append(f"the learning rate of parameter group {i} is this run's, {rates[i]}")
@@ -86,7 +86,7 @@ def _position(run: "Run", state: dict[str, Any]) -> loop.Position:
 
 
 def _changes(run: "Run", state: dict[str, Any], decay: dict[str, tuple[float, float]]) -> list[str]:
-    """How this run differs from the old one, as far as its files tell."""
+    """How this run differs from the old one, as far as its files show."""
     plan, notes, size = run.plan, [], run.sizes.per_process
     before, batch = transformers_checkpoint.steps_per_epoch(state), state.get("train_batch_size")
     if plan.steps_per_epoch and before and before != plan.steps_per_epoch:
@@ -105,7 +105,7 @@ def _changes(run: "Run", state: dict[str, Any], decay: dict[str, tuple[float, fl
 
 
 def _message(run: "Run", path: Path, rule: str, start: loop.Position, notes: list[str]) -> str:
-    """What comes along, where the run goes on, and what is not as it was."""
+    """Log what is restored, where the run resumes, and what differs."""
     trainer, plan = run.core.trainer, run.plan
     step, args = trainer.state.global_step, trainer.args
     release = transformers_checkpoint.version(path)
@@ -114,21 +114,21 @@ def _message(run: "Run", path: Path, rule: str, start: loop.Position, notes: lis
     seen = start.step_in_epoch * plan.samples_per_step
     if start.step_in_epoch:
         data = (
-            f"The order of the data is another than that of {WRITER}: in what is left of this epoch up to "
-            f"{seen} samples that it has seen already can come again, and as many be missed; the next epoch is whole."
+            f"The order of the data differs from that of {WRITER}: in the rest of this epoch up to "
+            f"{seen} samples may be repeated, and as many skipped; the next epoch has every sample once."
         )
     elif args.ignore_data_skip:
-        data = "ignore_data_skip=True: the epoch starts anew, and samples that it has seen come again."
+        data = "ignore_data_skip=True: the epoch restarts, and samples are repeated."
     else:
         data = (
-            f"The order of the data is another than that of {WRITER}; an epoch begins here, so none of its "
-            "samples comes twice."
+            f"The order of the data differs from that of {WRITER}; an epoch starts here, so none of its "
+            "samples is repeated."
         )
     return (
-        f"Going on from {path}, which the Trainer of {writer} wrote: weights, optimizer state (by the rule of: "
-        f"{rule}), schedule, step and log history come along. The run goes on in epoch {start.epoch} (counted from 0) "
-        f"after step {start.step_in_epoch}{length}, which is step {step} of the whole run. {data} "
-        f"The random state, for dropout and the like, starts anew from seed={args.seed}. "
+        f"Resuming from {path}, written by the Trainer of {writer}: weights, optimizer state (by the rule of: {rule}), "
+        f"schedule, step and log history are restored. The run resumes in epoch {start.epoch} (counted from 0) after "
+        f"step {start.step_in_epoch}{length}, which is step {step} of the whole run. {data} The RNGs, such as "
+        f"dropout's, are seeded again with seed={args.seed}. "
         + (f"Different from the old run: {'; '.join(notes)}. " if notes else "")
-        + "Checkpoints from here on are oneloop's own; those of the old run are left alone."
+        + "New checkpoints are in oneloop's format; those of the old run are kept."
     )

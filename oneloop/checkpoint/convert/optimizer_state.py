@@ -1,7 +1,7 @@
-"""Optimizer state in words that the frameworks share, for checkpoints that cross from one to another.
+"""Optimizer state under common names, for checkpoints that another framework resumes from.
 
-The common words are torch's: exp_avg and exp_avg_sq of the Adams, momentum_buffer of SGD, and the number of updates.
-What a framework keeps beside them follows from these: Paddle's powers of the betas are beta ** (updates + 1).
+The common names are torch's: exp_avg and exp_avg_sq of the Adams, momentum_buffer of SGD, and the number of updates.
+What else a framework keeps can be computed from these: Paddle's powers of the betas are beta ** (updates + 1).
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from ..safetensors_io import Raw, from_numpy
 
 @dataclass
 class State:
-    """The state of one parameter: updates seen (None where nothing counts them), and moments by their common words."""
+    """The state of one parameter: number of updates (None if not counted), and moments by common name."""
 
     step: int | None
     moments: dict[str, Raw]
@@ -26,7 +26,7 @@ Stored = Mapping[str, Raw]
 
 
 def read(framework: str, stored: Stored, data: Mapping[str, Any], updates: int) -> Common:
-    """What a checkpoint of that framework holds, in common words. `updates`: how many the whole run has made."""
+    """The state in a checkpoint of that framework under common names. `updates`: the number in the whole run."""
     layout = registry.optimizer_layout(framework)
     found = _by_parameter(stored, layout.words, layout.counters, data)
     for name, state in found.items():
@@ -35,7 +35,7 @@ def read(framework: str, stored: Stored, data: Mapping[str, Any], updates: int) 
 
 
 def write(framework: str, common: Common, own: Mapping[str, Any]) -> dict[str, Raw]:
-    """Common words as that framework's checkpoints hold them; `own` describes the optimizer that will take them."""
+    """From common names to the format of that framework's checkpoints; `own` describes the optimizer to load them."""
     layout = registry.optimizer_layout(framework)
     counts = layout.counts({name: (state.step, "exp_avg" in state.moments) for name, state in common.items()}, own)
     return _moments(common, layout.words) | {key: from_numpy(array) for key, array in counts.items()}
@@ -44,7 +44,7 @@ def write(framework: str, common: Common, own: Mapping[str, Any]) -> dict[str, R
 def _by_parameter(
     stored: Stored, words: Mapping[str, str], counters: tuple[str, ...], data: Mapping[str, Any]
 ) -> Common:
-    """Moments by parameter; a word that is neither a moment nor a counter cannot cross."""
+    """Moments by parameter; a name that is neither a moment nor a counter cannot be converted."""
     found: Common = {}
     unknown = set()
     for key, raw in stored.items():
@@ -55,8 +55,8 @@ def _by_parameter(
             unknown.add(word)
     if unknown:
         raise CheckpointError(
-            f"the state of {data.get('class')} ({', '.join(sorted(unknown))}) has no counterpart in other frameworks. "
-            "Adam, AdamW and SGD cross; with others load the weights by hand and start the optimizer anew."
+            f"the state of {data.get('class')} ({', '.join(sorted(unknown))}) cannot be converted to other frameworks. "
+            "Adam, AdamW and SGD can; with others load the weights yourself and start with a new optimizer."
         )
     return found
 

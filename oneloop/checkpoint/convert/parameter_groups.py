@@ -1,4 +1,4 @@
-"""Which parameters were in which group of an optimizer that transformers' Trainer made.
+"""Which parameters were in which group of an optimizer that transformers' Trainer created.
 
 Its state is numbered by position in the groups with and without weight decay. Which parameters were in which follows
 from a rule that has changed over the releases; it is found again by the sizes of the groups and the shapes of the
@@ -27,9 +27,9 @@ class Parameter:
 
 
 def candidates(parameters: list[Parameter], keep_empty: bool) -> list[tuple[str, Groups]]:
-    """Every known way of making groups, newest first: (what it is called, names by group).
+    """Every known rule for groups, newest first: (its name, names by group).
 
-    transformers keeps a group that nothing is in; `keep_empty` is for a file that has two groups.
+    transformers keeps empty groups; `keep_empty` is for a file that has two groups.
     """
     found: list[tuple[str, Groups]] = []
     chosen = [("", [p.name for p in parameters if p.trainable])]
@@ -72,7 +72,7 @@ def choose(
     shapes: dict[str, Shape],
     source: str,
 ) -> tuple[str, Groups]:
-    """The one way of making groups that fits the numbers in each group and the shapes kept for them."""
+    """The only rule for groups that matches the numbers in each group and the shapes of their state."""
     fitting: list[tuple[str, Groups]] = []
     refused = []
     for rule, named in tried:
@@ -85,8 +85,8 @@ def choose(
         return fitting[0]
     if fitting:
         raise CheckpointError(
-            f"the optimizer state in {source} fits several rules that disagree on which parameter is which: "
-            f"{'; '.join(rule for rule, _ in fitting)}. It is not guessed at: start a new run from the weights."
+            f"the optimizer state in {source} matches several rules that disagree on which parameter is which: "
+            f"{'; '.join(rule for rule, _ in fitting)}. Start a new run from the weights."
         )
     raise CheckpointError(
         f"the optimizer state in {source} does not fit this model. Tried: {'; '.join(refused)}. Use the same model, "
@@ -97,7 +97,7 @@ def choose(
 def _misfit(
     named: Groups, numbers: list[list[int]], kept: dict[int, dict[str, Shape]], shapes: dict[str, Shape]
 ) -> str | None:
-    """Why the state cannot be that of these names; None when it can."""
+    """Why the state cannot be that of these names; None if it can."""
     sizes, stored = [len(group) for group in named], [len(group) for group in numbers]
     if sizes != stored:
         return f"groups of {' and '.join(map(str, sizes))} parameters, the file has {' and '.join(map(str, stored))}"

@@ -1,4 +1,4 @@
-"""Checkpoints that transformers' Trainer wrote: recognised, described and looked over without unpickling anything."""
+"""Checkpoints that transformers' Trainer wrote: recognised, described and checked without unpickling anything."""
 
 import json
 import os
@@ -22,14 +22,14 @@ _OF_PADDLENLP = ("optimizer.pdopt", "scheduler.pdparams", "model_state.pdparams"
 
 
 def looks_foreign(path: Path) -> bool:
-    """Whether a directory without our manifest is a checkpoint of transformers' Trainer, whole or not."""
+    """Whether a directory without our manifest is a checkpoint of transformers' Trainer, complete or not."""
     if not (path / STATE).is_file() or (path / _OWN_MARK).exists():
         return False
     return any((path / name).is_file() for name in _MARKS)
 
 
 def weight_files(path: Path) -> list[Path]:
-    """The files that hold the weights, in the order in which they are looked for; empty when there are none."""
+    """The files with the weights, in order of precedence; empty if there are none."""
     for name in WEIGHTS:
         index = path / f"{name}.index.json"
         if (path / name).is_file():
@@ -43,19 +43,18 @@ def _shards(index: Path) -> list[str]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
         if not names or any(Path(name).name != name for name in names):
-            raise ValueError("its files do not lie beside it")
+            raise ValueError("its files are not in the same directory")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{index.name} is not an index of weight files: {error}") from error
     return names
 
 
 def problems(path: Path, contents: bool = True) -> list[str]:
-    """What keeps a run from going on from it. There are no checksums of its own; archives carry some, which `contents`
-    compares."""
+    """Why a run cannot resume from it. It has no checksums, but archives contain some, which `contents` verifies."""
     if any((path / name).is_file() for name in _OF_PADDLENLP):
         return [
-            "PaddleNLP's Trainer wrote it, and a run goes on from oneloop's own and from transformers'. Start a new "
-            "one in another output_dir, with this directory as the model to load"
+            "PaddleNLP's Trainer wrote it, but a run can only resume from oneloop's own and from transformers'. Start "
+            "a new run in another output_dir, with this directory as the model to load"
         ]
     found = []
     try:
@@ -88,7 +87,7 @@ def _why_missing(file: Path) -> str:
 
 
 def _wrong_with(file: Path, contents: bool) -> str | None:
-    """What is wrong with one file of a checkpoint; None when nothing shows."""
+    """What is wrong with one file of a checkpoint; None if no problem is found."""
     try:
         if file.suffix == ".safetensors":
             return _wrong_with_safetensors(file)
@@ -110,7 +109,7 @@ def _wrong_with_safetensors(file: Path) -> str | None:
     with open(file, "rb") as f:
         length = int.from_bytes(f.read(8), "little")
         if not 2 <= length <= size - 8:
-            return f"{file.name} is not a safetensors file, or is cut short"
+            return f"{file.name} is not a safetensors file, or is truncated"
         table = json.loads(f.read(length))
     try:
         end = max((entry["data_offsets"][1] for name, entry in table.items() if name != "__metadata__"), default=0)
@@ -120,7 +119,7 @@ def _wrong_with_safetensors(file: Path) -> str | None:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """trainer_state.json as it stands, once the fields that a run goes on from have been looked at."""
+    """trainer_state.json, after checking the fields that a resume needs."""
     try:
         state = json.loads((path / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -160,7 +159,7 @@ def _is_callback_state(value: Any) -> bool:
 
 
 def steps_per_epoch(state: dict[str, Any]) -> int | None:
-    """How many steps an epoch of the old run had, as far as its state tells."""
+    """The number of steps in an epoch of the old run, as far as its state shows."""
     epoch, step = state.get("epoch") or 0, state["global_step"]
     return round(step / epoch) if epoch > 0 and step > 0 else None
 
@@ -175,5 +174,5 @@ def version(path: Path) -> str | None:
 
 
 def written(path: Path) -> float:
-    """When it was written, as far as the file system knows."""
+    """When it was written, according to the file system."""
     return os.stat(path / STATE).st_mtime

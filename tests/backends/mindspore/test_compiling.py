@@ -81,7 +81,7 @@ def test_a_failure_inside_the_compiler_is_told_and_the_step_is_computed(trained,
     plain, compiled = kit.classifier(), kit.classifier()
     first = trained(plain, rows(16), **RUN)
     second = trained(compiled, rows(16), torch_compile=True, **RUN)
-    assert "RuntimeError: the compiler is unhappy. The model runs as it is." in caplog.text
+    assert "RuntimeError: the compiler is unhappy. The model runs uncompiled." in caplog.text
     assert caplog.text.count("is not used for training") == 1
     assert losses(first) == losses(second) and same_bytes(kit.weights(plain), kit.weights(compiled))
 

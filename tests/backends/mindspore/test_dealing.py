@@ -55,7 +55,7 @@ def test_a_pipeline_with_num_shards_deals_itself_out():
 
 
 def test_batches_of_a_pipeline_cannot_be_dealt_out():
-    with pytest.raises(DataError, match="cannot be dealt out to 2 processes. Give it its part with num_shards"):
+    with pytest.raises(DataError, match="cannot be sharded over 2 processes. Shard it with num_shards"):
         loader(pipeline().batch(2), 0, batch_size=1)
     own = loader(pipeline(num_shards=2, shard_id=0).batch(2), 0, batch_size=1)
     assert len(own) == 3

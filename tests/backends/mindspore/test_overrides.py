@@ -77,7 +77,7 @@ def test_a_step_that_leaves_no_gradients_is_an_error(arguments):
         def training_step(self, model, inputs):
             return self.compute_loss(model, self._prepare_inputs(inputs))
 
-    with pytest.raises(ModelError, match="training_step has left no gradients"):
+    with pytest.raises(ModelError, match="training_step computed no gradients"):
         Forgets(kit.classifier(), arguments(**STEPS), train_dataset=rows(8)).train()
 
 
@@ -136,5 +136,5 @@ def test_optimizers_of_mindspores_own(trained, tmp_path, make):
 def test_a_schedule_inside_of_an_optimizer_is_refused(trained):
     model = kit.classifier()
     rates = nn.exponential_decay_lr(0.1, 0.9, 6, 2, 1)
-    with pytest.raises(ArgumentError, match="a schedule of its own|schedule of its own"):
+    with pytest.raises(ArgumentError, match="its own learning-rate schedule"):
         trained(model, rows(8), optimizers=(nn.SGD(model.trainable_params(), learning_rate=rates), None), **STEPS)

@@ -273,7 +273,7 @@ def test_importing_mindspore_after_paddle_is_an_error_in_words(tmp_path):
     ended = run("import paddle\nimport oneloop.backends as b\nb.load('mindspore')", tmp_path)
     if ended.returncode == 0:  # a release of both that get along
         return
-    assert "Put `import mindspore` before `import paddle`" in ended.stderr
+    assert "Move `import mindspore` before `import paddle`" in ended.stderr
 
 
 def test_mindspore_before_paddle(tmp_path):
@@ -297,7 +297,7 @@ def test_numpy_2_is_refused_where_it_breaks():
 def test_fp16_is_o2_and_says_so(trained, caplog):
     caplog.set_level(logging.WARNING)
     trained(kit.classifier(), rows(8), fp16=True, **RUN)
-    assert "fp16_opt_level='O1': mindspore has no autocast; the nearest, O2" in caplog.text
+    assert "fp16_opt_level='O1': mindspore has no autocast; the closest level, O2" in caplog.text
     caplog.clear()
     trained(kit.classifier(), rows(8), fp16=True, fp16_opt_level="O2", **RUN)
     assert "fp16_opt_level" not in caplog.text

@@ -71,7 +71,7 @@ def test_options_that_make_no_sense():
         optimizers.build(SGD, [{"params": one}], {"lr": 0.1, "nesterov": True})
     with pytest.raises(ArgumentError, match="betas"):
         optimizers.build(AdamW, [{"params": one}], {"lr": 0.1, "betas": (1.0, 0.9)})
-    with pytest.raises(ArgumentError, match="AdamW takes no momentum"):
+    with pytest.raises(ArgumentError, match="AdamW does not accept momentum"):
         optimizers.build(AdamW, [{"params": one}], {"lr": 0.1, "momentum": 0.9})
 
 
@@ -81,7 +81,7 @@ def test_the_state_of_another_optimizer_is_an_error():
     tensors, data = weights.optimizer_state(adam, model)
     assert "head.weight:exp_avg" in tensors and tensors["head.weight:step"] == 0
     values = {name: weights.copy_to(value, None) for name, value in tensors.items()}
-    with pytest.raises(CheckpointError, match="is that of AdamW, and this run's optimizer is SGD"):
+    with pytest.raises(CheckpointError, match="belongs to AdamW, but this run's optimizer is SGD"):
         weights.load_optimizer(sgd, model, values, data, "a test")
 
 

@@ -231,7 +231,7 @@ def test_paddles_own_collating(trained):
 
 
 def test_a_loader_in_place_of_a_data_set_is_an_error(arguments):
-    with pytest.raises(DataError, match="is a DataLoader, which makes batches"):
+    with pytest.raises(DataError, match="is a DataLoader, which yields batches"):
         Trainer(KIT.classifier(), arguments(), train_dataset=paddle.io.DataLoader(Mapped(), batch_size=2))
 
 

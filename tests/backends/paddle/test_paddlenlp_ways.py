@@ -287,7 +287,7 @@ def test_adapters_in_whole_models_are_read_and_pickles_are_refused(trained, tmp_
     fresh = LoRAModel(KIT.classifier())
     weights.load_adapter(fresh, whole)
     assert same_bytes(KIT.weights(fresh), KIT.weights(trainer.model))
-    with pytest.raises(CheckpointError, match="is a pickle, .* hand that model to the Trainer"):
+    with pytest.raises(CheckpointError, match="is a pickle, .* pass that model to the Trainer"):
         weights.load_adapter(fresh, theirs)
     with pytest.raises(CheckpointError, match="has no adapter"):
         weights.load_adapter(fresh, nothing)

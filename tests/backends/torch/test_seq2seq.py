@@ -120,5 +120,5 @@ def test_a_model_that_cannot_generate(make):
         def forward(self, input_ids, labels=None):
             return {"loss": self.inner(input_ids).mean(), "logits": self.inner(input_ids)}
 
-    with pytest.raises(ValueError, match="generate method; Silent has none"):
+    with pytest.raises(ValueError, match="generate method, but Silent has none"):
         make(Silent(), predict_with_generate=True).predict(pairs())
