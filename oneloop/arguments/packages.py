@@ -1,8 +1,9 @@
 """Packages that an argument can ask for, and whether they are here. Nothing is imported to find out."""
 
 import sys
-from dataclasses import dataclass
 from importlib.util import find_spec
+
+from ..integrations.writers.table import WRITERS
 
 
 def installed(module: str) -> bool:
@@ -16,46 +17,12 @@ def installed(module: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-@dataclass(frozen=True)
-class Writer:
-    """A destination of logs: the module that serves it, the package to install, what it asks for."""
-
-    module: str
-    package: str
-    account: bool = True  # it sends data away, or asks for an account: used only when named
-    released: bool = True  # this release of oneloop writes to it
-    usual: bool = False  # used without being asked, since it writes into logging_dir and nowhere else
-
-    @property
-    def installed(self) -> bool:
-        return installed(self.module)
-
-
-WRITERS = {
-    "tensorboard": Writer("tensorboard", "tensorboard", account=False, usual=True),
-    "visualdl": Writer("visualdl", "visualdl", account=False, usual=True),
-    "wandb": Writer("wandb", "wandb"),
-    "mlflow": Writer("mlflow", "mlflow", account=False),
-    "comet_ml": Writer("comet_ml", "comet-ml"),
-    "clearml": Writer("clearml", "clearml"),
-    "neptune": Writer("neptune", "neptune"),
-    "azure_ml": Writer("azureml.core", "azureml-core"),
-    "swanlab": Writer("swanlab", "swanlab"),
-    "trackio": Writer("trackio", "trackio", account=False),
-    "codecarbon": Writer("codecarbon", "codecarbon"),
-    "dagshub": Writer("dagshub", "dagshub", released=False),
-    "flyte": Writer("flytekit", "flytekit", released=False),
-    "dvclive": Writer("dvclive", "dvclive", account=False),
-    "kubeflow": Writer("kubeflow", "kubeflow", released=False),
-}
-
-
 def usual_writers(every: bool) -> list[str]:
-    """The writers that can be used here and now and ask for no account: those that are quiet about it, or every one."""
+    """The installed writers that ask for no account: those that are used by default, or every one."""
     return [
         name
         for name, writer in WRITERS.items()
-        if writer.released and not writer.account and (every or writer.usual) and writer.installed
+        if writer.released and not writer.account and (every or writer.usual) and installed(writer.module)
     ]
 
 
