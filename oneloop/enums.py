@@ -1,4 +1,4 @@
-"""Names that arguments can take. Every member is also a plain string: `IntervalStrategy.STEPS == "steps"`."""
+"""Enumerations of argument values. Every member is also a plain string: `IntervalStrategy.STEPS == "steps"`."""
 
 from enum import Enum
 from typing import NoReturn
@@ -7,7 +7,7 @@ from .errors import ArgumentError, RefusedError
 
 
 class TextEnum(str, Enum):
-    """A string out of a closed list; asking for another one is an error that shows the list."""
+    """A string enum; an unknown value raises an error that lists the valid ones."""
 
     def __str__(self) -> str:
         return str(self.value)
@@ -15,7 +15,7 @@ class TextEnum(str, Enum):
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
         allowed = ", ".join(repr(member.value) for member in cls)
-        raise ArgumentError(f"{value!r} is not a {cls.__name__}; expected one of {allowed}.")
+        raise ArgumentError(f"{value!r} is not a valid {cls.__name__}; expected one of {allowed}.")
 
 
 class IntervalStrategy(TextEnum):
@@ -54,7 +54,7 @@ class HubStrategy(TextEnum):
 
 
 class OptimizerNames(TextEnum):
-    """A spelling of AdamW is AdamW; `oneloop.arguments.support` says which of these need a package."""
+    """Optimizer names. All spellings of AdamW select AdamW; `oneloop.arguments.support` lists the packages needed."""
 
     ADAMW = "adamw"
     ADAMW_HF = "adamw_hf"
@@ -125,7 +125,7 @@ class HPSearchBackend(TextEnum):
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
         if value == "sigopt":
-            raise RefusedError("SigOpt is a service that has been shut down; use 'optuna', 'ray' or 'wandb' instead.")
+            raise RefusedError("The SigOpt service has been shut down; use 'optuna', 'ray' or 'wandb' instead.")
         super()._missing_(value)
 
 

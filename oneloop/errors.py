@@ -1,60 +1,60 @@
-"""Every error oneloop raises on purpose. Each message says what was wrong, what was expected and what to do."""
+"""The errors that oneloop raises on purpose. Each message says what was wrong, what was expected and what to do."""
 
 
 class OneloopError(Exception):
-    """Base of all errors that oneloop raises on purpose."""
+    """Base class of the errors that oneloop raises on purpose."""
 
 
 class ArgumentError(OneloopError, ValueError):
-    """An argument has a value that it cannot have, or two arguments contradict each other."""
+    """An argument has an invalid value, or two arguments contradict each other."""
 
 
 class UnknownArgumentError(ArgumentError, TypeError):
-    """An argument of this name does not exist."""
+    """There is no argument of this name."""
 
 
 class RefusedError(OneloopError, ValueError):
-    """An argument that exists, but that this backend, device or release cannot honour."""
+    """The argument exists, but this backend, device or release does not support it."""
 
 
 class MissingPackageError(RefusedError, ImportError):
-    """Something needs a package that is not installed."""
+    """A required package is not installed."""
 
 
 class DataError(OneloopError, ValueError):
-    """The data set, a batch or a collator cannot be used as given."""
+    """The dataset, a batch or a collator is invalid."""
 
 
 class ModelError(OneloopError, ValueError):
-    """The model cannot be used as given."""
+    """The model is invalid or unsupported."""
 
 
 class CheckpointError(OneloopError, ValueError):
-    """A checkpoint cannot be written, or is not whole, or does not fit the run."""
+    """A checkpoint cannot be written, is incomplete or corrupt, or does not match the run."""
 
 
 class DiskError(OSError, CheckpointError):
-    """A directory or file cannot be written: the disk is full, read-only or gone, or the path is no directory."""
+    """A directory or file cannot be written: the disk is full or read-only, or the path is not a directory."""
 
     def __str__(self) -> str:
         return self.strerror or ""
 
 
 class HubError(OneloopError, RuntimeError):
-    """The Hub cannot be reached, or does not take what was pushed."""
+    """The Hub cannot be reached, or rejected an upload."""
 
 
 class NonFiniteError(OneloopError, FloatingPointError):
-    """A loss or a gradient is NaN or infinite."""
+    """A loss or gradient is NaN or infinite."""
 
 
 class ProcessLostError(OneloopError, RuntimeError):
-    """Another process of the run has died, hangs, or has failed: this one cannot go on without it."""
+    """Another process of the run has died, hung or failed, so this process cannot continue."""
 
 
 class SearchError(OneloopError, RuntimeError):
-    """A trial of a search has failed, or none has ended well."""
+    """A trial of a hyperparameter search failed, or no trial completed."""
 
 
 class EvaluationInterrupted(OneloopError):
-    """An evaluation in the middle of training was left because a signal asked the run to leave."""
+    """A signal (preemption) interrupted an evaluation during training."""

@@ -1,4 +1,4 @@
-"""What evaluation, prediction and training hand back."""
+"""Return values of training, evaluation and prediction."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ Arrays = Any  # an array, or a tuple, list or dict of arrays
 
 
 class EvalPrediction:
-    """Predictions and labels of a whole evaluation; unpacks as (predictions, label_ids[, inputs[, losses]])."""
+    """Predictions and labels of one evaluation; unpacks as (predictions, label_ids[, inputs[, losses]])."""
 
     def __init__(self, predictions: Arrays, label_ids: Arrays, inputs: Arrays = None, losses: Arrays = None) -> None:
         self.predictions = predictions
@@ -24,7 +24,7 @@ class EvalPrediction:
 
     def __getitem__(self, index: int) -> Arrays:
         if not isinstance(index, int) or not -len(self.elements) <= index < len(self.elements):
-            raise IndexError(f"an EvalPrediction has {len(self.elements)} elements; {index!r} is none of them")
+            raise IndexError(f"EvalPrediction has {len(self.elements)} elements; index {index!r} is out of range")
         return self.elements[index]
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class TrainOutput(NamedTuple):
 
 
 class BestRun(NamedTuple):
-    """The best trial of a search."""
+    """The best trial of a hyperparameter search."""
 
     run_id: str
     objective: float | list[float]
@@ -60,7 +60,7 @@ class BestRun(NamedTuple):
 
 
 def plain_metrics(metrics: Any) -> Any:
-    """Metrics as Python numbers: NumPy and framework scalars become float or int."""
+    """Metrics as plain Python numbers: NumPy and framework scalars become float or int."""
     if isinstance(metrics, dict):
         return {key: plain_metrics(value) for key, value in metrics.items()}
     if isinstance(metrics, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Where a run stands (TrainerState) and what it should do next (TrainerControl)."""
+"""The state of a run (TrainerState) and the flags that control it (TrainerControl)."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ Exportable = TypeVar("Exportable", bound="ExportableState")
 
 @dataclass
 class TrainerState:
-    """Everything about a run that a log or a callback wants to know; written to trainer_state.json."""
+    """The progress of a run, for logs and callbacks; written to trainer_state.json."""
 
     epoch: float | None = None
     global_step: int = 0
@@ -41,7 +41,7 @@ class TrainerState:
     stateful_callbacks: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """JSON with sorted keys. NaN and infinity, which JSON lacks, become strings that load_from_json reads back."""
+        """JSON with sorted keys. NaN and infinity, which JSON lacks, are strings that load_from_json converts back."""
         return json.dumps(_plain(dataclasses.asdict(self)), indent=2, sort_keys=True, allow_nan=False) + "\n"
 
     def save_to_json(self, json_path: str | os.PathLike[str]) -> None:
@@ -50,19 +50,19 @@ class TrainerState:
 
     @classmethod
     def load_from_json(cls, json_path: str | os.PathLike[str]) -> "TrainerState":
-        """Also reads files of other trainers: fields it does not know are left out."""
+        """Read trainer_state.json, also one written by another trainer: unknown fields are ignored."""
         try:
             with open(json_path, encoding="utf-8") as f:
                 data = json.load(f)
             if not isinstance(data, dict):
                 raise ValueError("not a JSON object")
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{json_path} is not a trainer state: {error}") from error
+            raise CheckpointError(f"{json_path} is not a valid trainer_state.json: {error}") from error
         known = {f.name for f in dataclasses.fields(cls)}
         return cls(**{key: _unplain(value) for key, value in data.items() if key in known})
 
     def compute_steps(self, args: "TrainingArguments", max_steps: int) -> None:
-        """Absolute intervals: a value below one is a share of all steps."""
+        """Resolve the intervals to absolute steps: a value below 1 is a fraction of max_steps."""
         for name in ("logging_steps", "eval_steps", "save_steps"):
             value = getattr(args, name)
             if value is None:
@@ -99,7 +99,7 @@ def _unplain(value: Any) -> Any:
 
 @dataclass
 class TrainerControl:
-    """Flags by which callbacks steer the loop."""
+    """Flags with which callbacks control the training loop."""
 
     should_training_stop: bool = False
     should_epoch_stop: bool = False
@@ -117,7 +117,7 @@ class TrainerControl:
         self.should_save = self.should_evaluate = self.should_log = False
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the flags."""
+        """The flags as saved in a checkpoint."""
         return {"args": dataclasses.asdict(self), "attributes": {}}
 
     @classmethod
@@ -126,7 +126,7 @@ class TrainerControl:
 
 
 class ExportableState:
-    """A mixin for callbacks that keep state: `state()` goes into the checkpoint and `from_state` brings it back."""
+    """A mixin for callbacks with state: `state()` is saved in the checkpoint and `from_state` restores it."""
 
     def state(self) -> dict[str, Any]:
         raise NotImplementedError(f"{type(self).__name__} is an ExportableState and must define state()")

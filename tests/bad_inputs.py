@@ -4,7 +4,7 @@ import numpy as np
 
 from oneloop import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 from oneloop.errors import ArgumentError, DataError, ModelError, OneloopError, RefusedError
-from tests.backends_support import rows
+from tests.backends.support import rows
 
 PARTS = {"args", "train_dataset", "eval_dataset", "data_collator", "tokenizer", "processing_class", "model_init"}
 PARTS |= {"criterion", "compute_loss_func", "compute_metrics", "callbacks", "optimizers", "optimizer_cls_and_kwargs"}
@@ -85,11 +85,11 @@ ARGUMENTS = {
     "unknown": (lambda make: make(learning_rat=1), ArgumentError, ["learning_rat", "'learning_rate'"]),
     "type": (lambda make: make(learning_rate="fast"), ArgumentError, ["learning_rate='fast'", "a number"]),
     "batch of none": (lambda make: make(per_device_train_batch_size=0), ArgumentError, ["=0", "at least 1"]),
-    "fp16 and bf16": (lambda make: make(fp16=True, bf16=True), ArgumentError, ["fp16", "bf16", "Leave one out"]),
+    "fp16 and bf16": (lambda make: make(fp16=True, bf16=True), ArgumentError, ["fp16", "bf16", "Remove one"]),
     "two spellings": (
         lambda make: make(evaluation_strategy="no", eval_strategy="epoch"),
         ArgumentError,
-        ["evaluation_strategy", "eval_strategy", "Leave the other out"],
+        ["evaluation_strategy", "eval_strategy", "Remove the other"],
     ),
     "use_cpu on a gpu": (lambda make: make(use_cpu=True, device="gpu"), ArgumentError, ["use_cpu", "device='gpu'"]),
     "no such device": (lambda make: make(device="gpu:99"), ArgumentError, ["gpu:99", "device='cpu'"]),
@@ -116,7 +116,7 @@ ARGUMENTS = {
     "plateau without evaluation": (
         lambda make: make(lr_scheduler_type="reduce_lr_on_plateau"),
         ArgumentError,
-        ["follows evaluations", "set eval_strategy"],
+        ["needs evaluations", "set eval_strategy"],
     ),
     "no epochs": (lambda make: make(max_steps=-1, num_train_epochs=0).train(), ArgumentError, ["num_train_epochs"]),
     "past_index": (lambda make: make(past_index=7).train(), ArgumentError, ["past_index=7", "2 outputs"]),

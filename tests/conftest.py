@@ -2,12 +2,12 @@ import logging
 
 import pytest
 
-from tests.backends_support import available
+from tests.backends.support import available
 
 pytest.register_assert_rewrite("tests.trainer.lifetimes")
 
 # These look at the same runs of several processes.
-TOGETHER = {f"tests/processes/test_{name}.py" for name in ("data", "equality", "manners", "search", "state")}
+TOGETHER = {f"tests/distributed/test_{name}.py" for name in ("data", "equality", "manners", "search", "state")}
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

@@ -1,6 +1,6 @@
 """A tagger of embeddings and a list of blocks in each framework, for what needs such models."""
 
-from tests.backends_support import CLASSES, WORDS
+from tests.backends.support import CLASSES, WORDS
 
 WIDTH = 8
 
@@ -34,7 +34,7 @@ def torch_stack():
 def paddle_stack():
     from paddle import nn
 
-    from tests.paddle_models import mean_cross_entropy
+    from tests.backends.kits.paddle_models import mean_cross_entropy
 
     class Stack(nn.Layer):
         def __init__(self):
@@ -58,7 +58,7 @@ def paddle_stack():
 def mindspore_stack():
     from mindspore import nn, ops
 
-    from tests.mindspore_models import cross_entropy
+    from tests.backends.kits.mindspore_models import cross_entropy
 
     class Stack(nn.Cell):
         def __init__(self):

@@ -16,7 +16,7 @@ from oneloop.errors import (
     OneloopError,
     RefusedError,
 )
-from tests.backends_support import rows
+from tests.backends.support import rows
 from tests.bad_inputs import CASES, ON, Maker
 
 
@@ -38,7 +38,7 @@ def make(backend, arguments):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_one_error_in_words(case, make):
+def test_one_error_with_a_clear_message(case, make):
     do, kind, words = CASES[case]
     own_kind, own_words = ON[make.kit.name].get(case, (kind, []))
     assert issubclass(own_kind, kind)
@@ -46,7 +46,7 @@ def test_one_error_in_words(case, make):
         do(make)
 
 
-def test_every_framework_has_words_for_what_differs():
+def test_every_framework_lists_its_own_messages():
     first, *others = [set(table) for table in ON.values()]
     assert first <= set(CASES) and all(other == first for other in others)
 
@@ -84,9 +84,12 @@ def test_data_sets_of_datasets(make):
 
 
 def test_an_override_may_take_any_data(make):
+    plain = make().get_train_dataloader()
+
     class Own(Trainer):
         def get_train_dataloader(self):
-            return self._make_loader(rows(), self.train_dataset, 4, train=True)
+            assert self.train_dataset == "reviews"
+            return plain
 
     trainer = make(cls=Own, train_dataset="reviews")
     assert trainer.train().global_step == 2

@@ -1,7 +1,7 @@
-"""Other spellings of an argument: accepted by the constructor, in dicts and on the command line, and as attributes.
+"""Aliases of arguments: accepted by the constructor, in dicts, on the command line, and as attributes.
 
-A spelling that is only another name is written beside the argument (`aliases=` of `arg`). Those that also translate
-the value are listed here. None, "" and [] given to another spelling say nothing, so that dumped defaults do no harm.
+An alias that only renames is declared with the argument (`aliases=` of `arg`). Aliases that also convert the value are
+listed here. An alias set to None, "" or [] is ignored, so that dumped defaults have no effect.
 """
 
 import difflib
@@ -21,7 +21,7 @@ UNSET: Any = type("Unset", (), {"__repr__": lambda self: "unset", "__bool__": la
 
 @dataclass(frozen=True)
 class Alias:
-    """Another spelling of `target`. write: (value, what the target holds) -> what it shall hold; read: the way back."""
+    """An alias of `target`. write: (value, current value of target) -> new value of target; read: the inverse."""
 
     name: str
     target: str
@@ -30,12 +30,12 @@ class Alias:
     choices: list[Any] | None = None
     write: Callable[[Any, Any], Any] = lambda value, current: value
     read: Callable[[Any], Any] = lambda current: current
-    merges: bool = False  # it adds to the target's value instead of replacing it
+    merges: bool = False  # adds to the target's value instead of replacing it
     default: Any = None
 
 
 def flag(name: str, target: str, on: Any, off: Any, help: str) -> Alias:
-    """A bool that stands for one value of the target; False takes that value away and says nothing otherwise."""
+    """A bool that selects one value of the target; False only unselects that value."""
 
     def write(value: Any, current: Any) -> Any:
         if values.to_bool(name, value):
@@ -46,7 +46,7 @@ def flag(name: str, target: str, on: Any, off: Any, help: str) -> Alias:
 
 
 def word(name: str, target: str, item: str, joined: bool, help: str) -> Alias:
-    """A bool that puts one word into the target's list (joined: into its text)."""
+    """A bool that adds one item to the target's list (joined: to its space-separated string)."""
 
     def write(value: Any, current: Any) -> Any:
         words = [each for each in values.to_words(target, current or []) if each != item]
@@ -60,7 +60,7 @@ def word(name: str, target: str, item: str, joined: bool, help: str) -> Alias:
 
 
 def key(name: str, target: str, item: str, kind: Any, default: Any, help: str) -> Alias:
-    """One key of the target's dict."""
+    """An alias of one key of the target's dict."""
 
     def write(value: Any, current: Any) -> dict[str, Any]:
         return {**(current or {}), item: values.CONVERTERS[kind](name, value)}
@@ -72,12 +72,12 @@ def key(name: str, target: str, item: str, kind: Any, default: Any, help: str) -
 
 
 def _organization(value: Any, current: Any) -> str:
-    """The repository's owner; an id that ends in "/" gets output_dir's name later."""
+    """The repository's owner; an id that ends in "/" is completed with the name of output_dir later."""
     return f"{value}/{(current or '').split('/')[-1]}"
 
 
 TRANSLATED = (
-    Alias("device", "device_spec", str | None, "", read=lambda current: current),  # its attribute is in facts.py
+    Alias("device", "device_spec", str | None, "", read=lambda current: current),  # its attribute is in properties.py
     flag("use_cpu", "device_spec", "cpu", None, 'True: device="cpu".'),
     flag("no_cuda", "device_spec", "cpu", None, 'True: device="cpu".'),
     flag("use_mps_device", "device_spec", "mps", None, 'True: device="mps".'),
@@ -95,7 +95,7 @@ TRANSLATED = (
         "fsdp",
         "sharding",
         str,
-        "full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; plus offload, auto_wrap.",
+        "full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.",
         write=from_fsdp,
         read=as_fsdp,
         default="",
@@ -104,7 +104,7 @@ TRANSLATED = (
         "sharded_ddp",
         "sharding",
         str,
-        "simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; plus offload, auto_wrap.",
+        "simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; optionally offload, auto_wrap.",
         write=from_sharded_ddp,
         read=as_sharded_ddp,
         default="",
@@ -125,7 +125,7 @@ TRANSLATED = (
         "push_to_hub_organization",
         "hub_model_id",
         str,
-        "The owner in hub_model_id.",
+        "The owner (organization) in hub_model_id.",
         write=_organization,
         read=lambda current: current.split("/")[0] if current and "/" in current else None,
         merges=True,
@@ -134,7 +134,7 @@ TRANSLATED = (
 
 
 def collect(cls: type, translated: tuple[Alias, ...] = TRANSLATED) -> dict[str, Alias]:
-    """Every other spelling that the arguments of this class have."""
+    """All aliases of the arguments of this class."""
     known = declared(cls)
     found = {}
     for target, (hint, rules) in known.items():
@@ -150,7 +150,7 @@ def collect(cls: type, translated: tuple[Alias, ...] = TRANSLATED) -> dict[str, 
 
 
 def attribute(alias: Alias) -> property:
-    """The spelling as an attribute that reads and sets its target."""
+    """A property that reads and sets the alias's target."""
 
     def get(self: Any) -> Any:
         return alias.read(getattr(self, alias.target))
@@ -166,26 +166,26 @@ def unknown(cls: Any, name: str, known: list[str]) -> UnknownArgumentError:
     if name in cls.__elsewhere__:
         hint = f"it belongs to {cls.__elsewhere__[name]}"
     else:
-        hint = f"did you mean '{near[0]}'?" if near else "docs/arguments.md lists all of them"
+        hint = f"did you mean '{near[0]}'?" if near else "see docs/arguments.md for all arguments"
     return UnknownArgumentError(f"{cls.__name__} has no argument '{name}'; {hint}" + ("" if hint[-1] == "?" else "."))
 
 
 def _conflict(first: str, first_value: Any, second: str, second_value: Any) -> ArgumentError:
     return ArgumentError(
-        f"{first}={values.show(first, first_value)} and {second}={values.show(second, second_value)} are two "
-        "spellings of one argument with different values; expected one of them. Leave the other out."
+        f"{first}={values.show(first, first_value)} and {second}={values.show(second, second_value)} are aliases of "
+        "one argument, but have different values; expected one of them. Remove the other."
     )
 
 
 @cache
 def _parameters(cls: Any) -> tuple[frozenset[str], bool]:
-    """The names that __init__ takes, which a subclass may have written itself; and whether it takes any name."""
+    """Parameter names of __init__, which a subclass may have written itself, and whether it accepts **kwargs."""
     parameters = inspect.signature(cls.__init__).parameters
     return frozenset(parameters), any(item.kind is item.VAR_KEYWORD for item in parameters.values())
 
 
 def resolve(cls: Any, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """What was given under the stored names, and stored name -> the spelling that the user chose; or an error."""
+    """The given values by stored name, and stored name -> the alias that the user wrote; raises on conflicts."""
     stored = {item.name for item in fields(cls) if item.init}
     aliases = {name: alias for name, alias in cls.__aliases__.items() if name not in stored}
     accepts, open_ended = _parameters(cls)
@@ -197,57 +197,57 @@ def resolve(cls: Any, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
     dropped = aliases.keys() | (fixed.SETTLED.keys() - stored)
     result = {name: value for name, value in given.items() if name not in dropped}
-    said = {name: name for name, value in result.items() if value is not None}
+    chosen = {name: name for name, value in result.items() if value is not None}
     used = [aliases[name] for name, value in given.items() if name in aliases and value not in (None, "", [], ())]
     if used and stored <= given.keys():
-        # dataclasses.replace() repeats every stored value beside its changes: there the other spelling is the change.
-        said = {}
-    # Those that add come last, and a False after what it may contradict.
+        # dataclasses.replace() passes every stored value as well as the changes: there the alias is the change.
+        chosen = {}
+    # Aliases that merge are applied last, and a False after whatever it may contradict.
     for alias in sorted(used, key=lambda alias: (alias.merges, given[alias.name] is False)):
-        _apply(cls, alias, given, result, said)
-    return result, said
+        _apply(cls, alias, given, result, chosen)
+    return result, chosen
 
 
-def _apply(cls: Any, alias: Alias, given: dict[str, Any], result: dict[str, Any], said: dict[str, str]) -> None:
-    """Write one spelling into the result, unless it contradicts what `said` the target's value first."""
+def _apply(cls: Any, alias: Alias, given: dict[str, Any], result: dict[str, Any], chosen: dict[str, str]) -> None:
+    """Write one alias into the result, unless it contradicts the value that `chosen` records for the target."""
     value, target = given[alias.name], alias.target
     hint, rules = declared(cls)[target]
     current = result.get(target, UNSET)
     if current is not UNSET and current is not None:
-        current = values.convert(said.get(target, target), current, hint, rules)
+        current = values.convert(chosen.get(target, target), current, hint, rules)
     written = alias.write(value, current)
     if written is UNSET:
         return
     written = values.convert(alias.name, written, hint, rules)
-    if target in said:
+    if target in chosen:
         before = alias.read(current)
         differs = before not in (alias.default, alias.read(written)) if alias.merges else written != current
         if differs:
-            raise _conflict(said[target], given[said[target]], alias.name, value)
+            raise _conflict(chosen[target], given[chosen[target]], alias.name, value)
     result[target] = written
-    said.setdefault(target, alias.name)
+    chosen.setdefault(target, alias.name)
 
 
 class ArgumentsMeta(type):
-    """Construction that understands every spelling, also for the dataclasses that users derive."""
+    """Resolves aliases on construction, also for dataclasses that users derive."""
 
     if not TYPE_CHECKING:  # for a type checker, signatures.pyi says what the constructors take
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             if len(args) > 1:
                 raise ArgumentError(
-                    f"{cls.__name__} takes output_dir as its only positional argument, but got {len(args)}; pass the "
+                    f"{cls.__name__} accepts only output_dir as a positional argument, but got {len(args)}; pass the "
                     "others by name, since their order differs between versions."
                 )
             if args and "output_dir" in kwargs:
                 raise ArgumentError(
-                    f"output_dir is given twice: {args[0]!r} and {kwargs['output_dir']!r}; give it once."
+                    f"output_dir is given twice: {args[0]!r} and {kwargs['output_dir']!r}; pass it once."
                 )
-            result, said = resolve(cls, kwargs)
+            result, chosen = resolve(cls, kwargs)
             made = super().__call__(*args, **result)
-            made.__dict__["_said"] = {target: name for target, name in said.items() if name != target}
+            made.__dict__["_said"] = {target: name for target, name in chosen.items() if name != target}
             if "_filled" not in made.__dict__:
-                made.validate()  # a subclass whose __post_init__ does not call ours
+                made.validate()  # for a subclass whose __post_init__ does not call super().__post_init__()
             return made
 
     @property

@@ -1,4 +1,4 @@
-"""PaddleNLP's CompressionArguments: many of its scripts take them for training alone, and that works here."""
+"""PaddleNLP's CompressionArguments: many of its scripts use them for training only, which is supported here."""
 
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -8,21 +8,23 @@ from .fields import Group
 from .training import TrainingArguments
 
 WHY = (
-    "compression (pruning, quantisation, distillation with PaddleSlim) is not part of oneloop: train here, then "
-    "compress with PaddleNLP itself"
+    "model compression (pruning, quantization, distillation with PaddleSlim) is not part of oneloop: train here, then "
+    "compress with PaddleNLP"
 )
 
 
 def _only(default: Any) -> Any:
-    return field(default=default, metadata={"help": "PaddleNLP: for its compression alone."})
+    return field(default=default, metadata={"help": "PaddleNLP: used only for model compression."})
 
 
 @dataclass(repr=False)
 class Compression(Group):
-    warmup_ratio: float = field(default=0.1, metadata={"help": "Warm-up as a ratio of all steps; warmup_steps wins."})
+    warmup_ratio: float = field(
+        default=0.1, metadata={"help": "Warmup as a ratio of all steps; overridden by warmup_steps."}
+    )
     logging_steps: float = field(default=100, metadata={"help": "Steps between logs."})
     save_steps: float = field(default=100, metadata={"help": "Steps between checkpoints."})
-    do_compress: bool = field(default=False, metadata={"help": "PaddleNLP: compress the model. Refused here."})
+    do_compress: bool = field(default=False, metadata={"help": "PaddleNLP: compress the model. Not supported."})
     strategy: str | None = _only("dynabert+ptq")
     input_dtype: str | None = _only("int64")
     prune_embeddings: bool = _only(False)
@@ -47,15 +49,15 @@ else:
 
 
 class CompressionArguments(CompressionFields, TrainingArguments):
-    """TrainingArguments with PaddleNLP's defaults for these three, and what its compression asks for.
+    """TrainingArguments with PaddleNLP's defaults for three arguments, plus PaddleNLP's compression arguments.
 
-    The latter can be given and read, as scripts do that compress in another run; do_compress itself is refused.
+    The latter can be set and read, for scripts that compress in a separate run; do_compress=True is not supported.
     """
 
     def check_together(self) -> None:
         super().check_together()
         if self.do_compress:
-            raise RefusedError(f"do_compress=True is refused: {WHY}.")
+            raise RefusedError(f"do_compress=True is not supported: {WHY}.")
 
 
 dataclass(repr=False)(CompressionArguments)

@@ -1,4 +1,4 @@
-"""When to evaluate, what to keep of it, and which model is the best."""
+"""When to evaluate, what to keep of it, and how to choose the best model."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from . import values
 from .fields import Group, declare
 
 arg = declare("Evaluation")
-# A metric whose name ends so is better when it is lower. Short ones must be a whole word: "power" ends in "wer".
+# A metric with one of these endings is better when lower. Short ones must be a whole word: "power" ends in "wer".
 LOWER_ENDINGS = ("loss", "perplexity", "error", "error_rate", "distance")
 LOWER_WORDS = (
     "ppl",
@@ -36,38 +36,43 @@ def higher_is_better(metric: str) -> bool:
 @dataclass
 class Evaluation(Group):
     eval_strategy: str = arg(
-        "no", "When to evaluate while training.", aliases=("evaluation_strategy",), enum=IntervalStrategy
+        "no", "When to evaluate during training.", aliases=("evaluation_strategy",), enum=IntervalStrategy
     )
     eval_steps: float | None = arg(
         None,
-        "Steps between evaluations; below 1 it is a ratio of all steps.",
+        "Steps between evaluations; a value below 1 is a ratio of all steps.",
         convert=values.to_steps,
         shown="logging_steps",
     )
-    eval_delay: float = arg(0, "No evaluation before this epoch, or step, by eval_strategy.", low=0, none=True)
+    eval_delay: float = arg(0, "Epochs or steps (by eval_strategy) before the first evaluation.", low=0, none=True)
     eval_on_start: bool = arg(False, "Evaluate once before the first step.")
     eval_accumulation_steps: int | None = arg(
-        None, "Steps that stay on the device before they move to the host.", low=1, shown="moved as they come"
+        None,
+        "Prediction steps to accumulate on the device before moving outputs to the host.",
+        low=1,
+        shown="every step",
     )
-    eval_do_concat_batches: bool = arg(True, "False hands the outputs to compute_metrics as a list of batches.")
+    eval_do_concat_batches: bool = arg(True, "False passes the outputs to compute_metrics as a list of batches.")
     eval_use_gather_object: bool = arg(
-        False, "With several processes: outputs that are not tensors are gathered too, with it or without."
+        False, "No effect: outputs that are not tensors are always gathered from all processes."
     )
     minimum_eval_times: int | None = arg(
-        None, "Lowers eval_steps until there are at least so many; -1 or 0: off.", low=-1
+        None, "Lower eval_steps so that there are at least this many evaluations; -1 or 0: off.", low=-1
     )
-    prediction_loss_only: bool = arg(False, "Keep the loss alone, no outputs.")
+    prediction_loss_only: bool = arg(False, "Return only the loss, no outputs.")
     include_for_metrics: list[str] = arg(
-        list, "What compute_metrics gets besides: inputs, loss.", choices=("inputs", "loss"), none=True
+        list, "Extra inputs of compute_metrics: inputs, loss.", choices=("inputs", "loss"), none=True
     )
     batch_eval_metrics: bool = arg(
         False, "Call compute_metrics after each batch, with compute_result=True after the last; no outputs are kept."
     )
     load_best_model_at_end: bool = arg(
-        False, "Keep the model of the best evaluation and load it at the end, whatever save_strategy says.", none=True
+        False, "Load the best model at the end of training, with any save_strategy.", none=True
     )
-    metric_for_best_model: str | None = arg(None, "The metric that says which evaluation is best.", shown="loss")
-    greater_is_better: bool | None = arg(None, "Whether more of it is better.", shown="by the metric's name")
+    metric_for_best_model: str | None = arg(None, "Metric used to compare models.", shown="loss")
+    greater_is_better: bool | None = arg(
+        None, "Whether a greater metric_for_best_model is better.", shown="from the metric's name"
+    )
 
     def check(self) -> None:
         if self.eval_strategy == "steps" and self.eval_steps == 0:

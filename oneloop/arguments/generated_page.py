@@ -1,11 +1,11 @@
-"""Files made from data in the code, pages of docs/ among them: written anew, or checked against what they would be."""
+"""Files generated from data in the code, such as pages of docs/: write them, or check that they are up to date."""
 
 import sys
 from pathlib import Path
 
 
 def keep(page: Path, text: str, module: str, words: list[str]) -> int:
-    """The command of a module that makes a page: writes it, or with --check only says whether it is up to date."""
+    """The command of a module that generates a page: write it, or with --check, only check that it is up to date."""
     if "--check" in words:
         if not page.exists() or page.read_text(encoding="utf-8") != text:
             print(f"{page.parent.name}/{page.name} is out of date: run python -m {module}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""All groups of arguments as one dataclass, and the checks that concern more than one of them."""
+"""All argument groups as one dataclass, and the checks across groups."""
 
 import os
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from .saving import Saving
 GROUPS = (Run, Data, Optimization, Precision, Evaluation, Logging, Saving, Processes)
 
 
-# A dataclass lists the fields of its last base first: output_dir must be the first of all.
+# A dataclass lists the fields of its last base first, and output_dir must come first.
 @dataclass(repr=False)
 class Groups(Processes, Saving, Logging, Evaluation, Precision, Optimization, Data, Run):
     def validate(self) -> None:
-        """Convert and check every value; called again by Trainer, since attributes can be assigned."""
+        """Convert and check every value; called again by Trainer, since attributes may have been assigned."""
         self.__dict__.setdefault("_filled", {})
         self.convert_all()
         for group in GROUPS:
@@ -29,26 +29,26 @@ class Groups(Processes, Saving, Logging, Evaluation, Precision, Optimization, Da
         self.check_together()
 
     def check_together(self) -> None:
-        """What follows for one group from another."""
+        """Defaults and checks that depend on more than one group."""
         self.fill_logging_dir(self.output_dir or "")
-        self._settle_evaluation()
+        self._resolve_evaluation()
         if self.push_to_hub or (self.hub_model_id or "").endswith("/"):
             name = os.path.basename(os.path.abspath(self.output_dir or ""))
             self.fill("hub_model_id", name)
             if self.hub_model_id and self.hub_model_id.endswith("/"):
                 self.hub_model_id += name
 
-    def _settle_evaluation(self) -> None:
+    def _resolve_evaluation(self) -> None:
         if self.eval_strategy != "no":
             self.do_eval = True
         if self.eval_strategy == "steps":
             self.fill("eval_steps", self.logging_steps)
             if not self.eval_steps:
-                raise values.wrong("logging_steps", 0, "at least 1, since eval_steps follows it; or set eval_steps")
+                raise values.wrong("logging_steps", 0, "at least 1, since eval_steps defaults to it; or set eval_steps")
         follows = self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy")
         if follows and self.eval_strategy == "no":
             raise ArgumentError(
-                f"lr_scheduler_type='{self.lr_scheduler_type}' follows evaluations, but eval_strategy is 'no'; "
+                f"lr_scheduler_type='{self.lr_scheduler_type}' needs evaluations, but eval_strategy is 'no'; "
                 "set eval_strategy to 'steps' or 'epoch'."
             )
         if self.load_best_model_at_end or self.save_strategy == "best" or follows:

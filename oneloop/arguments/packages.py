@@ -1,4 +1,4 @@
-"""Packages that an argument can ask for, and whether they are here. Nothing is imported to find out."""
+"""Packages that arguments can require, and whether they are installed. The check imports nothing."""
 
 import sys
 from importlib.util import find_spec
@@ -7,7 +7,7 @@ from ..integrations.writers.table import WRITERS
 
 
 def installed(module: str) -> bool:
-    """Whether the module can be imported. A folder of that name in the working directory is not a package."""
+    """Whether the module can be imported. A plain folder of that name does not count."""
     if module in sys.modules:
         return sys.modules[module] is not None
     try:
@@ -18,7 +18,7 @@ def installed(module: str) -> bool:
 
 
 def usual_writers(every: bool) -> list[str]:
-    """The installed writers that ask for no account: those that are used by default, or every one."""
+    """Installed writers that need no account: those used by default, or with `every`, all of them."""
     return [
         name
         for name, writer in WRITERS.items()
@@ -26,8 +26,8 @@ def usual_writers(every: bool) -> list[str]:
     ]
 
 
-# optim -> (module, package to install). NOT_DRIVEN: the torch backend has no use for the package even when it is here:
-# GaLore and APOLLO need their parameter groups by module, LOMO its own backward pass, XLA its own step.
+# optim -> (module, package to install). NOT_DRIVEN: not supported by the torch backend even if it is installed:
+# GaLore and APOLLO need parameter groups by module, LOMO its own backward pass, XLA its own step.
 NOT_DRIVEN = ("galore_", "apollo_", "lomo", "adalomo", "adamw_torch_xla")
 _BITSANDBYTES = ("bitsandbytes", "bitsandbytes")
 _GALORE = ("galore_torch", "galore-torch")

@@ -1,4 +1,4 @@
-"""What scripts of PaddleNLP ask their arguments: which part of a divided model this process has. Here, all of it."""
+"""Properties that PaddleNLP scripts read: their place in model parallelism. Here every process has the full model."""
 
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -7,8 +7,8 @@ from ..distributed.world import world
 
 
 class PaddleProperties:
-    """Read, never set: data parallelism alone, with whole data and whole models in every process. More of them, which
-    are arguments there, in settled.py."""
+    """Read-only: data parallelism only, with the full dataset and model in every process. Those that are arguments in
+    PaddleNLP are in fixed.py."""
 
     context_parallel_degree = expert_parallel_degree = 1
     tensor_parallel_rank = pipeline_parallel_rank = sharding_parallel_rank = 0

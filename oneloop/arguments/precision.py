@@ -1,4 +1,4 @@
-"""Number formats, memory, and compilation."""
+"""Mixed precision, memory and compilation."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ arg = declare("Precision and memory")
 
 @dataclass
 class Precision(Group):
-    fp16: bool = arg(False, "Mixed precision with float16 and a loss scale.")
+    fp16: bool = arg(False, "Mixed precision with float16 and loss scaling.")
     bf16: bool = arg(False, "Mixed precision with bfloat16.")
     fp16_opt_level: str = arg(
         "O1",
@@ -20,48 +20,44 @@ class Precision(Group):
     )
     half_precision_backend: str = arg(
         "auto",
-        "Who does the mixed precision.",
+        "Mixed-precision implementation.",
         aliases=("fp16_backend",),
         choices=("auto", "cuda_amp", "apex", "cpu_amp"),
     )
-    scale_loss: float = arg(
-        32768.0, "The first loss scale for fp16; steps that overflow are skipped and counted.", low=1
-    )
+    scale_loss: float = arg(32768.0, "Initial loss scale for fp16; steps that overflow are skipped and counted.", low=1)
     bf16_full_eval: bool = arg(False, "Evaluate with bfloat16 weights.")
     fp16_full_eval: bool = arg(False, "Evaluate with float16 weights.", aliases=("f16_full_eval",))
-    tf32: bool | None = arg(None, "TF32 in matrix products on GPUs that have it.", shown="the framework's")
+    tf32: bool | None = arg(None, "TF32 matrix multiplication on GPUs that support it.", shown="the framework's")
     gradient_checkpointing: bool = arg(
-        False, "Compute activations again in the backward pass: same losses, less memory.", aliases=("recompute",)
+        False, "Recompute activations in the backward pass: same losses, less memory.", aliases=("recompute",)
     )
     gradient_checkpointing_kwargs: dict[str, Any] | None = arg(
-        None, "Further options of gradient_checkpointing, as a dict or as JSON.", aliases=("recompute_kwargs",)
+        None, "Additional options of gradient_checkpointing, as a dict or JSON.", aliases=("recompute_kwargs",)
     )
     torch_compile: bool = arg(
         False,
-        "Compile the model with the framework's own graph compiler. On when a backend or a mode is named.",
+        "Compile the model with the framework's graph compiler. Enabled by a backend or a mode.",
         aliases=("to_static",),
     )
     torch_compile_backend: str | None = arg(
         None,
-        "The compiler's backend; naming one turns torch_compile on.",
+        "Compiler backend; enables torch_compile.",
         aliases=("torchdynamo",),
         shown="the framework's",
     )
-    torch_compile_mode: str | None = arg(
-        None, "The compiler's mode; naming one turns torch_compile on.", shown="the framework's"
-    )
-    jit_mode_eval: bool = arg(False, "Evaluate on the compiled graph.")
-    use_ipex: bool = arg(False, "Intel's extension for PyTorch.")
-    use_liger_kernel: bool = arg(False, "Liger's fused kernels for transformers models.")
-    liger_kernel_config: dict[str, Any] | None = arg(None, "Which of Liger's kernels, as a dict or as JSON.")
-    use_cache: bool = arg(False, "Leave the model's key-value cache on while training.")
+    torch_compile_mode: str | None = arg(None, "Compiler mode; enables torch_compile.", shown="the framework's")
+    jit_mode_eval: bool = arg(False, "Evaluate with the compiled graph.")
+    use_ipex: bool = arg(False, "Intel Extension for PyTorch.")
+    use_liger_kernel: bool = arg(False, "Liger kernels for transformers models.")
+    liger_kernel_config: dict[str, Any] | None = arg(None, "Which Liger kernels to use, as a dict or JSON.")
+    use_cache: bool = arg(False, "Keep the model's key-value cache enabled during training.")
     torch_empty_cache_steps: int | None = arg(
-        None, "Empty the accelerator's memory cache every so many steps.", low=1, shown="never"
+        None, "Empty the accelerator's memory cache every this many steps.", low=1, shown="never"
     )
 
     def check(self) -> None:
         for first, second in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
             if getattr(self, first) and getattr(self, second):
-                raise ArgumentError(f"{first} and {second} are both True; expected at most one. Leave one out.")
+                raise ArgumentError(f"{first} and {second} are both True; expected at most one. Remove one.")
         if self.torch_compile_backend or self.torch_compile_mode:
             self.torch_compile = True

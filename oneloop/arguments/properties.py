@@ -1,4 +1,4 @@
-"""What arguments know about the process, the device and the run; nothing here is stored as an argument."""
+"""Properties of the process, the device and the run; nothing here is stored as an argument."""
 
 import logging
 import math
@@ -26,35 +26,35 @@ LOGGER = logging.getLogger("oneloop")
 
 
 class Properties(PaddleProperties, Groups):
-    """The part of TrainingArguments that is asked, not given."""
+    """The read-only part of TrainingArguments."""
 
-    # -- the framework and its device ---------------------------------------------------------------------------------
+    # -- framework and device - ---------------------------------------------------------------------------------
 
     def bind(self, backend: str) -> None:
-        """Called by Trainer: from now on these arguments belong to this framework."""
+        """Bind these arguments to a framework; called by Trainer."""
         bound = self.__dict__.get("_backend")
         if bound not in (None, backend):
             raise ArgumentError(
                 f"these arguments were first used with {bound}, and now with a model of {backend}; expected one "
-                "framework. Make new arguments for this model, and read args.device only after the model's framework "
+                "framework. Create new arguments for this model, and read args.device only after the model's framework "
                 "is imported."
             )
         self.__dict__["_backend"] = backend
 
     def check_backend(self, backend: str, device_type: str) -> None:
-        """Raise RefusedError for everything in these arguments that this backend, device or release cannot do."""
+        """Raise RefusedError for every value that this backend, device or release does not support."""
         support.check(self, backend, device_type)
 
     @property
     def device(self) -> Any:
-        """The framework's own device. Reading it before there is a model settles the framework."""
+        """The framework's device object. Reading it before there is a model selects the framework."""
         spec = self.device_spec
         cached = self.__dict__.get("_device")
         if cached is not None and cached[0] == spec:
             return cached[1]
         name = self.__dict__.get("_backend") or backends.guess()
         if name is None:
-            raise RefusedError("args.device needs a framework, and none is installed: pip install torch")
+            raise RefusedError("args.device requires a framework, but none is installed: pip install torch")
         device = backends.load(name).devices.resolve(spec)
         self.bind(name)
         self.__dict__["_device"] = (spec, device)
@@ -66,7 +66,7 @@ class Properties(PaddleProperties, Groups):
 
     @property
     def n_gpu(self) -> int:
-        """Accelerators that this process uses: one, or none. Several take several processes."""
+        """Accelerators used by this process: 1 or 0. To use several, launch several processes."""
         return 0 if str(self.device).lower().startswith("cpu") else 1
 
     @property
@@ -77,8 +77,8 @@ class Properties(PaddleProperties, Groups):
     def _n_gpu(self, value: int) -> None:
         if value not in (-1, 0, 1):
             raise RefusedError(
-                f"_n_gpu={value!r}: one process uses one device. Start one process per device with the framework's "
-                "launcher instead."
+                f"_n_gpu={value!r} is not supported: one process uses one device. Launch one process per device with "
+                "the framework's launcher instead."
             )
 
     @property
@@ -99,7 +99,7 @@ class Properties(PaddleProperties, Groups):
         return self.per_device_eval_batch_size
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
-        """Steps of warm-up in a run of so many: warmup_steps when there are any, else warmup_ratio of them."""
+        """Warmup steps in a run of this length: warmup_steps if set, otherwise warmup_ratio of all steps."""
         steps = self.warmup_steps
         if steps >= 1:
             return int(steps)
@@ -125,7 +125,7 @@ class Properties(PaddleProperties, Groups):
 
     @property
     def processes(self) -> ProcessGroup:
-        """All processes of the run, for what they say to each other. The first look at it brings them together."""
+        """The process group of the run, for collectives. The first access initializes it."""
         if world().size == 1:
             return SINGLE_PROCESS
         name = self.__dict__.get("_backend")
@@ -149,13 +149,13 @@ class Properties(PaddleProperties, Groups):
         return timedelta(seconds=self.ddp_timeout)
 
     def get_process_log_level(self) -> int:
-        """The level of Python's logging for this process; passive is whatever the application chose."""
+        """The Python logging level for this process; "passive" keeps the application's level."""
         name = self.log_level if self.should_log else self.log_level_replica
         return _application_level() if name == "passive" else int(getattr(logging, name.upper()))
 
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
-        """The block runs in the main process first (of each machine when `local`), then in the others."""
+        """Run the block in the main process first (with `local`: of each machine), then in the others."""
         here = world()
         first = here.is_local_main if local else here.is_main
         if not first:
@@ -168,7 +168,7 @@ class Properties(PaddleProperties, Groups):
 
 
 def _application_level() -> int:
-    """What the application chose: for transformers' loggers, as its scripts do, or for Python's."""
+    """The application's level: of transformers' loggers, as its scripts set it, or of Python's."""
     theirs = sys.modules.get("transformers.utils.logging")
     chosen = theirs.get_verbosity() if theirs is not None else logging.WARNING
     return chosen if chosen != logging.WARNING else LOGGER.getEffectiveLevel()

@@ -1,4 +1,4 @@
-"""What is logged, when, and to whom."""
+"""What is logged, when, and to which writers."""
 
 import os
 import socket
@@ -26,12 +26,12 @@ def to_writers(name: str, value: "Words") -> list[str]:
         return usual_writers(every=True)
     for word in words:
         if word not in WRITERS:
-            raise values.wrong(name, value, ", ".join(WRITERS) + "; or all, or none, alone")
+            raise values.wrong(name, value, ", ".join(WRITERS) + "; or 'all' or 'none' on its own")
     return list(dict.fromkeys(words))
 
 
 def to_token_count(name: str, value: "bool | Text") -> str:
-    """4.x spells it as a bool, 5.x as a word."""
+    """A bool in transformers 4.x, a string in 5.x."""
     if isinstance(value, bool) or (isinstance(value, str) and value.lower() in ("true", "false")):
         return "all" if str(value).lower() == "true" else "no"
     return values.to_text(name, value)
@@ -44,34 +44,36 @@ def to_space(name: str, value: "Literal[False] | Text") -> str | bool:
 @dataclass
 class Logging(Group):
     logging_dir: str | None = arg(
-        None, "Where the writers put their files.", convert=to_path, shown="output_dir/runs/DATE_HOST", compare=False
+        None, "Directory for the writers' files.", convert=to_path, shown="output_dir/runs/DATE_HOST", compare=False
     )
     logging_strategy: str = arg("steps", "When to log.", enum=IntervalStrategy)
-    logging_steps: float = arg(500, "Steps between logs; below 1 it is a ratio of all steps.", convert=values.to_steps)
-    logging_first_step: bool = arg(False, "Log the first step too, and evaluate it when evaluation is by steps.")
-    logging_nan_inf_filter: bool = arg(False, "Leave non-finite losses out of the logged average, and of that alone.")
+    logging_steps: float = arg(
+        500, "Steps between logs; a value below 1 is a ratio of all steps.", convert=values.to_steps
+    )
+    logging_first_step: bool = arg(False, "Also log the first step, and evaluate it with eval_strategy='steps'.")
+    logging_nan_inf_filter: bool = arg(False, "Exclude non-finite losses from the logged average (only).")
     nonfinite: str = arg(
         "stop",
-        "What a non-finite loss or gradient does: stop the run, skip the update, or nothing.",
+        "What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.",
         choices=("stop", "skip", "ignore"),
     )
     report_to: list[str] | None = arg(
         None,
-        "Who gets the logs: "
+        "Writers that receive the logs: "
         + ", ".join(WRITERS)
-        + "; all that ask for no account; none. A service with accounts has to be named.",
+        + "; all: every one that needs no account; none. A service with accounts has to be named.",
         convert=to_writers,
-        shown="tensorboard and visualdl, as far as installed",
+        shown="tensorboard and visualdl, if installed",
     )
     include_num_input_tokens_seen: str = arg(
-        "no", "Count the tokens trained on.", convert=to_token_count, choices=("no", "all", "non_padding")
+        "no", "Count the input tokens seen.", convert=to_token_count, choices=("no", "all", "non_padding")
     )
-    include_tokens_per_second: bool = arg(False, "Add tokens per second to the speed metrics.")
-    project: str = arg("huggingface", "The project in writers that have projects.")
-    trackio_space_id: str | None = arg(None, "The space that trackio writes to.")
-    trackio_bucket_id: str | None = arg(None, "The bucket that trackio writes to.")
+    include_tokens_per_second: bool = arg(False, "Report tokens per second in the speed metrics.")
+    project: str = arg("huggingface", "Project name, for writers that have projects.")
+    trackio_space_id: str | None = arg(None, "Space that trackio writes to.")
+    trackio_bucket_id: str | None = arg(None, "Bucket that trackio writes to.")
     trackio_static_space_id: str | bool | None = arg(
-        None, "The read-only space that trackio makes at the end; False makes none.", convert=to_space
+        None, "Read-only space that trackio creates at the end; False: none.", convert=to_space
     )
 
     def check(self) -> None:
@@ -80,6 +82,6 @@ class Logging(Group):
         self.fill("report_to", usual_writers(every=False))
 
     def fill_logging_dir(self, output_dir: str) -> None:
-        # The time is taken once per object, so that validating again does not start another directory.
+        # The time is taken once per object, so that validating again does not select another directory.
         stamp = self.__dict__.setdefault("_stamp", datetime.now().strftime("%b%d_%H-%M-%S"))
         self.fill("logging_dir", os.path.join(output_dir, "runs", f"{stamp}_{socket.gethostname()}"))

@@ -1,4 +1,4 @@
-"""Checkpoints, and copies of them on the Hub."""
+"""Checkpoints, and uploads to the Hub."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ arg = declare("Saving")
 
 
 def to_token(name: str, value: "Text") -> str | None:
-    """A dumped `<HUB_TOKEN>` says only that there was one."""
+    """A dumped `<HUB_TOKEN>` is a placeholder, not a token."""
     text = values.to_text(name, value)
     return None if values.MASK.fullmatch(text) else text
 
@@ -24,43 +24,46 @@ def to_token(name: str, value: "Text") -> str | None:
 class Saving(Group):
     save_strategy: str = arg("steps", "When to save a checkpoint.", enum=SaveStrategy)
     save_steps: float = arg(
-        500, "Steps between checkpoints; below 1 it is a ratio of all steps.", convert=values.to_steps
+        500, "Steps between checkpoints; a value below 1 is a ratio of all steps.", convert=values.to_steps
     )
     save_total_limit: int | None = arg(
-        None, "How many checkpoints to keep, the best among them; with 1, the newest and the best.", low=1, shown="all"
+        None,
+        "Maximum number of checkpoints to keep, including the best; with 1, the newest and the best.",
+        low=1,
+        shown="all",
     )
     save_interval_minutes: float | None = arg(
-        None, "Also save when the last checkpoint is this old.", low=0, never=(0,), shown="off"
+        None, "Also save when the last checkpoint is this many minutes old.", low=0, never=(0,), shown="off"
     )
-    save_async: bool = arg(True, "Write checkpoints in the background while training goes on.")
-    save_on_each_node: bool = arg(False, "With several machines: save on each, not on the first alone.")
-    save_only_model: bool = arg(False, "Checkpoints without optimizer, schedule and random state; no exact resume.")
-    save_safetensors: bool = arg(True, "Weights as safetensors, which is the only format written.")
+    save_async: bool = arg(True, "Write checkpoints in the background during training.")
+    save_on_each_node: bool = arg(False, "With several machines: save on each machine instead of only the first.")
+    save_only_model: bool = arg(False, "Save checkpoints without optimizer, scheduler and RNG state; no exact resume.")
+    save_safetensors: bool = arg(True, "Save weights as safetensors, the only format written.")
     restore_callback_states_from_checkpoint: bool = arg(
-        False, "On resume, give the callbacks the state they had in the checkpoint."
+        False, "On resume, restore the callbacks' state from the checkpoint."
     )
     preemption_signals: list[str] = arg(
         lambda: ["SIGTERM", "SIGINT"],
-        "Signals on which a run finishes its step, saves and leaves; SIGUSR1 and others can be added, [] turns it off.",
+        "Signals on which a run finishes its step, saves and stops; SIGUSR1 and others can be added, [] disables it.",
         none=True,
         shown="SIGTERM, SIGINT",
     )
-    enable_jit_checkpoint: bool = arg(False, "True: SIGTERM is one of preemption_signals, as it is by default.")
+    enable_jit_checkpoint: bool = arg(False, "True: adds SIGTERM to preemption_signals, where it is by default.")
     push_to_hub: bool = arg(False, "Push the model to the Hub each time it is saved.")
     hub_model_id: str | None = arg(
         None, "With push_to_hub: the repository.", aliases=("push_to_hub_model_id",), shown="output_dir's name"
     )
-    hub_strategy: str = arg("every_save", "With push_to_hub: what is pushed when.", enum=HubStrategy)
+    hub_strategy: str = arg("every_save", "With push_to_hub: what to push, and when.", enum=HubStrategy)
     hub_token: str | None = arg(
         None,
-        "With push_to_hub: the token. It is in no file and no log.",
+        "With push_to_hub: the token. It is never written to a file or log.",
         aliases=("push_to_hub_token",),
         convert=to_token,
-        shown="the logged-in user's",
+        shown="that of the logged-in user",
         repr=False,
     )
     hub_private_repo: bool | None = arg(False, "With push_to_hub: make the repository private.")
-    hub_always_push: bool = arg(False, "With push_to_hub: push even while the last push is still under way.")
+    hub_always_push: bool = arg(False, "With push_to_hub: push even if the previous push has not finished.")
     hub_revision: str | None = arg(None, "With push_to_hub: the branch to push to.", shown="the main branch")
 
     def check(self) -> None:

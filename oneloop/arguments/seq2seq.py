@@ -26,16 +26,16 @@ class Generation(Group):
     sortish_sampler: bool = arg(False, "Training data sorted by length within shuffled chunks.")
     predict_with_generate: bool = arg(False, "Evaluate and predict with generate(), for metrics such as BLEU.")
     generation_max_length: int | None = arg(
-        None, "With predict_with_generate: the longest output.", low=1, shown="the model's"
+        None, "With predict_with_generate: maximum length of the output.", low=1, shown="from the model"
     )
     generation_num_beams: int | None = arg(
-        None, "With predict_with_generate: beams of the search.", low=1, shown="the model's"
+        None, "With predict_with_generate: number of beams.", low=1, shown="from the model"
     )
     generation_config: object | None = arg(
         None,
         "With predict_with_generate: a GenerationConfig, or a model's name or path to load it from.",
         convert=to_generation_config,
-        shown="the model's",
+        shown="from the model",
     )
 
 
@@ -46,14 +46,14 @@ else:
 
 
 class Seq2SeqTrainingArguments(GenerationFields, TrainingArguments):
-    """TrainingArguments, and how to generate while evaluating."""
+    """TrainingArguments, plus options for generation during evaluation."""
 
     def check_together(self) -> None:
         super().check_together()
         if self.sortish_sampler and self.train_sampling_strategy != "random":
             raise ArgumentError(
                 f"sortish_sampler=True and train_sampling_strategy='{self.train_sampling_strategy}' are two orders of "
-                "the same data; expected one. Leave the other out."
+                "the same data; expected one. Remove the other."
             )
 
 

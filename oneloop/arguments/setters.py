@@ -1,4 +1,4 @@
-"""Setters for groups of related arguments, with the names and defaults that transformers gives them."""
+"""Setters for groups of related arguments, with the names and defaults of transformers."""
 
 from typing import Any, TypeVar
 
@@ -33,7 +33,7 @@ class Setters(Properties):
         seed: int = 42,
         gradient_checkpointing: bool = False,
     ) -> Self:
-        """Train, and how; sets do_train."""
+        """Training options; sets do_train."""
         return self._set(
             do_train=True,
             learning_rate=learning_rate,
@@ -55,7 +55,7 @@ class Setters(Properties):
         delay: float | None = None,
         loss_only: bool = False,
     ) -> Self:
-        """When to evaluate while training; sets do_eval unless the strategy is no."""
+        """When to evaluate during training; sets do_eval unless the strategy is "no"."""
         return self._set(
             eval_strategy=strategy,
             eval_steps=steps,
@@ -66,7 +66,7 @@ class Setters(Properties):
         )
 
     def set_testing(self: Self, batch_size: int = 8, loss_only: bool = False) -> Self:
-        """Predict on the test set; sets do_predict."""
+        """Options for prediction on the test set; sets do_predict."""
         return self._set(do_predict=True, per_device_eval_batch_size=batch_size, prediction_loss_only=loss_only)
 
     def set_save(
@@ -92,7 +92,7 @@ class Setters(Properties):
         on_each_node: bool = False,
         replica_level: str = "passive",
     ) -> Self:
-        """When to log, and to whom."""
+        """When to log, and to which writers."""
         return self._set(
             logging_strategy=strategy,
             logging_steps=steps,
@@ -134,7 +134,7 @@ class Setters(Properties):
         epsilon: float = 1e-8,
         args: str | None = None,
     ) -> Self:
-        """The optimizer and its numbers."""
+        """The optimizer and its hyperparameters."""
         return self._set(
             optim=name,
             learning_rate=learning_rate,
@@ -153,7 +153,7 @@ class Setters(Properties):
         warmup_steps: float = 0,
         warmup_ratio: float = 0.0,
     ) -> Self:
-        """The learning rate's schedule and its length."""
+        """The learning rate schedule and its length."""
         return self._set(
             lr_scheduler_type=name,
             num_train_epochs=num_epochs,

@@ -1,4 +1,4 @@
-"""One engine, three spellings: `sharding`, `fsdp` and `sharded_ddp` are translated into each other here."""
+"""Translates between the three spellings of sharding: `sharding`, `fsdp` and `sharded_ddp`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ def _canonical(name: str, value: Any, words: list[str]) -> str:
     stages = [word for word in STAGES if word in words]
     extras = [word for word in EXTRAS if word in words]
     if len(stages) > 1 or (extras and not stages):
-        raise values.wrong(name, value, "exactly one stage of sharding, alone or with offload and auto_wrap")
+        raise values.wrong(name, value, "exactly one sharding stage, optionally with offload and auto_wrap")
     return " ".join(stages + extras)
 
 
@@ -59,7 +59,7 @@ def from_fsdp(value: "bool | Words", current: Any) -> str:
 
 
 def as_fsdp(sharding: str) -> str:
-    """stage1 has no spelling as FSDP and reads as nothing."""
+    """stage1 has no FSDP equivalent and is ""."""
     return _back(sharding, FSDP)
 
 
@@ -71,36 +71,36 @@ def as_sharded_ddp(sharding: str) -> str:
     return _back(sharding, SHARDED_DDP)
 
 
-# -- fsdp_config: key -> (the values that say what happens here, or None for all, what to do instead of the others)
+# -- fsdp_config: key -> (supported values, or None for any; what to do instead of other values)
 
 FSDP_CONFIG: dict[str, tuple[tuple[Any, ...] | None, str]] = {
     "min_num_params": (None, ""),
     "transformer_layer_cls_to_wrap": (None, ""),
     "auto_wrap_policy": (
         ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP"),
-        "leave it out: without classes and sizes the layers are found in the model",
+        "leave it out: without classes and sizes the layers are detected",
     ),
     "activation_checkpointing": ((False,), "gradient_checkpointing=True"),
-    "backward_prefetch": (("backward_pre", "BACKWARD_PRE"), "leave it out: the next layer is always fetched early"),
-    "cpu_ram_efficient_loading": ((False,), "leave it out: every process builds the model"),
+    "backward_prefetch": (("backward_pre", "BACKWARD_PRE"), "leave it out: the next layer is always prefetched"),
+    "cpu_ram_efficient_loading": ((False,), "leave it out: every process loads the model"),
     "forward_prefetch": ((False,), "leave it out"),
     "limit_all_gathers": ((True,), "leave it out"),
     "reshard_after_forward": ((), "sharding='stage2' (False) or 'stage3' (True)"),
     "state_dict_type": (
         ("FULL_STATE_DICT", "SHARDED_STATE_DICT"),
-        "leave it out: checkpoints have one format, which all read",
+        "leave it out: there is only one checkpoint format",
     ),
-    "sync_module_states": ((True,), "leave it out: all start from the weights of the main process"),
+    "sync_module_states": ((True,), "leave it out: weights are always broadcast from the main process"),
     "use_orig_params": ((True,), "leave it out: parameters keep their names and shapes"),
     "version": ((2,), "leave it out"),
-    "xla": ((False,), "a GPU: TPUs (XLA) are not driven"),
-    "xla_fsdp_grad_ckpt": ((False,), "a GPU: TPUs (XLA) are not driven"),
-    "xla_fsdp_settings": (({},), "a GPU: TPUs (XLA) are not driven"),
+    "xla": ((False,), "a GPU: TPUs (XLA) are not supported"),
+    "xla_fsdp_grad_ckpt": ((False,), "a GPU: TPUs (XLA) are not supported"),
+    "xla_fsdp_settings": (({},), "a GPU: TPUs (XLA) are not supported"),
 }
 
 
 def to_fsdp_config(name: str, value: "Config") -> dict[str, Any]:
-    """The keys also with the prefix fsdp_, as configuration files of accelerate have them."""
+    """Also accepts keys with the prefix fsdp_, as in configuration files of accelerate."""
     config = {key.removeprefix("fsdp_"): inner for key, inner in values.to_config(name, value).items()}
     for key, inner in config.items():
         if key not in FSDP_CONFIG:
@@ -109,7 +109,7 @@ def to_fsdp_config(name: str, value: "Config") -> dict[str, Any]:
 
 
 def not_honoured(config: dict[str, Any] | None) -> list[str]:
-    """Keys of fsdp_config with a value that nothing here would follow."""
+    """Keys of fsdp_config with an unsupported value."""
     found = []
     for key, value in (config or {}).items():
         honoured = FSDP_CONFIG[key][0]
@@ -118,16 +118,16 @@ def not_honoured(config: dict[str, Any] | None) -> list[str]:
     return found
 
 
-# -- what follows from the words
+# -- derived settings
 
 
 def divides(args: "TrainingArguments") -> bool:
-    """Whether gradients or parameters are divided: stages 2 and 3."""
+    """Whether gradients or parameters are sharded: stages 2 and 3."""
     return "stage2" in args.sharding or "stage3" in args.sharding
 
 
 def degree_of(args: "TrainingArguments", size: int) -> int:
-    """How many processes share one copy; hybrid without a number: those of one machine."""
+    """Size of a sharding group; with hybrid and no number, the processes of one machine."""
     if args.sharding_degree > 0:
         return args.sharding_degree
     return world().local_size if "hybrid" in args.sharding.split() else size

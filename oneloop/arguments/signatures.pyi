@@ -14,275 +14,275 @@ from .given import Argument, Config, Integer, JsonDict, Number, Switch, Text, Wo
 @dataclass(init=False, kw_only=True)
 class ArgumentFields(Group):
     output_dir: str = field(kw_only=False)
-    """Where checkpoints, logs and results go. Required; a Trainer without arguments uses tmp_trainer."""
+    """Directory for checkpoints, logs and results. Required; a Trainer without arguments uses tmp_trainer."""
     overwrite_output_dir: bool = ...
-    """For your script: it may start afresh in a directory that holds checkpoints. The Trainer itself deletes nothing; a fresh run among old checkpoints warns and goes on."""
+    """For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning."""
     do_train: bool = ...
-    """For your script: train."""
+    """For your script: whether to train."""
     do_eval: bool = ...
-    """For your script: evaluate. Becomes True when eval_strategy is not no."""
+    """For your script: whether to evaluate. True if eval_strategy is not 'no'."""
     do_predict: bool = ...
-    """For your script: predict on the test set."""
+    """For your script: whether to predict on the test set."""
     do_export: bool = ...
-    """For your script: export the trained model."""
+    """For your script: whether to export the trained model."""
     resume_from_checkpoint: Argument[str | bool | None, bool | Text | None] = ...
-    """A checkpoint's path, or True or latest for the newest one; train() uses it when it gets none. True without a checkpoint starts fresh and says so."""
+    """Path of a checkpoint, or True or latest for the newest one; the default of train(). True without a checkpoint starts from scratch and logs it."""
     seed: int = ...
-    """Seed of the model's and dropout's randomness."""
+    """Random seed of the model and of dropout."""
     data_seed: int | None = ...
-    """Seed of the order of the data."""
+    """Random seed of the data order."""
     full_determinism: bool = ...
-    """Deterministic algorithms in the framework: two runs are equal to the bit."""
+    """Use the framework's deterministic algorithms: two runs are bit-identical."""
     run_name: Argument[str, Text | None] = ...
-    """The name of the run in every logger."""
+    """Name of the run in the writers."""
     device_spec: Argument[str | None, object | None] = ...
-    """Where to compute: cpu, gpu, cuda, xpu, npu or mps, with :index for one of several. Reads back as the framework's own device."""
+    """Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object."""
     debug: Argument[str, Words | None] = ...
-    """underflow_overflow: on a non-finite value, name the layer and the step."""
+    """underflow_overflow: report the layer and step of the first non-finite value."""
     profile: Argument[str, bool | int | str | None] = ...
-    """Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. A trace and a table of operators go to output_dir/profile."""
+    """Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile."""
     log_level: str = ...
-    """How much the main process says; passive leaves it alone."""
+    """Log level of the main process; passive keeps the application's level."""
     log_level_replica: str = ...
-    """How much the other processes say."""
+    """Log level of the other processes."""
     log_on_each_node: bool = ...
-    """With several machines: log on each, not on the first alone."""
+    """With several machines: log on each machine instead of only the first."""
     disable_tqdm: Argument[bool, Switch | None] = ...
-    """No progress bars."""
+    """Disable progress bars."""
     skip_memory_metrics: bool = ...
-    """False adds peak-memory figures to the metrics."""
+    """False adds peak memory to the metrics."""
     past_index: int = ...
-    """Feeds this output of the model back as `mems` at the next step; -1 is off."""
+    """Index of the model output to pass as `mems` to the next step; -1: off."""
     per_device_train_batch_size: int = ...
-    """Samples in one micro-batch on one device, in training."""
+    """Training batch size per device (samples per micro-batch)."""
     per_device_eval_batch_size: int = ...
-    """Samples in one batch on one device, in evaluation."""
+    """Evaluation batch size per device."""
     gradient_accumulation_steps: int = ...
-    """Micro-batches per update; the update equals that of the undivided batch."""
+    """Micro-batches per optimizer update; the update equals that of the undivided batch."""
     average_tokens_across_devices: bool = ...
-    """With several processes: weigh each one's loss by its number of labelled tokens."""
+    """With several processes: weight each process's loss by its number of labelled tokens."""
     dataloader_drop_last: bool = ...
-    """Leave out the last batch of an epoch when it is not full."""
+    """Drop the last batch of an epoch if it is incomplete."""
     dataloader_num_workers: int = ...
-    """Processes that load data; 0 loads in the main process."""
+    """DataLoader worker processes; 0 loads in the main process."""
     dataloader_pin_memory: bool = ...
-    """Page-locked host memory, for faster copies to an accelerator; MindSpore copies in its own way."""
+    """Pin host memory for faster copies to an accelerator; MindSpore does its own copying."""
     dataloader_persistent_workers: bool = ...
-    """Keep the loading processes alive between epochs."""
+    """Keep the DataLoader workers alive between epochs."""
     dataloader_prefetch_factor: int | None = ...
-    """Batches that each loading process prepares in advance."""
+    """Batches that each DataLoader worker prefetches."""
     dataloader_multiprocessing_context: str | None = ...
-    """How loading processes are started."""
+    """Start method of the DataLoader workers."""
     dataloader_in_order: bool = ...
-    """False yields a batch as soon as any loading process has it ready, so in no fixed order."""
+    """False yields batches as soon as any worker has one ready, in no fixed order."""
     remove_unused_columns: bool = ...
-    """Drop the columns that the model's forward does not accept, and say which."""
+    """Drop columns that the model's forward does not accept; their names are logged."""
     label_names: Argument[list[str] | None, Words | None] = ...
-    """The columns that are labels."""
+    """Names of the label columns."""
     train_sampling_strategy: str = ...
-    """The order of the training data; group_by_length makes batches of like lengths."""
+    """Order of the training data; group_by_length batches samples of similar length."""
     length_column_name: str = ...
-    """The column that holds each sample's length, for group_by_length; measured when it is not there."""
+    """Column with each sample's length, for group_by_length; lengths are computed if it is missing."""
     seed_each_sample: bool = ...
-    """Random numbers that the data set draws follow from the sample and the epoch alone, so that they are the same on any number of processes and workers. It costs a reseeding per sample, and samples are fetched one by one."""
+    """Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one."""
     ignore_data_skip: bool = ...
-    """After a resume, start the data from the beginning of the epoch."""
+    """On resume, start the data at the beginning of the epoch."""
     auto_find_batch_size: bool = ...
-    """On out-of-memory: smaller micro-batches and more accumulation, with the same global batch."""
+    """On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch."""
     learning_rate: float = ...
-    """The highest learning rate of the schedule."""
+    """Peak learning rate."""
     weight_decay: float = ...
-    """Decay of the weights, but not of biases and norm weights."""
+    """Weight decay; not applied to biases and normalization weights."""
     adam_beta1: float = ...
-    """AdamW's decay of the mean."""
+    """Beta1 of AdamW."""
     adam_beta2: float = ...
-    """AdamW's decay of the variance."""
+    """Beta2 of AdamW."""
     adam_epsilon: float = ...
-    """AdamW's epsilon."""
+    """Epsilon of AdamW."""
     max_grad_norm: float = ...
-    """Gradients are scaled down to this norm; 0 turns it off. The norm is logged."""
+    """Maximum gradient norm, for clipping; 0 disables clipping. The norm is logged."""
     optim: Argument[OptimizerNames, OptimizerNames | str] = ...
-    """The optimizer. Every spelling of AdamW is AdamW, except adamw_anyprecision, which is its own; one that needs a package says which."""
+    """The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. If an optimizer needs a package, the error message names it."""
     optim_args: Argument[str | None, Mapping[str, Any] | Text | None] = ...
-    """Further options of the optimizer: "key=value,key=value"."""
+    """Additional options of the optimizer: "key=value,key=value"."""
     optim_target_modules: Argument[str | list[str] | None, Words | None] = ...
-    """For GaLore and APOLLO optimizers: the modules they work on."""
+    """For GaLore and APOLLO optimizers: the modules to optimize with it."""
     lr_scheduler_type: Argument[SchedulerType, SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] | str] = ...
-    """How the learning rate moves."""
+    """Learning rate schedule."""
     lr_scheduler_kwargs: Argument[dict[str, Any] | None, JsonDict | None] = ...
-    """Further options of the schedule, as a dict or as JSON."""
+    """Additional options of the schedule, as a dict or JSON."""
     warmup_steps: float = ...
-    """Steps over which the learning rate rises from 0; below 1 it is a ratio of all steps."""
+    """Steps of linear warmup from 0; a value below 1 is a ratio of all steps."""
     warmup_ratio: float = ...
-    """The same as a ratio of all steps; warmup_steps wins."""
+    """Warmup as a ratio of all steps; overridden by warmup_steps."""
     num_train_epochs: float = ...
-    """Passes over the data; fractions of an epoch are trained."""
+    """Number of epochs; may be fractional."""
     max_steps: int = ...
-    """Updates in all, when it is not -1; wins over num_train_epochs."""
+    """Total number of optimizer updates; overrides num_train_epochs. -1: off."""
     label_smoothing_factor: float = ...
-    """Spreads this share of each label over all classes."""
+    """Label smoothing: spread this fraction over all classes."""
     neftune_noise_alpha: float | None = ...
-    """Strength of NEFTune's noise on the embeddings."""
+    """Alpha of NEFTune embedding noise."""
     fp16: bool = ...
-    """Mixed precision with float16 and a loss scale."""
+    """Mixed precision with float16 and loss scaling."""
     bf16: bool = ...
     """Mixed precision with bfloat16."""
     fp16_opt_level: str = ...
     """For fp16 and bf16: O0 off, O1 autocast, O2 half weights with float32 master weights, O3 pure half."""
     half_precision_backend: str = ...
-    """Who does the mixed precision."""
+    """Mixed-precision implementation."""
     scale_loss: float = ...
-    """The first loss scale for fp16; steps that overflow are skipped and counted."""
+    """Initial loss scale for fp16; steps that overflow are skipped and counted."""
     bf16_full_eval: bool = ...
     """Evaluate with bfloat16 weights."""
     fp16_full_eval: bool = ...
     """Evaluate with float16 weights."""
     tf32: bool | None = ...
-    """TF32 in matrix products on GPUs that have it."""
+    """TF32 matrix multiplication on GPUs that support it."""
     gradient_checkpointing: bool = ...
-    """Compute activations again in the backward pass: same losses, less memory."""
+    """Recompute activations in the backward pass: same losses, less memory."""
     gradient_checkpointing_kwargs: Argument[dict[str, Any] | None, JsonDict | None] = ...
-    """Further options of gradient_checkpointing, as a dict or as JSON."""
+    """Additional options of gradient_checkpointing, as a dict or JSON."""
     torch_compile: bool = ...
-    """Compile the model with the framework's own graph compiler. On when a backend or a mode is named."""
+    """Compile the model with the framework's graph compiler. Enabled by a backend or a mode."""
     torch_compile_backend: str | None = ...
-    """The compiler's backend; naming one turns torch_compile on."""
+    """Compiler backend; enables torch_compile."""
     torch_compile_mode: str | None = ...
-    """The compiler's mode; naming one turns torch_compile on."""
+    """Compiler mode; enables torch_compile."""
     jit_mode_eval: bool = ...
-    """Evaluate on the compiled graph."""
+    """Evaluate with the compiled graph."""
     use_ipex: bool = ...
-    """Intel's extension for PyTorch."""
+    """Intel Extension for PyTorch."""
     use_liger_kernel: bool = ...
-    """Liger's fused kernels for transformers models."""
+    """Liger kernels for transformers models."""
     liger_kernel_config: Argument[dict[str, Any] | None, JsonDict | None] = ...
-    """Which of Liger's kernels, as a dict or as JSON."""
+    """Which Liger kernels to use, as a dict or JSON."""
     use_cache: bool = ...
-    """Leave the model's key-value cache on while training."""
+    """Keep the model's key-value cache enabled during training."""
     torch_empty_cache_steps: int | None = ...
-    """Empty the accelerator's memory cache every so many steps."""
+    """Empty the accelerator's memory cache every this many steps."""
     eval_strategy: Argument[IntervalStrategy, IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str] = ...
-    """When to evaluate while training."""
+    """When to evaluate during training."""
     eval_steps: float | None = ...
-    """Steps between evaluations; below 1 it is a ratio of all steps."""
+    """Steps between evaluations; a value below 1 is a ratio of all steps."""
     eval_delay: float = ...
-    """No evaluation before this epoch, or step, by eval_strategy."""
+    """Epochs or steps (by eval_strategy) before the first evaluation."""
     eval_on_start: bool = ...
     """Evaluate once before the first step."""
     eval_accumulation_steps: int | None = ...
-    """Steps that stay on the device before they move to the host."""
+    """Prediction steps to accumulate on the device before moving outputs to the host."""
     eval_do_concat_batches: bool = ...
-    """False hands the outputs to compute_metrics as a list of batches."""
+    """False passes the outputs to compute_metrics as a list of batches."""
     eval_use_gather_object: bool = ...
-    """With several processes: outputs that are not tensors are gathered too, with it or without."""
+    """No effect: outputs that are not tensors are always gathered from all processes."""
     minimum_eval_times: int | None = ...
-    """Lowers eval_steps until there are at least so many; -1 or 0: off."""
+    """Lower eval_steps so that there are at least this many evaluations; -1 or 0: off."""
     prediction_loss_only: bool = ...
-    """Keep the loss alone, no outputs."""
+    """Return only the loss, no outputs."""
     include_for_metrics: Argument[list[str], Words | None] = ...
-    """What compute_metrics gets besides: inputs, loss."""
+    """Extra inputs of compute_metrics: inputs, loss."""
     batch_eval_metrics: bool = ...
     """Call compute_metrics after each batch, with compute_result=True after the last; no outputs are kept."""
     load_best_model_at_end: bool = ...
-    """Keep the model of the best evaluation and load it at the end, whatever save_strategy says."""
+    """Load the best model at the end of training, with any save_strategy."""
     metric_for_best_model: str | None = ...
-    """The metric that says which evaluation is best."""
+    """Metric used to compare models."""
     greater_is_better: bool | None = ...
-    """Whether more of it is better."""
+    """Whether a greater metric_for_best_model is better."""
     logging_dir: Argument[str, Text | None] = ...
-    """Where the writers put their files."""
+    """Directory for the writers' files."""
     logging_strategy: Argument[IntervalStrategy, IntervalStrategy | Literal["no", "steps", "epoch"] | Literal[False] | str] = ...
     """When to log."""
     logging_steps: float = ...
-    """Steps between logs; below 1 it is a ratio of all steps."""
+    """Steps between logs; a value below 1 is a ratio of all steps."""
     logging_first_step: bool = ...
-    """Log the first step too, and evaluate it when evaluation is by steps."""
+    """Also log the first step, and evaluate it with eval_strategy='steps'."""
     logging_nan_inf_filter: bool = ...
-    """Leave non-finite losses out of the logged average, and of that alone."""
+    """Exclude non-finite losses from the logged average (only)."""
     nonfinite: str = ...
-    """What a non-finite loss or gradient does: stop the run, skip the update, or nothing."""
+    """What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing."""
     report_to: Argument[list[str], Words | None] = ...
-    """Who gets the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all that ask for no account; none. A service with accounts has to be named."""
+    """Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named."""
     include_num_input_tokens_seen: Argument[str, Literal["no", "all", "non_padding"] | bool | Text] = ...
-    """Count the tokens trained on."""
+    """Count the input tokens seen."""
     include_tokens_per_second: bool = ...
-    """Add tokens per second to the speed metrics."""
+    """Report tokens per second in the speed metrics."""
     project: str = ...
-    """The project in writers that have projects."""
+    """Project name, for writers that have projects."""
     trackio_space_id: str | None = ...
-    """The space that trackio writes to."""
+    """Space that trackio writes to."""
     trackio_bucket_id: str | None = ...
-    """The bucket that trackio writes to."""
+    """Bucket that trackio writes to."""
     trackio_static_space_id: str | bool | None = ...
-    """The read-only space that trackio makes at the end; False makes none."""
+    """Read-only space that trackio creates at the end; False: none."""
     save_strategy: Argument[SaveStrategy, SaveStrategy | Literal["no", "steps", "epoch", "best"] | Literal[False] | str] = ...
     """When to save a checkpoint."""
     save_steps: float = ...
-    """Steps between checkpoints; below 1 it is a ratio of all steps."""
+    """Steps between checkpoints; a value below 1 is a ratio of all steps."""
     save_total_limit: int | None = ...
-    """How many checkpoints to keep, the best among them; with 1, the newest and the best."""
+    """Maximum number of checkpoints to keep, including the best; with 1, the newest and the best."""
     save_interval_minutes: float | None = ...
-    """Also save when the last checkpoint is this old."""
+    """Also save when the last checkpoint is this many minutes old."""
     save_async: bool = ...
-    """Write checkpoints in the background while training goes on."""
+    """Write checkpoints in the background during training."""
     save_on_each_node: bool = ...
-    """With several machines: save on each, not on the first alone."""
+    """With several machines: save on each machine instead of only the first."""
     save_only_model: bool = ...
-    """Checkpoints without optimizer, schedule and random state; no exact resume."""
+    """Save checkpoints without optimizer, scheduler and RNG state; no exact resume."""
     save_safetensors: bool = ...
-    """Weights as safetensors, which is the only format written."""
+    """Save weights as safetensors, the only format written."""
     restore_callback_states_from_checkpoint: bool = ...
-    """On resume, give the callbacks the state they had in the checkpoint."""
+    """On resume, restore the callbacks' state from the checkpoint."""
     preemption_signals: Argument[list[str], Words | None] = ...
-    """Signals on which a run finishes its step, saves and leaves; SIGUSR1 and others can be added, [] turns it off."""
+    """Signals on which a run finishes its step, saves and stops; SIGUSR1 and others can be added, [] disables it."""
     enable_jit_checkpoint: bool = ...
-    """True: SIGTERM is one of preemption_signals, as it is by default."""
+    """True: adds SIGTERM to preemption_signals, where it is by default."""
     push_to_hub: bool = ...
     """Push the model to the Hub each time it is saved."""
     hub_model_id: str | None = ...
     """With push_to_hub: the repository."""
     hub_strategy: Argument[HubStrategy, HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] | str] = ...
-    """With push_to_hub: what is pushed when."""
+    """With push_to_hub: what to push, and when."""
     hub_token: str | None = ...
-    """With push_to_hub: the token. It is in no file and no log."""
+    """With push_to_hub: the token. It is never written to a file or log."""
     hub_private_repo: bool | None = ...
     """With push_to_hub: make the repository private."""
     hub_always_push: bool = ...
-    """With push_to_hub: push even while the last push is still under way."""
+    """With push_to_hub: push even if the previous push has not finished."""
     hub_revision: str | None = ...
     """With push_to_hub: the branch to push to."""
     local_rank: int = ...
-    """The process's number on this machine."""
+    """Rank of this process on its machine."""
     sharding: Argument[str, Words | None] = ...
-    """What the processes share out: stage1 optimizer state, stage2 also gradients, stage3 also parameters; plus offload, auto_wrap."""
+    """What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap."""
     sharding_degree: int = ...
-    """Processes that share one copy; -1 is all of them."""
+    """Number of processes in a sharding group; -1: all."""
     fsdp_config: Argument[dict[str, Any] | None, Config | None] = ...
-    """Further options of sharding, as a dict, as JSON or as a JSON file."""
+    """Additional sharding options, as a dict, JSON, or a JSON file."""
     deepspeed: Argument[str | dict[str, Any] | None, dict[str, Any] | Text | None] = ...
-    """DeepSpeed's configuration: a path or a dict."""
+    """DeepSpeed configuration: a path or a dict."""
     accelerator_config: Argument[dict[str, Any] | None, Config | None] = ...
-    """Options of accelerate, as a dict, as JSON or as a JSON file."""
+    """Options of accelerate, as a dict, JSON, or a JSON file."""
     parallelism_config: Any = ...
-    """accelerate's object for several kinds of parallelism."""
+    """accelerate's ParallelismConfig."""
     ddp_find_unused_parameters: bool | None = ...
-    """Look for parameters that a step does not use."""
+    """Detect parameters that a step does not use."""
     ddp_bucket_cap_mb: int | None = ...
-    """Megabytes of gradients sent at once."""
+    """Gradient bucket size in megabytes."""
     ddp_broadcast_buffers: bool | None = ...
-    """Keep buffers equal in all processes."""
+    """Broadcast buffers to all processes."""
     ddp_static_graph: bool | None = ...
-    """Every step uses the same parameters."""
+    """Assume that every step uses the same parameters."""
     ddp_timeout: int = ...
-    """Seconds to wait for the other processes."""
+    """Timeout of collectives in seconds."""
     ddp_backend: str | None = ...
-    """How processes talk: gloo, nccl, mpi, ccl, ..."""
+    """Communication backend: gloo, nccl, mpi, ccl, ..."""
     tpu_num_cores: int | None = ...
-    """TPU cores."""
+    """Number of TPU cores."""
     mp_parameters: str = ...
-    """SageMaker's model parallelism."""
+    """SageMaker model parallelism."""
     use_legacy_prediction_loop: bool = ...
-    """The evaluation loop of early transformers."""
+    """The evaluation loop of early transformers releases."""
     ray_scope: str = ...
     """Which result of a trial Ray Tune compares."""
     per_gpu_train_batch_size: int = ...
@@ -318,7 +318,7 @@ class ArgumentFields(Group):
     xpu_backend: str | None = ...
     """The same as ddp_backend."""
     device: Argument[Any, object | None] = ...
-    """Where to compute: cpu, gpu, cuda, xpu, npu or mps, with :index for one of several. Reads back as the framework's own device."""
+    """Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object."""
     use_cpu: bool = ...
     """True: device="cpu"."""
     no_cuda: bool = ...
@@ -334,9 +334,9 @@ class ArgumentFields(Group):
     tpu_metrics_debug: bool = ...
     """True: tpu_metrics_debug in debug."""
     fsdp: Argument[str, bool | Words | None] = ...
-    """full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; plus offload, auto_wrap."""
+    """full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap."""
     sharded_ddp: Argument[str, bool | Words | None] = ...
-    """simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; plus offload, auto_wrap."""
+    """simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; optionally offload, auto_wrap."""
     fsdp_min_num_params: int = ...
     """fsdp_config's min_num_params."""
     fsdp_transformer_layer_cls_to_wrap: str | None = ...
@@ -348,67 +348,67 @@ class ArgumentFields(Group):
     power: float = ...
     """lr_scheduler_kwargs's power."""
     push_to_hub_organization: str | None = ...
-    """The owner in hub_model_id."""
+    """The owner (organization) in hub_model_id."""
     _n_gpu: int = ...
-    """-1: the number of devices is read off the machine; choose one with device."""
+    """-1: the number of devices is detected; select one with device."""
     amp_custom_black_list: list[str] | None = ...
-    """None or []: Paddle's own lists of operations are used; write paddle.amp.auto_cast into the model's forward."""
+    """None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward."""
     amp_custom_white_list: list[str] | None = ...
-    """None or []: Paddle's own lists of operations are used; write paddle.amp.auto_cast into the model's forward."""
+    """None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward."""
     amp_master_grad: bool = ...
-    """False: gradients have the type of their weights; fp16_opt_level='O1' keeps both in float32."""
+    """False: gradients have the dtype of their weights; fp16_opt_level='O1' keeps both in float32."""
     data_parallel_config: str = ...
-    """"": the exchange of gradients has no options of Paddle's here."""
+    """"": Paddle's data-parallel options are not supported."""
     data_parallel_degree: int = ...
-    """-1 or the run's own: it is the number of processes that were launched."""
+    """-1 or this run's value: it is the number of processes that were launched."""
     distributed_dataloader: bool = ...
-    """False: every process makes the batches of its own."""
+    """False: each process loads its own batches."""
     enable_auto_parallel: bool = ...
-    """False: the model is not cut up; use data parallelism, or sharding to share out its state."""
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
     flatten_param_grads: bool = ...
-    """False: gradients stay where the framework has put them."""
+    """False: gradients are not flattened."""
     force_reshard_pp: bool = ...
-    """False: a checkpoint is one whole model for any number of processes."""
+    """False: a checkpoint holds the full model, independent of the number of processes."""
     hybrid_parallel_topo_order: str | None = ...
-    """None: the model is not cut up; use data parallelism, or sharding to share out its state."""
+    """None: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
     ignore_load_lr_and_optim: bool = ...
-    """False: load the weights by hand and start a new run."""
+    """False: load the weights yourself and start a new run."""
     ignore_save_lr_and_optim: bool = ...
     """False: use save_only_model=True."""
     lazy_data_processing: bool = ...
-    """True: data sets are read when their samples are needed."""
+    """True: samples are read on access."""
     load_sharded_model: bool = ...
-    """False: a checkpoint is one whole model for any number of processes."""
+    """False: a checkpoint holds the full model, independent of the number of processes."""
     max_evaluate_steps: int = ...
-    """-1: an evaluation counts every sample; pass a shorter eval_dataset."""
+    """-1: an evaluation uses the whole dataset; pass a smaller eval_dataset."""
     metrics_output_path: str | None = ...
     """None: save_metrics() writes into output_dir."""
     pipeline_parallel_config: str = ...
-    """"": the model is not cut up; use data parallelism, or sharding to share out its state."""
+    """"": model parallelism is not supported; use data parallelism, or sharding to partition the state."""
     pipeline_parallel_degree: int = ...
-    """1 or -1: the model is not cut up; use data parallelism, or sharding to share out its state."""
+    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
     save_sharded_model: bool = ...
-    """False: a checkpoint is one whole model for any number of processes."""
+    """False: a checkpoint holds the full model, independent of the number of processes."""
     sep_parallel_degree: int = ...
-    """1 or -1: the model is not cut up; use data parallelism, or sharding to share out its state."""
+    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
     sharding_parallel_config: str = ...
-    """"": sharding has no further options on Paddle."""
+    """"": there are no further sharding options on Paddle."""
     skip_profile_timer: bool = ...
-    """True: logs have steps_per_second; profile=True shows more."""
+    """True: logs include steps_per_second; use profile=True for details."""
     tensor_parallel_config: str = ...
-    """"": the model is not cut up; use data parallelism, or sharding to share out its state."""
+    """"": model parallelism is not supported; use data parallelism, or sharding to partition the state."""
     tensor_parallel_degree: int = ...
-    """1 or -1: the model is not cut up; use data parallelism, or sharding to share out its state."""
+    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
     unified_checkpoint: bool = ...
-    """True or False: a checkpoint is one whole model for any number of processes."""
+    """True or False: a checkpoint holds the full model, independent of the number of processes."""
     unified_checkpoint_config: str = ...
-    """"": a checkpoint is one whole model for any number of processes."""
+    """"": a checkpoint holds the full model, independent of the number of processes."""
     use_expert_parallel: bool = ...
-    """False: the model is not cut up; use data parallelism, or sharding to share out its state."""
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
     use_hybrid_parallel: bool = ...
-    """False: the model is not cut up; use data parallelism, or sharding to share out its state."""
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
     wandb_api_key: str | None = ...
-    """None: a key does not belong among arguments, which are written to files; set WANDB_API_KEY instead."""
+    """None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead."""
 
     def __init__(
         self,
@@ -612,144 +612,144 @@ class ArgumentFields(Group):
         use_hybrid_parallel: bool = False,
         wandb_api_key: str | None = None,
     ) -> None:
-        """Arguments are given by name, in any spelling.
+        """Arguments are passed by name, in any spelling.
 
         Args:
-            output_dir: Where checkpoints, logs and results go. Required; a Trainer without arguments uses tmp_trainer.
-            overwrite_output_dir: For your script: it may start afresh in a directory that holds checkpoints. The Trainer itself deletes nothing; a fresh run among old checkpoints warns and goes on.
-            do_train: For your script: train.
-            do_eval: For your script: evaluate. Becomes True when eval_strategy is not no.
-            do_predict: For your script: predict on the test set.
-            do_export: For your script: export the trained model.
-            resume_from_checkpoint: A checkpoint's path, or True or latest for the newest one; train() uses it when it gets none. True without a checkpoint starts fresh and says so.
-            seed: Seed of the model's and dropout's randomness.
-            data_seed: Seed of the order of the data.
-            full_determinism: Deterministic algorithms in the framework: two runs are equal to the bit.
-            run_name: The name of the run in every logger.
-            device_spec: Where to compute: cpu, gpu, cuda, xpu, npu or mps, with :index for one of several. Reads back as the framework's own device.
-            debug: underflow_overflow: on a non-finite value, name the layer and the step.
-            profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. A trace and a table of operators go to output_dir/profile.
-            log_level: How much the main process says; passive leaves it alone.
-            log_level_replica: How much the other processes say.
-            log_on_each_node: With several machines: log on each, not on the first alone.
-            disable_tqdm: No progress bars.
-            skip_memory_metrics: False adds peak-memory figures to the metrics.
-            past_index: Feeds this output of the model back as `mems` at the next step; -1 is off.
-            per_device_train_batch_size: Samples in one micro-batch on one device, in training.
-            per_device_eval_batch_size: Samples in one batch on one device, in evaluation.
-            gradient_accumulation_steps: Micro-batches per update; the update equals that of the undivided batch.
-            average_tokens_across_devices: With several processes: weigh each one's loss by its number of labelled tokens.
-            dataloader_drop_last: Leave out the last batch of an epoch when it is not full.
-            dataloader_num_workers: Processes that load data; 0 loads in the main process.
-            dataloader_pin_memory: Page-locked host memory, for faster copies to an accelerator; MindSpore copies in its own way.
-            dataloader_persistent_workers: Keep the loading processes alive between epochs.
-            dataloader_prefetch_factor: Batches that each loading process prepares in advance.
-            dataloader_multiprocessing_context: How loading processes are started.
-            dataloader_in_order: False yields a batch as soon as any loading process has it ready, so in no fixed order.
-            remove_unused_columns: Drop the columns that the model's forward does not accept, and say which.
-            label_names: The columns that are labels.
-            train_sampling_strategy: The order of the training data; group_by_length makes batches of like lengths.
-            length_column_name: The column that holds each sample's length, for group_by_length; measured when it is not there.
-            seed_each_sample: Random numbers that the data set draws follow from the sample and the epoch alone, so that they are the same on any number of processes and workers. It costs a reseeding per sample, and samples are fetched one by one.
-            ignore_data_skip: After a resume, start the data from the beginning of the epoch.
-            auto_find_batch_size: On out-of-memory: smaller micro-batches and more accumulation, with the same global batch.
-            learning_rate: The highest learning rate of the schedule.
-            weight_decay: Decay of the weights, but not of biases and norm weights.
-            adam_beta1: AdamW's decay of the mean.
-            adam_beta2: AdamW's decay of the variance.
-            adam_epsilon: AdamW's epsilon.
-            max_grad_norm: Gradients are scaled down to this norm; 0 turns it off. The norm is logged.
-            optim: The optimizer. Every spelling of AdamW is AdamW, except adamw_anyprecision, which is its own; one that needs a package says which.
-            optim_args: Further options of the optimizer: "key=value,key=value".
-            optim_target_modules: For GaLore and APOLLO optimizers: the modules they work on.
-            lr_scheduler_type: How the learning rate moves.
-            lr_scheduler_kwargs: Further options of the schedule, as a dict or as JSON.
-            warmup_steps: Steps over which the learning rate rises from 0; below 1 it is a ratio of all steps.
-            warmup_ratio: The same as a ratio of all steps; warmup_steps wins.
-            num_train_epochs: Passes over the data; fractions of an epoch are trained.
-            max_steps: Updates in all, when it is not -1; wins over num_train_epochs.
-            label_smoothing_factor: Spreads this share of each label over all classes.
-            neftune_noise_alpha: Strength of NEFTune's noise on the embeddings.
-            fp16: Mixed precision with float16 and a loss scale.
+            output_dir: Directory for checkpoints, logs and results. Required; a Trainer without arguments uses tmp_trainer.
+            overwrite_output_dir: For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning.
+            do_train: For your script: whether to train.
+            do_eval: For your script: whether to evaluate. True if eval_strategy is not 'no'.
+            do_predict: For your script: whether to predict on the test set.
+            do_export: For your script: whether to export the trained model.
+            resume_from_checkpoint: Path of a checkpoint, or True or latest for the newest one; the default of train(). True without a checkpoint starts from scratch and logs it.
+            seed: Random seed of the model and of dropout.
+            data_seed: Random seed of the data order.
+            full_determinism: Use the framework's deterministic algorithms: two runs are bit-identical.
+            run_name: Name of the run in the writers.
+            device_spec: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
+            debug: underflow_overflow: report the layer and step of the first non-finite value.
+            profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile.
+            log_level: Log level of the main process; passive keeps the application's level.
+            log_level_replica: Log level of the other processes.
+            log_on_each_node: With several machines: log on each machine instead of only the first.
+            disable_tqdm: Disable progress bars.
+            skip_memory_metrics: False adds peak memory to the metrics.
+            past_index: Index of the model output to pass as `mems` to the next step; -1: off.
+            per_device_train_batch_size: Training batch size per device (samples per micro-batch).
+            per_device_eval_batch_size: Evaluation batch size per device.
+            gradient_accumulation_steps: Micro-batches per optimizer update; the update equals that of the undivided batch.
+            average_tokens_across_devices: With several processes: weight each process's loss by its number of labelled tokens.
+            dataloader_drop_last: Drop the last batch of an epoch if it is incomplete.
+            dataloader_num_workers: DataLoader worker processes; 0 loads in the main process.
+            dataloader_pin_memory: Pin host memory for faster copies to an accelerator; MindSpore does its own copying.
+            dataloader_persistent_workers: Keep the DataLoader workers alive between epochs.
+            dataloader_prefetch_factor: Batches that each DataLoader worker prefetches.
+            dataloader_multiprocessing_context: Start method of the DataLoader workers.
+            dataloader_in_order: False yields batches as soon as any worker has one ready, in no fixed order.
+            remove_unused_columns: Drop columns that the model's forward does not accept; their names are logged.
+            label_names: Names of the label columns.
+            train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
+            length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
+            seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
+            ignore_data_skip: On resume, start the data at the beginning of the epoch.
+            auto_find_batch_size: On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch.
+            learning_rate: Peak learning rate.
+            weight_decay: Weight decay; not applied to biases and normalization weights.
+            adam_beta1: Beta1 of AdamW.
+            adam_beta2: Beta2 of AdamW.
+            adam_epsilon: Epsilon of AdamW.
+            max_grad_norm: Maximum gradient norm, for clipping; 0 disables clipping. The norm is logged.
+            optim: The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. If an optimizer needs a package, the error message names it.
+            optim_args: Additional options of the optimizer: "key=value,key=value".
+            optim_target_modules: For GaLore and APOLLO optimizers: the modules to optimize with it.
+            lr_scheduler_type: Learning rate schedule.
+            lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
+            warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.
+            warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps.
+            num_train_epochs: Number of epochs; may be fractional.
+            max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
+            label_smoothing_factor: Label smoothing: spread this fraction over all classes.
+            neftune_noise_alpha: Alpha of NEFTune embedding noise.
+            fp16: Mixed precision with float16 and loss scaling.
             bf16: Mixed precision with bfloat16.
             fp16_opt_level: For fp16 and bf16: O0 off, O1 autocast, O2 half weights with float32 master weights, O3 pure half.
-            half_precision_backend: Who does the mixed precision.
-            scale_loss: The first loss scale for fp16; steps that overflow are skipped and counted.
+            half_precision_backend: Mixed-precision implementation.
+            scale_loss: Initial loss scale for fp16; steps that overflow are skipped and counted.
             bf16_full_eval: Evaluate with bfloat16 weights.
             fp16_full_eval: Evaluate with float16 weights.
-            tf32: TF32 in matrix products on GPUs that have it.
-            gradient_checkpointing: Compute activations again in the backward pass: same losses, less memory.
-            gradient_checkpointing_kwargs: Further options of gradient_checkpointing, as a dict or as JSON.
-            torch_compile: Compile the model with the framework's own graph compiler. On when a backend or a mode is named.
-            torch_compile_backend: The compiler's backend; naming one turns torch_compile on.
-            torch_compile_mode: The compiler's mode; naming one turns torch_compile on.
-            jit_mode_eval: Evaluate on the compiled graph.
-            use_ipex: Intel's extension for PyTorch.
-            use_liger_kernel: Liger's fused kernels for transformers models.
-            liger_kernel_config: Which of Liger's kernels, as a dict or as JSON.
-            use_cache: Leave the model's key-value cache on while training.
-            torch_empty_cache_steps: Empty the accelerator's memory cache every so many steps.
-            eval_strategy: When to evaluate while training.
-            eval_steps: Steps between evaluations; below 1 it is a ratio of all steps.
-            eval_delay: No evaluation before this epoch, or step, by eval_strategy.
+            tf32: TF32 matrix multiplication on GPUs that support it.
+            gradient_checkpointing: Recompute activations in the backward pass: same losses, less memory.
+            gradient_checkpointing_kwargs: Additional options of gradient_checkpointing, as a dict or JSON.
+            torch_compile: Compile the model with the framework's graph compiler. Enabled by a backend or a mode.
+            torch_compile_backend: Compiler backend; enables torch_compile.
+            torch_compile_mode: Compiler mode; enables torch_compile.
+            jit_mode_eval: Evaluate with the compiled graph.
+            use_ipex: Intel Extension for PyTorch.
+            use_liger_kernel: Liger kernels for transformers models.
+            liger_kernel_config: Which Liger kernels to use, as a dict or JSON.
+            use_cache: Keep the model's key-value cache enabled during training.
+            torch_empty_cache_steps: Empty the accelerator's memory cache every this many steps.
+            eval_strategy: When to evaluate during training.
+            eval_steps: Steps between evaluations; a value below 1 is a ratio of all steps.
+            eval_delay: Epochs or steps (by eval_strategy) before the first evaluation.
             eval_on_start: Evaluate once before the first step.
-            eval_accumulation_steps: Steps that stay on the device before they move to the host.
-            eval_do_concat_batches: False hands the outputs to compute_metrics as a list of batches.
-            eval_use_gather_object: With several processes: outputs that are not tensors are gathered too, with it or without.
-            minimum_eval_times: Lowers eval_steps until there are at least so many; -1 or 0: off.
-            prediction_loss_only: Keep the loss alone, no outputs.
-            include_for_metrics: What compute_metrics gets besides: inputs, loss.
+            eval_accumulation_steps: Prediction steps to accumulate on the device before moving outputs to the host.
+            eval_do_concat_batches: False passes the outputs to compute_metrics as a list of batches.
+            eval_use_gather_object: No effect: outputs that are not tensors are always gathered from all processes.
+            minimum_eval_times: Lower eval_steps so that there are at least this many evaluations; -1 or 0: off.
+            prediction_loss_only: Return only the loss, no outputs.
+            include_for_metrics: Extra inputs of compute_metrics: inputs, loss.
             batch_eval_metrics: Call compute_metrics after each batch, with compute_result=True after the last; no outputs are kept.
-            load_best_model_at_end: Keep the model of the best evaluation and load it at the end, whatever save_strategy says.
-            metric_for_best_model: The metric that says which evaluation is best.
-            greater_is_better: Whether more of it is better.
-            logging_dir: Where the writers put their files.
+            load_best_model_at_end: Load the best model at the end of training, with any save_strategy.
+            metric_for_best_model: Metric used to compare models.
+            greater_is_better: Whether a greater metric_for_best_model is better.
+            logging_dir: Directory for the writers' files.
             logging_strategy: When to log.
-            logging_steps: Steps between logs; below 1 it is a ratio of all steps.
-            logging_first_step: Log the first step too, and evaluate it when evaluation is by steps.
-            logging_nan_inf_filter: Leave non-finite losses out of the logged average, and of that alone.
-            nonfinite: What a non-finite loss or gradient does: stop the run, skip the update, or nothing.
-            report_to: Who gets the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all that ask for no account; none. A service with accounts has to be named.
-            include_num_input_tokens_seen: Count the tokens trained on.
-            include_tokens_per_second: Add tokens per second to the speed metrics.
-            project: The project in writers that have projects.
-            trackio_space_id: The space that trackio writes to.
-            trackio_bucket_id: The bucket that trackio writes to.
-            trackio_static_space_id: The read-only space that trackio makes at the end; False makes none.
+            logging_steps: Steps between logs; a value below 1 is a ratio of all steps.
+            logging_first_step: Also log the first step, and evaluate it with eval_strategy='steps'.
+            logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
+            nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
+            report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
+            include_num_input_tokens_seen: Count the input tokens seen.
+            include_tokens_per_second: Report tokens per second in the speed metrics.
+            project: Project name, for writers that have projects.
+            trackio_space_id: Space that trackio writes to.
+            trackio_bucket_id: Bucket that trackio writes to.
+            trackio_static_space_id: Read-only space that trackio creates at the end; False: none.
             save_strategy: When to save a checkpoint.
-            save_steps: Steps between checkpoints; below 1 it is a ratio of all steps.
-            save_total_limit: How many checkpoints to keep, the best among them; with 1, the newest and the best.
-            save_interval_minutes: Also save when the last checkpoint is this old.
-            save_async: Write checkpoints in the background while training goes on.
-            save_on_each_node: With several machines: save on each, not on the first alone.
-            save_only_model: Checkpoints without optimizer, schedule and random state; no exact resume.
-            save_safetensors: Weights as safetensors, which is the only format written.
-            restore_callback_states_from_checkpoint: On resume, give the callbacks the state they had in the checkpoint.
-            preemption_signals: Signals on which a run finishes its step, saves and leaves; SIGUSR1 and others can be added, [] turns it off.
-            enable_jit_checkpoint: True: SIGTERM is one of preemption_signals, as it is by default.
+            save_steps: Steps between checkpoints; a value below 1 is a ratio of all steps.
+            save_total_limit: Maximum number of checkpoints to keep, including the best; with 1, the newest and the best.
+            save_interval_minutes: Also save when the last checkpoint is this many minutes old.
+            save_async: Write checkpoints in the background during training.
+            save_on_each_node: With several machines: save on each machine instead of only the first.
+            save_only_model: Save checkpoints without optimizer, scheduler and RNG state; no exact resume.
+            save_safetensors: Save weights as safetensors, the only format written.
+            restore_callback_states_from_checkpoint: On resume, restore the callbacks' state from the checkpoint.
+            preemption_signals: Signals on which a run finishes its step, saves and stops; SIGUSR1 and others can be added, [] disables it.
+            enable_jit_checkpoint: True: adds SIGTERM to preemption_signals, where it is by default.
             push_to_hub: Push the model to the Hub each time it is saved.
             hub_model_id: With push_to_hub: the repository.
-            hub_strategy: With push_to_hub: what is pushed when.
-            hub_token: With push_to_hub: the token. It is in no file and no log.
+            hub_strategy: With push_to_hub: what to push, and when.
+            hub_token: With push_to_hub: the token. It is never written to a file or log.
             hub_private_repo: With push_to_hub: make the repository private.
-            hub_always_push: With push_to_hub: push even while the last push is still under way.
+            hub_always_push: With push_to_hub: push even if the previous push has not finished.
             hub_revision: With push_to_hub: the branch to push to.
-            local_rank: The process's number on this machine.
-            sharding: What the processes share out: stage1 optimizer state, stage2 also gradients, stage3 also parameters; plus offload, auto_wrap.
-            sharding_degree: Processes that share one copy; -1 is all of them.
-            fsdp_config: Further options of sharding, as a dict, as JSON or as a JSON file.
-            deepspeed: DeepSpeed's configuration: a path or a dict.
-            accelerator_config: Options of accelerate, as a dict, as JSON or as a JSON file.
-            parallelism_config: accelerate's object for several kinds of parallelism.
-            ddp_find_unused_parameters: Look for parameters that a step does not use.
-            ddp_bucket_cap_mb: Megabytes of gradients sent at once.
-            ddp_broadcast_buffers: Keep buffers equal in all processes.
-            ddp_static_graph: Every step uses the same parameters.
-            ddp_timeout: Seconds to wait for the other processes.
-            ddp_backend: How processes talk: gloo, nccl, mpi, ccl, ...
-            tpu_num_cores: TPU cores.
-            mp_parameters: SageMaker's model parallelism.
-            use_legacy_prediction_loop: The evaluation loop of early transformers.
+            local_rank: Rank of this process on its machine.
+            sharding: What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap.
+            sharding_degree: Number of processes in a sharding group; -1: all.
+            fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
+            deepspeed: DeepSpeed configuration: a path or a dict.
+            accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file.
+            parallelism_config: accelerate's ParallelismConfig.
+            ddp_find_unused_parameters: Detect parameters that a step does not use.
+            ddp_bucket_cap_mb: Gradient bucket size in megabytes.
+            ddp_broadcast_buffers: Broadcast buffers to all processes.
+            ddp_static_graph: Assume that every step uses the same parameters.
+            ddp_timeout: Timeout of collectives in seconds.
+            ddp_backend: Communication backend: gloo, nccl, mpi, ccl, ...
+            tpu_num_cores: Number of TPU cores.
+            mp_parameters: SageMaker model parallelism.
+            use_legacy_prediction_loop: The evaluation loop of early transformers releases.
             ray_scope: Which result of a trial Ray Tune compares.
             per_gpu_train_batch_size: The same as per_device_train_batch_size.
             per_gpu_eval_batch_size: The same as per_device_eval_batch_size.
@@ -767,7 +767,7 @@ class ArgumentFields(Group):
             push_to_hub_token: The same as hub_token.
             sharding_parallel_degree: The same as sharding_degree.
             xpu_backend: The same as ddp_backend.
-            device: Where to compute: cpu, gpu, cuda, xpu, npu or mps, with :index for one of several. Reads back as the framework's own device.
+            device: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
             use_cpu: True: device="cpu".
             no_cuda: True: device="cpu".
             use_mps_device: True: device="mps".
@@ -775,44 +775,44 @@ class ArgumentFields(Group):
             group_by_length: True: train_sampling_strategy="group_by_length".
             include_inputs_for_metrics: True: inputs in include_for_metrics.
             tpu_metrics_debug: True: tpu_metrics_debug in debug.
-            fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; plus offload, auto_wrap.
-            sharded_ddp: simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; plus offload, auto_wrap.
+            fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
+            sharded_ddp: simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; optionally offload, auto_wrap.
             fsdp_min_num_params: fsdp_config's min_num_params.
             fsdp_transformer_layer_cls_to_wrap: fsdp_config's transformer_layer_cls_to_wrap.
             num_cycles: lr_scheduler_kwargs's num_cycles.
             lr_end: lr_scheduler_kwargs's lr_end.
             power: lr_scheduler_kwargs's power.
-            push_to_hub_organization: The owner in hub_model_id.
-            _n_gpu: -1: the number of devices is read off the machine; choose one with device.
-            amp_custom_black_list: None or []: Paddle's own lists of operations are used; write paddle.amp.auto_cast into the model's forward.
-            amp_custom_white_list: None or []: Paddle's own lists of operations are used; write paddle.amp.auto_cast into the model's forward.
-            amp_master_grad: False: gradients have the type of their weights; fp16_opt_level='O1' keeps both in float32.
-            data_parallel_config: "": the exchange of gradients has no options of Paddle's here.
-            data_parallel_degree: -1 or the run's own: it is the number of processes that were launched.
-            distributed_dataloader: False: every process makes the batches of its own.
-            enable_auto_parallel: False: the model is not cut up; use data parallelism, or sharding to share out its state.
-            flatten_param_grads: False: gradients stay where the framework has put them.
-            force_reshard_pp: False: a checkpoint is one whole model for any number of processes.
-            hybrid_parallel_topo_order: None: the model is not cut up; use data parallelism, or sharding to share out its state.
-            ignore_load_lr_and_optim: False: load the weights by hand and start a new run.
+            push_to_hub_organization: The owner (organization) in hub_model_id.
+            _n_gpu: -1: the number of devices is detected; select one with device.
+            amp_custom_black_list: None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward.
+            amp_custom_white_list: None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward.
+            amp_master_grad: False: gradients have the dtype of their weights; fp16_opt_level='O1' keeps both in float32.
+            data_parallel_config: "": Paddle's data-parallel options are not supported.
+            data_parallel_degree: -1 or this run's value: it is the number of processes that were launched.
+            distributed_dataloader: False: each process loads its own batches.
+            enable_auto_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            flatten_param_grads: False: gradients are not flattened.
+            force_reshard_pp: False: a checkpoint holds the full model, independent of the number of processes.
+            hybrid_parallel_topo_order: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            ignore_load_lr_and_optim: False: load the weights yourself and start a new run.
             ignore_save_lr_and_optim: False: use save_only_model=True.
-            lazy_data_processing: True: data sets are read when their samples are needed.
-            load_sharded_model: False: a checkpoint is one whole model for any number of processes.
-            max_evaluate_steps: -1: an evaluation counts every sample; pass a shorter eval_dataset.
+            lazy_data_processing: True: samples are read on access.
+            load_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
+            max_evaluate_steps: -1: an evaluation uses the whole dataset; pass a smaller eval_dataset.
             metrics_output_path: None: save_metrics() writes into output_dir.
-            pipeline_parallel_config: "": the model is not cut up; use data parallelism, or sharding to share out its state.
-            pipeline_parallel_degree: 1 or -1: the model is not cut up; use data parallelism, or sharding to share out its state.
-            save_sharded_model: False: a checkpoint is one whole model for any number of processes.
-            sep_parallel_degree: 1 or -1: the model is not cut up; use data parallelism, or sharding to share out its state.
-            sharding_parallel_config: "": sharding has no further options on Paddle.
-            skip_profile_timer: True: logs have steps_per_second; profile=True shows more.
-            tensor_parallel_config: "": the model is not cut up; use data parallelism, or sharding to share out its state.
-            tensor_parallel_degree: 1 or -1: the model is not cut up; use data parallelism, or sharding to share out its state.
-            unified_checkpoint: True or False: a checkpoint is one whole model for any number of processes.
-            unified_checkpoint_config: "": a checkpoint is one whole model for any number of processes.
-            use_expert_parallel: False: the model is not cut up; use data parallelism, or sharding to share out its state.
-            use_hybrid_parallel: False: the model is not cut up; use data parallelism, or sharding to share out its state.
-            wandb_api_key: None: a key does not belong among arguments, which are written to files; set WANDB_API_KEY instead.
+            pipeline_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            save_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
+            sep_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sharding_parallel_config: "": there are no further sharding options on Paddle.
+            skip_profile_timer: True: logs include steps_per_second; use profile=True for details.
+            tensor_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tensor_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            unified_checkpoint: True or False: a checkpoint holds the full model, independent of the number of processes.
+            unified_checkpoint_config: "": a checkpoint holds the full model, independent of the number of processes.
+            use_expert_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            wandb_api_key: None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead.
         """
     def validate(self) -> None: ...
     def check_together(self) -> None: ...
@@ -824,9 +824,9 @@ class GenerationFields(ArgumentFields):
     predict_with_generate: bool = ...
     """Evaluate and predict with generate(), for metrics such as BLEU."""
     generation_max_length: int | None = ...
-    """With predict_with_generate: the longest output."""
+    """With predict_with_generate: maximum length of the output."""
     generation_num_beams: int | None = ...
-    """With predict_with_generate: beams of the search."""
+    """With predict_with_generate: number of beams."""
     generation_config: Any = ...
     """With predict_with_generate: a GenerationConfig, or a model's name or path to load it from."""
 
@@ -1037,149 +1037,149 @@ class GenerationFields(ArgumentFields):
         use_hybrid_parallel: bool = False,
         wandb_api_key: str | None = None,
     ) -> None:
-        """Arguments are given by name, in any spelling.
+        """Arguments are passed by name, in any spelling.
 
         Args:
-            output_dir: Where checkpoints, logs and results go. Required; a Trainer without arguments uses tmp_trainer.
-            overwrite_output_dir: For your script: it may start afresh in a directory that holds checkpoints. The Trainer itself deletes nothing; a fresh run among old checkpoints warns and goes on.
-            do_train: For your script: train.
-            do_eval: For your script: evaluate. Becomes True when eval_strategy is not no.
-            do_predict: For your script: predict on the test set.
-            do_export: For your script: export the trained model.
-            resume_from_checkpoint: A checkpoint's path, or True or latest for the newest one; train() uses it when it gets none. True without a checkpoint starts fresh and says so.
-            seed: Seed of the model's and dropout's randomness.
-            data_seed: Seed of the order of the data.
-            full_determinism: Deterministic algorithms in the framework: two runs are equal to the bit.
-            run_name: The name of the run in every logger.
-            device_spec: Where to compute: cpu, gpu, cuda, xpu, npu or mps, with :index for one of several. Reads back as the framework's own device.
-            debug: underflow_overflow: on a non-finite value, name the layer and the step.
-            profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. A trace and a table of operators go to output_dir/profile.
-            log_level: How much the main process says; passive leaves it alone.
-            log_level_replica: How much the other processes say.
-            log_on_each_node: With several machines: log on each, not on the first alone.
-            disable_tqdm: No progress bars.
-            skip_memory_metrics: False adds peak-memory figures to the metrics.
-            past_index: Feeds this output of the model back as `mems` at the next step; -1 is off.
-            per_device_train_batch_size: Samples in one micro-batch on one device, in training.
-            per_device_eval_batch_size: Samples in one batch on one device, in evaluation.
-            gradient_accumulation_steps: Micro-batches per update; the update equals that of the undivided batch.
-            average_tokens_across_devices: With several processes: weigh each one's loss by its number of labelled tokens.
-            dataloader_drop_last: Leave out the last batch of an epoch when it is not full.
-            dataloader_num_workers: Processes that load data; 0 loads in the main process.
-            dataloader_pin_memory: Page-locked host memory, for faster copies to an accelerator; MindSpore copies in its own way.
-            dataloader_persistent_workers: Keep the loading processes alive between epochs.
-            dataloader_prefetch_factor: Batches that each loading process prepares in advance.
-            dataloader_multiprocessing_context: How loading processes are started.
-            dataloader_in_order: False yields a batch as soon as any loading process has it ready, so in no fixed order.
-            remove_unused_columns: Drop the columns that the model's forward does not accept, and say which.
-            label_names: The columns that are labels.
-            train_sampling_strategy: The order of the training data; group_by_length makes batches of like lengths.
-            length_column_name: The column that holds each sample's length, for group_by_length; measured when it is not there.
-            seed_each_sample: Random numbers that the data set draws follow from the sample and the epoch alone, so that they are the same on any number of processes and workers. It costs a reseeding per sample, and samples are fetched one by one.
-            ignore_data_skip: After a resume, start the data from the beginning of the epoch.
-            auto_find_batch_size: On out-of-memory: smaller micro-batches and more accumulation, with the same global batch.
-            learning_rate: The highest learning rate of the schedule.
-            weight_decay: Decay of the weights, but not of biases and norm weights.
-            adam_beta1: AdamW's decay of the mean.
-            adam_beta2: AdamW's decay of the variance.
-            adam_epsilon: AdamW's epsilon.
-            max_grad_norm: Gradients are scaled down to this norm; 0 turns it off. The norm is logged.
-            optim: The optimizer. Every spelling of AdamW is AdamW, except adamw_anyprecision, which is its own; one that needs a package says which.
-            optim_args: Further options of the optimizer: "key=value,key=value".
-            optim_target_modules: For GaLore and APOLLO optimizers: the modules they work on.
-            lr_scheduler_type: How the learning rate moves.
-            lr_scheduler_kwargs: Further options of the schedule, as a dict or as JSON.
-            warmup_steps: Steps over which the learning rate rises from 0; below 1 it is a ratio of all steps.
-            warmup_ratio: The same as a ratio of all steps; warmup_steps wins.
-            num_train_epochs: Passes over the data; fractions of an epoch are trained.
-            max_steps: Updates in all, when it is not -1; wins over num_train_epochs.
-            label_smoothing_factor: Spreads this share of each label over all classes.
-            neftune_noise_alpha: Strength of NEFTune's noise on the embeddings.
-            fp16: Mixed precision with float16 and a loss scale.
+            output_dir: Directory for checkpoints, logs and results. Required; a Trainer without arguments uses tmp_trainer.
+            overwrite_output_dir: For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning.
+            do_train: For your script: whether to train.
+            do_eval: For your script: whether to evaluate. True if eval_strategy is not 'no'.
+            do_predict: For your script: whether to predict on the test set.
+            do_export: For your script: whether to export the trained model.
+            resume_from_checkpoint: Path of a checkpoint, or True or latest for the newest one; the default of train(). True without a checkpoint starts from scratch and logs it.
+            seed: Random seed of the model and of dropout.
+            data_seed: Random seed of the data order.
+            full_determinism: Use the framework's deterministic algorithms: two runs are bit-identical.
+            run_name: Name of the run in the writers.
+            device_spec: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
+            debug: underflow_overflow: report the layer and step of the first non-finite value.
+            profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile.
+            log_level: Log level of the main process; passive keeps the application's level.
+            log_level_replica: Log level of the other processes.
+            log_on_each_node: With several machines: log on each machine instead of only the first.
+            disable_tqdm: Disable progress bars.
+            skip_memory_metrics: False adds peak memory to the metrics.
+            past_index: Index of the model output to pass as `mems` to the next step; -1: off.
+            per_device_train_batch_size: Training batch size per device (samples per micro-batch).
+            per_device_eval_batch_size: Evaluation batch size per device.
+            gradient_accumulation_steps: Micro-batches per optimizer update; the update equals that of the undivided batch.
+            average_tokens_across_devices: With several processes: weight each process's loss by its number of labelled tokens.
+            dataloader_drop_last: Drop the last batch of an epoch if it is incomplete.
+            dataloader_num_workers: DataLoader worker processes; 0 loads in the main process.
+            dataloader_pin_memory: Pin host memory for faster copies to an accelerator; MindSpore does its own copying.
+            dataloader_persistent_workers: Keep the DataLoader workers alive between epochs.
+            dataloader_prefetch_factor: Batches that each DataLoader worker prefetches.
+            dataloader_multiprocessing_context: Start method of the DataLoader workers.
+            dataloader_in_order: False yields batches as soon as any worker has one ready, in no fixed order.
+            remove_unused_columns: Drop columns that the model's forward does not accept; their names are logged.
+            label_names: Names of the label columns.
+            train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
+            length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
+            seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
+            ignore_data_skip: On resume, start the data at the beginning of the epoch.
+            auto_find_batch_size: On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch.
+            learning_rate: Peak learning rate.
+            weight_decay: Weight decay; not applied to biases and normalization weights.
+            adam_beta1: Beta1 of AdamW.
+            adam_beta2: Beta2 of AdamW.
+            adam_epsilon: Epsilon of AdamW.
+            max_grad_norm: Maximum gradient norm, for clipping; 0 disables clipping. The norm is logged.
+            optim: The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. If an optimizer needs a package, the error message names it.
+            optim_args: Additional options of the optimizer: "key=value,key=value".
+            optim_target_modules: For GaLore and APOLLO optimizers: the modules to optimize with it.
+            lr_scheduler_type: Learning rate schedule.
+            lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
+            warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.
+            warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps.
+            num_train_epochs: Number of epochs; may be fractional.
+            max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
+            label_smoothing_factor: Label smoothing: spread this fraction over all classes.
+            neftune_noise_alpha: Alpha of NEFTune embedding noise.
+            fp16: Mixed precision with float16 and loss scaling.
             bf16: Mixed precision with bfloat16.
             fp16_opt_level: For fp16 and bf16: O0 off, O1 autocast, O2 half weights with float32 master weights, O3 pure half.
-            half_precision_backend: Who does the mixed precision.
-            scale_loss: The first loss scale for fp16; steps that overflow are skipped and counted.
+            half_precision_backend: Mixed-precision implementation.
+            scale_loss: Initial loss scale for fp16; steps that overflow are skipped and counted.
             bf16_full_eval: Evaluate with bfloat16 weights.
             fp16_full_eval: Evaluate with float16 weights.
-            tf32: TF32 in matrix products on GPUs that have it.
-            gradient_checkpointing: Compute activations again in the backward pass: same losses, less memory.
-            gradient_checkpointing_kwargs: Further options of gradient_checkpointing, as a dict or as JSON.
-            torch_compile: Compile the model with the framework's own graph compiler. On when a backend or a mode is named.
-            torch_compile_backend: The compiler's backend; naming one turns torch_compile on.
-            torch_compile_mode: The compiler's mode; naming one turns torch_compile on.
-            jit_mode_eval: Evaluate on the compiled graph.
-            use_ipex: Intel's extension for PyTorch.
-            use_liger_kernel: Liger's fused kernels for transformers models.
-            liger_kernel_config: Which of Liger's kernels, as a dict or as JSON.
-            use_cache: Leave the model's key-value cache on while training.
-            torch_empty_cache_steps: Empty the accelerator's memory cache every so many steps.
-            eval_strategy: When to evaluate while training.
-            eval_steps: Steps between evaluations; below 1 it is a ratio of all steps.
-            eval_delay: No evaluation before this epoch, or step, by eval_strategy.
+            tf32: TF32 matrix multiplication on GPUs that support it.
+            gradient_checkpointing: Recompute activations in the backward pass: same losses, less memory.
+            gradient_checkpointing_kwargs: Additional options of gradient_checkpointing, as a dict or JSON.
+            torch_compile: Compile the model with the framework's graph compiler. Enabled by a backend or a mode.
+            torch_compile_backend: Compiler backend; enables torch_compile.
+            torch_compile_mode: Compiler mode; enables torch_compile.
+            jit_mode_eval: Evaluate with the compiled graph.
+            use_ipex: Intel Extension for PyTorch.
+            use_liger_kernel: Liger kernels for transformers models.
+            liger_kernel_config: Which Liger kernels to use, as a dict or JSON.
+            use_cache: Keep the model's key-value cache enabled during training.
+            torch_empty_cache_steps: Empty the accelerator's memory cache every this many steps.
+            eval_strategy: When to evaluate during training.
+            eval_steps: Steps between evaluations; a value below 1 is a ratio of all steps.
+            eval_delay: Epochs or steps (by eval_strategy) before the first evaluation.
             eval_on_start: Evaluate once before the first step.
-            eval_accumulation_steps: Steps that stay on the device before they move to the host.
-            eval_do_concat_batches: False hands the outputs to compute_metrics as a list of batches.
-            eval_use_gather_object: With several processes: outputs that are not tensors are gathered too, with it or without.
-            minimum_eval_times: Lowers eval_steps until there are at least so many; -1 or 0: off.
-            prediction_loss_only: Keep the loss alone, no outputs.
-            include_for_metrics: What compute_metrics gets besides: inputs, loss.
+            eval_accumulation_steps: Prediction steps to accumulate on the device before moving outputs to the host.
+            eval_do_concat_batches: False passes the outputs to compute_metrics as a list of batches.
+            eval_use_gather_object: No effect: outputs that are not tensors are always gathered from all processes.
+            minimum_eval_times: Lower eval_steps so that there are at least this many evaluations; -1 or 0: off.
+            prediction_loss_only: Return only the loss, no outputs.
+            include_for_metrics: Extra inputs of compute_metrics: inputs, loss.
             batch_eval_metrics: Call compute_metrics after each batch, with compute_result=True after the last; no outputs are kept.
-            load_best_model_at_end: Keep the model of the best evaluation and load it at the end, whatever save_strategy says.
-            metric_for_best_model: The metric that says which evaluation is best.
-            greater_is_better: Whether more of it is better.
-            logging_dir: Where the writers put their files.
+            load_best_model_at_end: Load the best model at the end of training, with any save_strategy.
+            metric_for_best_model: Metric used to compare models.
+            greater_is_better: Whether a greater metric_for_best_model is better.
+            logging_dir: Directory for the writers' files.
             logging_strategy: When to log.
-            logging_steps: Steps between logs; below 1 it is a ratio of all steps.
-            logging_first_step: Log the first step too, and evaluate it when evaluation is by steps.
-            logging_nan_inf_filter: Leave non-finite losses out of the logged average, and of that alone.
-            nonfinite: What a non-finite loss or gradient does: stop the run, skip the update, or nothing.
-            report_to: Who gets the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all that ask for no account; none. A service with accounts has to be named.
-            include_num_input_tokens_seen: Count the tokens trained on.
-            include_tokens_per_second: Add tokens per second to the speed metrics.
-            project: The project in writers that have projects.
-            trackio_space_id: The space that trackio writes to.
-            trackio_bucket_id: The bucket that trackio writes to.
-            trackio_static_space_id: The read-only space that trackio makes at the end; False makes none.
+            logging_steps: Steps between logs; a value below 1 is a ratio of all steps.
+            logging_first_step: Also log the first step, and evaluate it with eval_strategy='steps'.
+            logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
+            nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
+            report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
+            include_num_input_tokens_seen: Count the input tokens seen.
+            include_tokens_per_second: Report tokens per second in the speed metrics.
+            project: Project name, for writers that have projects.
+            trackio_space_id: Space that trackio writes to.
+            trackio_bucket_id: Bucket that trackio writes to.
+            trackio_static_space_id: Read-only space that trackio creates at the end; False: none.
             save_strategy: When to save a checkpoint.
-            save_steps: Steps between checkpoints; below 1 it is a ratio of all steps.
-            save_total_limit: How many checkpoints to keep, the best among them; with 1, the newest and the best.
-            save_interval_minutes: Also save when the last checkpoint is this old.
-            save_async: Write checkpoints in the background while training goes on.
-            save_on_each_node: With several machines: save on each, not on the first alone.
-            save_only_model: Checkpoints without optimizer, schedule and random state; no exact resume.
-            save_safetensors: Weights as safetensors, which is the only format written.
-            restore_callback_states_from_checkpoint: On resume, give the callbacks the state they had in the checkpoint.
-            preemption_signals: Signals on which a run finishes its step, saves and leaves; SIGUSR1 and others can be added, [] turns it off.
-            enable_jit_checkpoint: True: SIGTERM is one of preemption_signals, as it is by default.
+            save_steps: Steps between checkpoints; a value below 1 is a ratio of all steps.
+            save_total_limit: Maximum number of checkpoints to keep, including the best; with 1, the newest and the best.
+            save_interval_minutes: Also save when the last checkpoint is this many minutes old.
+            save_async: Write checkpoints in the background during training.
+            save_on_each_node: With several machines: save on each machine instead of only the first.
+            save_only_model: Save checkpoints without optimizer, scheduler and RNG state; no exact resume.
+            save_safetensors: Save weights as safetensors, the only format written.
+            restore_callback_states_from_checkpoint: On resume, restore the callbacks' state from the checkpoint.
+            preemption_signals: Signals on which a run finishes its step, saves and stops; SIGUSR1 and others can be added, [] disables it.
+            enable_jit_checkpoint: True: adds SIGTERM to preemption_signals, where it is by default.
             push_to_hub: Push the model to the Hub each time it is saved.
             hub_model_id: With push_to_hub: the repository.
-            hub_strategy: With push_to_hub: what is pushed when.
-            hub_token: With push_to_hub: the token. It is in no file and no log.
+            hub_strategy: With push_to_hub: what to push, and when.
+            hub_token: With push_to_hub: the token. It is never written to a file or log.
             hub_private_repo: With push_to_hub: make the repository private.
-            hub_always_push: With push_to_hub: push even while the last push is still under way.
+            hub_always_push: With push_to_hub: push even if the previous push has not finished.
             hub_revision: With push_to_hub: the branch to push to.
-            local_rank: The process's number on this machine.
-            sharding: What the processes share out: stage1 optimizer state, stage2 also gradients, stage3 also parameters; plus offload, auto_wrap.
-            sharding_degree: Processes that share one copy; -1 is all of them.
-            fsdp_config: Further options of sharding, as a dict, as JSON or as a JSON file.
-            deepspeed: DeepSpeed's configuration: a path or a dict.
-            accelerator_config: Options of accelerate, as a dict, as JSON or as a JSON file.
-            parallelism_config: accelerate's object for several kinds of parallelism.
-            ddp_find_unused_parameters: Look for parameters that a step does not use.
-            ddp_bucket_cap_mb: Megabytes of gradients sent at once.
-            ddp_broadcast_buffers: Keep buffers equal in all processes.
-            ddp_static_graph: Every step uses the same parameters.
-            ddp_timeout: Seconds to wait for the other processes.
-            ddp_backend: How processes talk: gloo, nccl, mpi, ccl, ...
-            tpu_num_cores: TPU cores.
-            mp_parameters: SageMaker's model parallelism.
-            use_legacy_prediction_loop: The evaluation loop of early transformers.
+            local_rank: Rank of this process on its machine.
+            sharding: What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap.
+            sharding_degree: Number of processes in a sharding group; -1: all.
+            fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
+            deepspeed: DeepSpeed configuration: a path or a dict.
+            accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file.
+            parallelism_config: accelerate's ParallelismConfig.
+            ddp_find_unused_parameters: Detect parameters that a step does not use.
+            ddp_bucket_cap_mb: Gradient bucket size in megabytes.
+            ddp_broadcast_buffers: Broadcast buffers to all processes.
+            ddp_static_graph: Assume that every step uses the same parameters.
+            ddp_timeout: Timeout of collectives in seconds.
+            ddp_backend: Communication backend: gloo, nccl, mpi, ccl, ...
+            tpu_num_cores: Number of TPU cores.
+            mp_parameters: SageMaker model parallelism.
+            use_legacy_prediction_loop: The evaluation loop of early transformers releases.
             ray_scope: Which result of a trial Ray Tune compares.
             sortish_sampler: Training data sorted by length within shuffled chunks.
             predict_with_generate: Evaluate and predict with generate(), for metrics such as BLEU.
-            generation_max_length: With predict_with_generate: the longest output.
-            generation_num_beams: With predict_with_generate: beams of the search.
+            generation_max_length: With predict_with_generate: maximum length of the output.
+            generation_num_beams: With predict_with_generate: number of beams.
             generation_config: With predict_with_generate: a GenerationConfig, or a model's name or path to load it from.
             per_gpu_train_batch_size: The same as per_device_train_batch_size.
             per_gpu_eval_batch_size: The same as per_device_eval_batch_size.
@@ -1197,7 +1197,7 @@ class GenerationFields(ArgumentFields):
             push_to_hub_token: The same as hub_token.
             sharding_parallel_degree: The same as sharding_degree.
             xpu_backend: The same as ddp_backend.
-            device: Where to compute: cpu, gpu, cuda, xpu, npu or mps, with :index for one of several. Reads back as the framework's own device.
+            device: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
             use_cpu: True: device="cpu".
             no_cuda: True: device="cpu".
             use_mps_device: True: device="mps".
@@ -1205,86 +1205,86 @@ class GenerationFields(ArgumentFields):
             group_by_length: True: train_sampling_strategy="group_by_length".
             include_inputs_for_metrics: True: inputs in include_for_metrics.
             tpu_metrics_debug: True: tpu_metrics_debug in debug.
-            fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; plus offload, auto_wrap.
-            sharded_ddp: simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; plus offload, auto_wrap.
+            fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
+            sharded_ddp: simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; optionally offload, auto_wrap.
             fsdp_min_num_params: fsdp_config's min_num_params.
             fsdp_transformer_layer_cls_to_wrap: fsdp_config's transformer_layer_cls_to_wrap.
             num_cycles: lr_scheduler_kwargs's num_cycles.
             lr_end: lr_scheduler_kwargs's lr_end.
             power: lr_scheduler_kwargs's power.
-            push_to_hub_organization: The owner in hub_model_id.
-            _n_gpu: -1: the number of devices is read off the machine; choose one with device.
-            amp_custom_black_list: None or []: Paddle's own lists of operations are used; write paddle.amp.auto_cast into the model's forward.
-            amp_custom_white_list: None or []: Paddle's own lists of operations are used; write paddle.amp.auto_cast into the model's forward.
-            amp_master_grad: False: gradients have the type of their weights; fp16_opt_level='O1' keeps both in float32.
-            data_parallel_config: "": the exchange of gradients has no options of Paddle's here.
-            data_parallel_degree: -1 or the run's own: it is the number of processes that were launched.
-            distributed_dataloader: False: every process makes the batches of its own.
-            enable_auto_parallel: False: the model is not cut up; use data parallelism, or sharding to share out its state.
-            flatten_param_grads: False: gradients stay where the framework has put them.
-            force_reshard_pp: False: a checkpoint is one whole model for any number of processes.
-            hybrid_parallel_topo_order: None: the model is not cut up; use data parallelism, or sharding to share out its state.
-            ignore_load_lr_and_optim: False: load the weights by hand and start a new run.
+            push_to_hub_organization: The owner (organization) in hub_model_id.
+            _n_gpu: -1: the number of devices is detected; select one with device.
+            amp_custom_black_list: None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward.
+            amp_custom_white_list: None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward.
+            amp_master_grad: False: gradients have the dtype of their weights; fp16_opt_level='O1' keeps both in float32.
+            data_parallel_config: "": Paddle's data-parallel options are not supported.
+            data_parallel_degree: -1 or this run's value: it is the number of processes that were launched.
+            distributed_dataloader: False: each process loads its own batches.
+            enable_auto_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            flatten_param_grads: False: gradients are not flattened.
+            force_reshard_pp: False: a checkpoint holds the full model, independent of the number of processes.
+            hybrid_parallel_topo_order: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            ignore_load_lr_and_optim: False: load the weights yourself and start a new run.
             ignore_save_lr_and_optim: False: use save_only_model=True.
-            lazy_data_processing: True: data sets are read when their samples are needed.
-            load_sharded_model: False: a checkpoint is one whole model for any number of processes.
-            max_evaluate_steps: -1: an evaluation counts every sample; pass a shorter eval_dataset.
+            lazy_data_processing: True: samples are read on access.
+            load_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
+            max_evaluate_steps: -1: an evaluation uses the whole dataset; pass a smaller eval_dataset.
             metrics_output_path: None: save_metrics() writes into output_dir.
-            pipeline_parallel_config: "": the model is not cut up; use data parallelism, or sharding to share out its state.
-            pipeline_parallel_degree: 1 or -1: the model is not cut up; use data parallelism, or sharding to share out its state.
-            save_sharded_model: False: a checkpoint is one whole model for any number of processes.
-            sep_parallel_degree: 1 or -1: the model is not cut up; use data parallelism, or sharding to share out its state.
-            sharding_parallel_config: "": sharding has no further options on Paddle.
-            skip_profile_timer: True: logs have steps_per_second; profile=True shows more.
-            tensor_parallel_config: "": the model is not cut up; use data parallelism, or sharding to share out its state.
-            tensor_parallel_degree: 1 or -1: the model is not cut up; use data parallelism, or sharding to share out its state.
-            unified_checkpoint: True or False: a checkpoint is one whole model for any number of processes.
-            unified_checkpoint_config: "": a checkpoint is one whole model for any number of processes.
-            use_expert_parallel: False: the model is not cut up; use data parallelism, or sharding to share out its state.
-            use_hybrid_parallel: False: the model is not cut up; use data parallelism, or sharding to share out its state.
-            wandb_api_key: None: a key does not belong among arguments, which are written to files; set WANDB_API_KEY instead.
+            pipeline_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            save_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
+            sep_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sharding_parallel_config: "": there are no further sharding options on Paddle.
+            skip_profile_timer: True: logs include steps_per_second; use profile=True for details.
+            tensor_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tensor_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            unified_checkpoint: True or False: a checkpoint holds the full model, independent of the number of processes.
+            unified_checkpoint_config: "": a checkpoint holds the full model, independent of the number of processes.
+            use_expert_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            wandb_api_key: None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead.
         """
 
 @dataclass(init=False, kw_only=True)
 class CompressionFields(ArgumentFields):
     warmup_ratio: float = ...
-    """The same as a ratio of all steps; warmup_steps wins."""
+    """Warmup as a ratio of all steps; overridden by warmup_steps."""
     logging_steps: float = ...
-    """Steps between logs; below 1 it is a ratio of all steps."""
+    """Steps between logs; a value below 1 is a ratio of all steps."""
     save_steps: float = ...
-    """Steps between checkpoints; below 1 it is a ratio of all steps."""
+    """Steps between checkpoints; a value below 1 is a ratio of all steps."""
     do_compress: bool = ...
-    """PaddleNLP: compress the model. Refused here."""
+    """PaddleNLP: compress the model. Not supported."""
     strategy: str | None = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
     input_dtype: str | None = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
     prune_embeddings: bool = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
     onnx_format: bool | None = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
     width_mult_list: list[str] | None = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
     weight_quantize_type: str | None = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
     activation_quantize_type: str | None = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
     algo_list: list[str] | None = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
     batch_num_list: list[int] | None = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
     batch_size_list: list[int] | None = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
     round_type: str | None = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
     bias_correction: bool | None = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
     input_infer_model_path: str | None = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
     use_pact: bool | None = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
     moving_rate: float | None = ...
-    """PaddleNLP: for its compression alone."""
+    """PaddleNLP: used only for model compression."""
 
     def __init__(
         self,
@@ -1504,161 +1504,161 @@ class CompressionFields(ArgumentFields):
         use_hybrid_parallel: bool = False,
         wandb_api_key: str | None = None,
     ) -> None:
-        """Arguments are given by name, in any spelling.
+        """Arguments are passed by name, in any spelling.
 
         Args:
-            output_dir: Where checkpoints, logs and results go. Required; a Trainer without arguments uses tmp_trainer.
-            overwrite_output_dir: For your script: it may start afresh in a directory that holds checkpoints. The Trainer itself deletes nothing; a fresh run among old checkpoints warns and goes on.
-            do_train: For your script: train.
-            do_eval: For your script: evaluate. Becomes True when eval_strategy is not no.
-            do_predict: For your script: predict on the test set.
-            do_export: For your script: export the trained model.
-            resume_from_checkpoint: A checkpoint's path, or True or latest for the newest one; train() uses it when it gets none. True without a checkpoint starts fresh and says so.
-            seed: Seed of the model's and dropout's randomness.
-            data_seed: Seed of the order of the data.
-            full_determinism: Deterministic algorithms in the framework: two runs are equal to the bit.
-            run_name: The name of the run in every logger.
-            device_spec: Where to compute: cpu, gpu, cuda, xpu, npu or mps, with :index for one of several. Reads back as the framework's own device.
-            debug: underflow_overflow: on a non-finite value, name the layer and the step.
-            profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. A trace and a table of operators go to output_dir/profile.
-            log_level: How much the main process says; passive leaves it alone.
-            log_level_replica: How much the other processes say.
-            log_on_each_node: With several machines: log on each, not on the first alone.
-            disable_tqdm: No progress bars.
-            skip_memory_metrics: False adds peak-memory figures to the metrics.
-            past_index: Feeds this output of the model back as `mems` at the next step; -1 is off.
-            per_device_train_batch_size: Samples in one micro-batch on one device, in training.
-            per_device_eval_batch_size: Samples in one batch on one device, in evaluation.
-            gradient_accumulation_steps: Micro-batches per update; the update equals that of the undivided batch.
-            average_tokens_across_devices: With several processes: weigh each one's loss by its number of labelled tokens.
-            dataloader_drop_last: Leave out the last batch of an epoch when it is not full.
-            dataloader_num_workers: Processes that load data; 0 loads in the main process.
-            dataloader_pin_memory: Page-locked host memory, for faster copies to an accelerator; MindSpore copies in its own way.
-            dataloader_persistent_workers: Keep the loading processes alive between epochs.
-            dataloader_prefetch_factor: Batches that each loading process prepares in advance.
-            dataloader_multiprocessing_context: How loading processes are started.
-            dataloader_in_order: False yields a batch as soon as any loading process has it ready, so in no fixed order.
-            remove_unused_columns: Drop the columns that the model's forward does not accept, and say which.
-            label_names: The columns that are labels.
-            train_sampling_strategy: The order of the training data; group_by_length makes batches of like lengths.
-            length_column_name: The column that holds each sample's length, for group_by_length; measured when it is not there.
-            seed_each_sample: Random numbers that the data set draws follow from the sample and the epoch alone, so that they are the same on any number of processes and workers. It costs a reseeding per sample, and samples are fetched one by one.
-            ignore_data_skip: After a resume, start the data from the beginning of the epoch.
-            auto_find_batch_size: On out-of-memory: smaller micro-batches and more accumulation, with the same global batch.
-            learning_rate: The highest learning rate of the schedule.
-            weight_decay: Decay of the weights, but not of biases and norm weights.
-            adam_beta1: AdamW's decay of the mean.
-            adam_beta2: AdamW's decay of the variance.
-            adam_epsilon: AdamW's epsilon.
-            max_grad_norm: Gradients are scaled down to this norm; 0 turns it off. The norm is logged.
-            optim: The optimizer. Every spelling of AdamW is AdamW, except adamw_anyprecision, which is its own; one that needs a package says which.
-            optim_args: Further options of the optimizer: "key=value,key=value".
-            optim_target_modules: For GaLore and APOLLO optimizers: the modules they work on.
-            lr_scheduler_type: How the learning rate moves.
-            lr_scheduler_kwargs: Further options of the schedule, as a dict or as JSON.
-            warmup_steps: Steps over which the learning rate rises from 0; below 1 it is a ratio of all steps.
-            warmup_ratio: The same as a ratio of all steps; warmup_steps wins.
-            num_train_epochs: Passes over the data; fractions of an epoch are trained.
-            max_steps: Updates in all, when it is not -1; wins over num_train_epochs.
-            label_smoothing_factor: Spreads this share of each label over all classes.
-            neftune_noise_alpha: Strength of NEFTune's noise on the embeddings.
-            fp16: Mixed precision with float16 and a loss scale.
+            output_dir: Directory for checkpoints, logs and results. Required; a Trainer without arguments uses tmp_trainer.
+            overwrite_output_dir: For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning.
+            do_train: For your script: whether to train.
+            do_eval: For your script: whether to evaluate. True if eval_strategy is not 'no'.
+            do_predict: For your script: whether to predict on the test set.
+            do_export: For your script: whether to export the trained model.
+            resume_from_checkpoint: Path of a checkpoint, or True or latest for the newest one; the default of train(). True without a checkpoint starts from scratch and logs it.
+            seed: Random seed of the model and of dropout.
+            data_seed: Random seed of the data order.
+            full_determinism: Use the framework's deterministic algorithms: two runs are bit-identical.
+            run_name: Name of the run in the writers.
+            device_spec: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
+            debug: underflow_overflow: report the layer and step of the first non-finite value.
+            profile: Steps to profile, such as 3-5, counted from the start of train(); True is 3-5. Writes a trace and a table of operators to output_dir/profile.
+            log_level: Log level of the main process; passive keeps the application's level.
+            log_level_replica: Log level of the other processes.
+            log_on_each_node: With several machines: log on each machine instead of only the first.
+            disable_tqdm: Disable progress bars.
+            skip_memory_metrics: False adds peak memory to the metrics.
+            past_index: Index of the model output to pass as `mems` to the next step; -1: off.
+            per_device_train_batch_size: Training batch size per device (samples per micro-batch).
+            per_device_eval_batch_size: Evaluation batch size per device.
+            gradient_accumulation_steps: Micro-batches per optimizer update; the update equals that of the undivided batch.
+            average_tokens_across_devices: With several processes: weight each process's loss by its number of labelled tokens.
+            dataloader_drop_last: Drop the last batch of an epoch if it is incomplete.
+            dataloader_num_workers: DataLoader worker processes; 0 loads in the main process.
+            dataloader_pin_memory: Pin host memory for faster copies to an accelerator; MindSpore does its own copying.
+            dataloader_persistent_workers: Keep the DataLoader workers alive between epochs.
+            dataloader_prefetch_factor: Batches that each DataLoader worker prefetches.
+            dataloader_multiprocessing_context: Start method of the DataLoader workers.
+            dataloader_in_order: False yields batches as soon as any worker has one ready, in no fixed order.
+            remove_unused_columns: Drop columns that the model's forward does not accept; their names are logged.
+            label_names: Names of the label columns.
+            train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
+            length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
+            seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
+            ignore_data_skip: On resume, start the data at the beginning of the epoch.
+            auto_find_batch_size: On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch.
+            learning_rate: Peak learning rate.
+            weight_decay: Weight decay; not applied to biases and normalization weights.
+            adam_beta1: Beta1 of AdamW.
+            adam_beta2: Beta2 of AdamW.
+            adam_epsilon: Epsilon of AdamW.
+            max_grad_norm: Maximum gradient norm, for clipping; 0 disables clipping. The norm is logged.
+            optim: The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. If an optimizer needs a package, the error message names it.
+            optim_args: Additional options of the optimizer: "key=value,key=value".
+            optim_target_modules: For GaLore and APOLLO optimizers: the modules to optimize with it.
+            lr_scheduler_type: Learning rate schedule.
+            lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
+            warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.
+            warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps.
+            num_train_epochs: Number of epochs; may be fractional.
+            max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
+            label_smoothing_factor: Label smoothing: spread this fraction over all classes.
+            neftune_noise_alpha: Alpha of NEFTune embedding noise.
+            fp16: Mixed precision with float16 and loss scaling.
             bf16: Mixed precision with bfloat16.
             fp16_opt_level: For fp16 and bf16: O0 off, O1 autocast, O2 half weights with float32 master weights, O3 pure half.
-            half_precision_backend: Who does the mixed precision.
-            scale_loss: The first loss scale for fp16; steps that overflow are skipped and counted.
+            half_precision_backend: Mixed-precision implementation.
+            scale_loss: Initial loss scale for fp16; steps that overflow are skipped and counted.
             bf16_full_eval: Evaluate with bfloat16 weights.
             fp16_full_eval: Evaluate with float16 weights.
-            tf32: TF32 in matrix products on GPUs that have it.
-            gradient_checkpointing: Compute activations again in the backward pass: same losses, less memory.
-            gradient_checkpointing_kwargs: Further options of gradient_checkpointing, as a dict or as JSON.
-            torch_compile: Compile the model with the framework's own graph compiler. On when a backend or a mode is named.
-            torch_compile_backend: The compiler's backend; naming one turns torch_compile on.
-            torch_compile_mode: The compiler's mode; naming one turns torch_compile on.
-            jit_mode_eval: Evaluate on the compiled graph.
-            use_ipex: Intel's extension for PyTorch.
-            use_liger_kernel: Liger's fused kernels for transformers models.
-            liger_kernel_config: Which of Liger's kernels, as a dict or as JSON.
-            use_cache: Leave the model's key-value cache on while training.
-            torch_empty_cache_steps: Empty the accelerator's memory cache every so many steps.
-            eval_strategy: When to evaluate while training.
-            eval_steps: Steps between evaluations; below 1 it is a ratio of all steps.
-            eval_delay: No evaluation before this epoch, or step, by eval_strategy.
+            tf32: TF32 matrix multiplication on GPUs that support it.
+            gradient_checkpointing: Recompute activations in the backward pass: same losses, less memory.
+            gradient_checkpointing_kwargs: Additional options of gradient_checkpointing, as a dict or JSON.
+            torch_compile: Compile the model with the framework's graph compiler. Enabled by a backend or a mode.
+            torch_compile_backend: Compiler backend; enables torch_compile.
+            torch_compile_mode: Compiler mode; enables torch_compile.
+            jit_mode_eval: Evaluate with the compiled graph.
+            use_ipex: Intel Extension for PyTorch.
+            use_liger_kernel: Liger kernels for transformers models.
+            liger_kernel_config: Which Liger kernels to use, as a dict or JSON.
+            use_cache: Keep the model's key-value cache enabled during training.
+            torch_empty_cache_steps: Empty the accelerator's memory cache every this many steps.
+            eval_strategy: When to evaluate during training.
+            eval_steps: Steps between evaluations; a value below 1 is a ratio of all steps.
+            eval_delay: Epochs or steps (by eval_strategy) before the first evaluation.
             eval_on_start: Evaluate once before the first step.
-            eval_accumulation_steps: Steps that stay on the device before they move to the host.
-            eval_do_concat_batches: False hands the outputs to compute_metrics as a list of batches.
-            eval_use_gather_object: With several processes: outputs that are not tensors are gathered too, with it or without.
-            minimum_eval_times: Lowers eval_steps until there are at least so many; -1 or 0: off.
-            prediction_loss_only: Keep the loss alone, no outputs.
-            include_for_metrics: What compute_metrics gets besides: inputs, loss.
+            eval_accumulation_steps: Prediction steps to accumulate on the device before moving outputs to the host.
+            eval_do_concat_batches: False passes the outputs to compute_metrics as a list of batches.
+            eval_use_gather_object: No effect: outputs that are not tensors are always gathered from all processes.
+            minimum_eval_times: Lower eval_steps so that there are at least this many evaluations; -1 or 0: off.
+            prediction_loss_only: Return only the loss, no outputs.
+            include_for_metrics: Extra inputs of compute_metrics: inputs, loss.
             batch_eval_metrics: Call compute_metrics after each batch, with compute_result=True after the last; no outputs are kept.
-            load_best_model_at_end: Keep the model of the best evaluation and load it at the end, whatever save_strategy says.
-            metric_for_best_model: The metric that says which evaluation is best.
-            greater_is_better: Whether more of it is better.
-            logging_dir: Where the writers put their files.
+            load_best_model_at_end: Load the best model at the end of training, with any save_strategy.
+            metric_for_best_model: Metric used to compare models.
+            greater_is_better: Whether a greater metric_for_best_model is better.
+            logging_dir: Directory for the writers' files.
             logging_strategy: When to log.
-            logging_steps: Steps between logs; below 1 it is a ratio of all steps.
-            logging_first_step: Log the first step too, and evaluate it when evaluation is by steps.
-            logging_nan_inf_filter: Leave non-finite losses out of the logged average, and of that alone.
-            nonfinite: What a non-finite loss or gradient does: stop the run, skip the update, or nothing.
-            report_to: Who gets the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all that ask for no account; none. A service with accounts has to be named.
-            include_num_input_tokens_seen: Count the tokens trained on.
-            include_tokens_per_second: Add tokens per second to the speed metrics.
-            project: The project in writers that have projects.
-            trackio_space_id: The space that trackio writes to.
-            trackio_bucket_id: The bucket that trackio writes to.
-            trackio_static_space_id: The read-only space that trackio makes at the end; False makes none.
+            logging_steps: Steps between logs; a value below 1 is a ratio of all steps.
+            logging_first_step: Also log the first step, and evaluate it with eval_strategy='steps'.
+            logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
+            nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
+            report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
+            include_num_input_tokens_seen: Count the input tokens seen.
+            include_tokens_per_second: Report tokens per second in the speed metrics.
+            project: Project name, for writers that have projects.
+            trackio_space_id: Space that trackio writes to.
+            trackio_bucket_id: Bucket that trackio writes to.
+            trackio_static_space_id: Read-only space that trackio creates at the end; False: none.
             save_strategy: When to save a checkpoint.
-            save_steps: Steps between checkpoints; below 1 it is a ratio of all steps.
-            save_total_limit: How many checkpoints to keep, the best among them; with 1, the newest and the best.
-            save_interval_minutes: Also save when the last checkpoint is this old.
-            save_async: Write checkpoints in the background while training goes on.
-            save_on_each_node: With several machines: save on each, not on the first alone.
-            save_only_model: Checkpoints without optimizer, schedule and random state; no exact resume.
-            save_safetensors: Weights as safetensors, which is the only format written.
-            restore_callback_states_from_checkpoint: On resume, give the callbacks the state they had in the checkpoint.
-            preemption_signals: Signals on which a run finishes its step, saves and leaves; SIGUSR1 and others can be added, [] turns it off.
-            enable_jit_checkpoint: True: SIGTERM is one of preemption_signals, as it is by default.
+            save_steps: Steps between checkpoints; a value below 1 is a ratio of all steps.
+            save_total_limit: Maximum number of checkpoints to keep, including the best; with 1, the newest and the best.
+            save_interval_minutes: Also save when the last checkpoint is this many minutes old.
+            save_async: Write checkpoints in the background during training.
+            save_on_each_node: With several machines: save on each machine instead of only the first.
+            save_only_model: Save checkpoints without optimizer, scheduler and RNG state; no exact resume.
+            save_safetensors: Save weights as safetensors, the only format written.
+            restore_callback_states_from_checkpoint: On resume, restore the callbacks' state from the checkpoint.
+            preemption_signals: Signals on which a run finishes its step, saves and stops; SIGUSR1 and others can be added, [] disables it.
+            enable_jit_checkpoint: True: adds SIGTERM to preemption_signals, where it is by default.
             push_to_hub: Push the model to the Hub each time it is saved.
             hub_model_id: With push_to_hub: the repository.
-            hub_strategy: With push_to_hub: what is pushed when.
-            hub_token: With push_to_hub: the token. It is in no file and no log.
+            hub_strategy: With push_to_hub: what to push, and when.
+            hub_token: With push_to_hub: the token. It is never written to a file or log.
             hub_private_repo: With push_to_hub: make the repository private.
-            hub_always_push: With push_to_hub: push even while the last push is still under way.
+            hub_always_push: With push_to_hub: push even if the previous push has not finished.
             hub_revision: With push_to_hub: the branch to push to.
-            local_rank: The process's number on this machine.
-            sharding: What the processes share out: stage1 optimizer state, stage2 also gradients, stage3 also parameters; plus offload, auto_wrap.
-            sharding_degree: Processes that share one copy; -1 is all of them.
-            fsdp_config: Further options of sharding, as a dict, as JSON or as a JSON file.
-            deepspeed: DeepSpeed's configuration: a path or a dict.
-            accelerator_config: Options of accelerate, as a dict, as JSON or as a JSON file.
-            parallelism_config: accelerate's object for several kinds of parallelism.
-            ddp_find_unused_parameters: Look for parameters that a step does not use.
-            ddp_bucket_cap_mb: Megabytes of gradients sent at once.
-            ddp_broadcast_buffers: Keep buffers equal in all processes.
-            ddp_static_graph: Every step uses the same parameters.
-            ddp_timeout: Seconds to wait for the other processes.
-            ddp_backend: How processes talk: gloo, nccl, mpi, ccl, ...
-            tpu_num_cores: TPU cores.
-            mp_parameters: SageMaker's model parallelism.
-            use_legacy_prediction_loop: The evaluation loop of early transformers.
+            local_rank: Rank of this process on its machine.
+            sharding: What is partitioned across processes: stage1 optimizer state, stage2 also gradients, stage3 also parameters; optionally offload, auto_wrap.
+            sharding_degree: Number of processes in a sharding group; -1: all.
+            fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
+            deepspeed: DeepSpeed configuration: a path or a dict.
+            accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file.
+            parallelism_config: accelerate's ParallelismConfig.
+            ddp_find_unused_parameters: Detect parameters that a step does not use.
+            ddp_bucket_cap_mb: Gradient bucket size in megabytes.
+            ddp_broadcast_buffers: Broadcast buffers to all processes.
+            ddp_static_graph: Assume that every step uses the same parameters.
+            ddp_timeout: Timeout of collectives in seconds.
+            ddp_backend: Communication backend: gloo, nccl, mpi, ccl, ...
+            tpu_num_cores: Number of TPU cores.
+            mp_parameters: SageMaker model parallelism.
+            use_legacy_prediction_loop: The evaluation loop of early transformers releases.
             ray_scope: Which result of a trial Ray Tune compares.
-            do_compress: PaddleNLP: compress the model. Refused here.
-            strategy: PaddleNLP: for its compression alone.
-            input_dtype: PaddleNLP: for its compression alone.
-            prune_embeddings: PaddleNLP: for its compression alone.
-            onnx_format: PaddleNLP: for its compression alone.
-            width_mult_list: PaddleNLP: for its compression alone.
-            weight_quantize_type: PaddleNLP: for its compression alone.
-            activation_quantize_type: PaddleNLP: for its compression alone.
-            algo_list: PaddleNLP: for its compression alone.
-            batch_num_list: PaddleNLP: for its compression alone.
-            batch_size_list: PaddleNLP: for its compression alone.
-            round_type: PaddleNLP: for its compression alone.
-            bias_correction: PaddleNLP: for its compression alone.
-            input_infer_model_path: PaddleNLP: for its compression alone.
-            use_pact: PaddleNLP: for its compression alone.
-            moving_rate: PaddleNLP: for its compression alone.
+            do_compress: PaddleNLP: compress the model. Not supported.
+            strategy: PaddleNLP: used only for model compression.
+            input_dtype: PaddleNLP: used only for model compression.
+            prune_embeddings: PaddleNLP: used only for model compression.
+            onnx_format: PaddleNLP: used only for model compression.
+            width_mult_list: PaddleNLP: used only for model compression.
+            weight_quantize_type: PaddleNLP: used only for model compression.
+            activation_quantize_type: PaddleNLP: used only for model compression.
+            algo_list: PaddleNLP: used only for model compression.
+            batch_num_list: PaddleNLP: used only for model compression.
+            batch_size_list: PaddleNLP: used only for model compression.
+            round_type: PaddleNLP: used only for model compression.
+            bias_correction: PaddleNLP: used only for model compression.
+            input_infer_model_path: PaddleNLP: used only for model compression.
+            use_pact: PaddleNLP: used only for model compression.
+            moving_rate: PaddleNLP: used only for model compression.
             per_gpu_train_batch_size: The same as per_device_train_batch_size.
             per_gpu_eval_batch_size: The same as per_device_eval_batch_size.
             dataset_drop_last: The same as dataloader_drop_last.
@@ -1675,7 +1675,7 @@ class CompressionFields(ArgumentFields):
             push_to_hub_token: The same as hub_token.
             sharding_parallel_degree: The same as sharding_degree.
             xpu_backend: The same as ddp_backend.
-            device: Where to compute: cpu, gpu, cuda, xpu, npu or mps, with :index for one of several. Reads back as the framework's own device.
+            device: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
             use_cpu: True: device="cpu".
             no_cuda: True: device="cpu".
             use_mps_device: True: device="mps".
@@ -1683,42 +1683,42 @@ class CompressionFields(ArgumentFields):
             group_by_length: True: train_sampling_strategy="group_by_length".
             include_inputs_for_metrics: True: inputs in include_for_metrics.
             tpu_metrics_debug: True: tpu_metrics_debug in debug.
-            fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; plus offload, auto_wrap.
-            sharded_ddp: simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; plus offload, auto_wrap.
+            fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
+            sharded_ddp: simple = stage1, zero_dp_2 = stage2, zero_dp_3 = stage3; optionally offload, auto_wrap.
             fsdp_min_num_params: fsdp_config's min_num_params.
             fsdp_transformer_layer_cls_to_wrap: fsdp_config's transformer_layer_cls_to_wrap.
             num_cycles: lr_scheduler_kwargs's num_cycles.
             lr_end: lr_scheduler_kwargs's lr_end.
             power: lr_scheduler_kwargs's power.
-            push_to_hub_organization: The owner in hub_model_id.
-            _n_gpu: -1: the number of devices is read off the machine; choose one with device.
-            amp_custom_black_list: None or []: Paddle's own lists of operations are used; write paddle.amp.auto_cast into the model's forward.
-            amp_custom_white_list: None or []: Paddle's own lists of operations are used; write paddle.amp.auto_cast into the model's forward.
-            amp_master_grad: False: gradients have the type of their weights; fp16_opt_level='O1' keeps both in float32.
-            data_parallel_config: "": the exchange of gradients has no options of Paddle's here.
-            data_parallel_degree: -1 or the run's own: it is the number of processes that were launched.
-            distributed_dataloader: False: every process makes the batches of its own.
-            enable_auto_parallel: False: the model is not cut up; use data parallelism, or sharding to share out its state.
-            flatten_param_grads: False: gradients stay where the framework has put them.
-            force_reshard_pp: False: a checkpoint is one whole model for any number of processes.
-            hybrid_parallel_topo_order: None: the model is not cut up; use data parallelism, or sharding to share out its state.
-            ignore_load_lr_and_optim: False: load the weights by hand and start a new run.
+            push_to_hub_organization: The owner (organization) in hub_model_id.
+            _n_gpu: -1: the number of devices is detected; select one with device.
+            amp_custom_black_list: None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward.
+            amp_custom_white_list: None or []: Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward.
+            amp_master_grad: False: gradients have the dtype of their weights; fp16_opt_level='O1' keeps both in float32.
+            data_parallel_config: "": Paddle's data-parallel options are not supported.
+            data_parallel_degree: -1 or this run's value: it is the number of processes that were launched.
+            distributed_dataloader: False: each process loads its own batches.
+            enable_auto_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            flatten_param_grads: False: gradients are not flattened.
+            force_reshard_pp: False: a checkpoint holds the full model, independent of the number of processes.
+            hybrid_parallel_topo_order: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            ignore_load_lr_and_optim: False: load the weights yourself and start a new run.
             ignore_save_lr_and_optim: False: use save_only_model=True.
-            lazy_data_processing: True: data sets are read when their samples are needed.
-            load_sharded_model: False: a checkpoint is one whole model for any number of processes.
-            max_evaluate_steps: -1: an evaluation counts every sample; pass a shorter eval_dataset.
+            lazy_data_processing: True: samples are read on access.
+            load_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
+            max_evaluate_steps: -1: an evaluation uses the whole dataset; pass a smaller eval_dataset.
             metrics_output_path: None: save_metrics() writes into output_dir.
-            pipeline_parallel_config: "": the model is not cut up; use data parallelism, or sharding to share out its state.
-            pipeline_parallel_degree: 1 or -1: the model is not cut up; use data parallelism, or sharding to share out its state.
-            save_sharded_model: False: a checkpoint is one whole model for any number of processes.
-            sep_parallel_degree: 1 or -1: the model is not cut up; use data parallelism, or sharding to share out its state.
-            sharding_parallel_config: "": sharding has no further options on Paddle.
-            skip_profile_timer: True: logs have steps_per_second; profile=True shows more.
-            tensor_parallel_config: "": the model is not cut up; use data parallelism, or sharding to share out its state.
-            tensor_parallel_degree: 1 or -1: the model is not cut up; use data parallelism, or sharding to share out its state.
-            unified_checkpoint: True or False: a checkpoint is one whole model for any number of processes.
-            unified_checkpoint_config: "": a checkpoint is one whole model for any number of processes.
-            use_expert_parallel: False: the model is not cut up; use data parallelism, or sharding to share out its state.
-            use_hybrid_parallel: False: the model is not cut up; use data parallelism, or sharding to share out its state.
-            wandb_api_key: None: a key does not belong among arguments, which are written to files; set WANDB_API_KEY instead.
+            pipeline_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            save_sharded_model: False: a checkpoint holds the full model, independent of the number of processes.
+            sep_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sharding_parallel_config: "": there are no further sharding options on Paddle.
+            skip_profile_timer: True: logs include steps_per_second; use profile=True for details.
+            tensor_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tensor_parallel_degree: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            unified_checkpoint: True or False: a checkpoint holds the full model, independent of the number of processes.
+            unified_checkpoint_config: "": a checkpoint holds the full model, independent of the number of processes.
+            use_expert_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            wandb_api_key: None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead.
         """

@@ -1,4 +1,4 @@
-"""TrainingArguments: the groups put together, their common defaults, and how they are written down."""
+"""TrainingArguments: all groups, their common defaults, and serialization."""
 
 import json
 import logging
@@ -18,10 +18,10 @@ Self = TypeVar("Self", bound="TrainingArguments")
 
 
 class TrainingArguments(Setters, metaclass=ArgumentsMeta):
-    """Everything that decides how a run goes; docs/arguments.md explains each argument.
+    """The arguments of a training run; docs/arguments.md explains each of them.
 
-    Arguments are given by name, in any spelling of transformers 4.25 to 5.22 or PaddleNLP, and can be changed by
-    assignment. Derive a dataclass from this one to add your own.
+    Arguments are passed by name, in any spelling of transformers 4.25 to 5.22 or PaddleNLP, and can be changed by
+    assignment. Derive a dataclass from this class to add your own.
     """
 
     __aliases__: ClassVar[dict[str, Alias]] = {}
@@ -35,10 +35,10 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
         super().check_together()
         self.fill("disable_tqdm", not progress_is_visible() or self.get_process_log_level() > logging.WARNING)
 
-    # -- written down -------------------------------------------------------------------------------------------------
+    # -- serialization ------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Every argument under its stored name as plain data; a token is replaced by its name in angle brackets."""
+        """Every argument by its stored name, as plain data; a token is replaced by its name in angle brackets."""
         known = declared(type(self))
         plain = {}
         for item in fields(self):
@@ -53,7 +53,7 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
         return json.dumps(self.to_dict(), indent=2, default=str)
 
     def to_sanitized_dict(self) -> dict[str, Any]:
-        """For writers that take hyperparameters as numbers and text."""
+        """For writers that accept hyperparameters only as numbers and strings."""
         flat = {
             **self.to_dict(),
             "train_batch_size": self.train_batch_size,
@@ -63,7 +63,7 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
 
     @classmethod
     def from_dict(cls: type[Self], given: Mapping[str, Any]) -> Self:
-        """From what `to_dict` wrote, or from any dict of arguments in any spelling."""
+        """From the output of `to_dict`, or from any dict of arguments, including aliases."""
         return cls(**given)
 
     def __str__(self) -> str:
@@ -96,14 +96,14 @@ def _plain(value: Any) -> Any:
 
 
 def complete(cls: type[TrainingArguments]) -> None:
-    """Give the class its other spellings, as a table and as attributes."""
+    """Add the aliases to the class, as a table and as attributes."""
     cls.__aliases__ = collect(cls)
     cls.__settled__ = fixed.SETTLED
     for name in fixed.SETTLED:
         if not hasattr(cls, name):
             setattr(cls, name, fixed.attribute(name))
     for alias in cls.__aliases__.values():
-        if alias.name != "device":  # facts.py has its attribute: it reads as the framework's own device
+        if alias.name != "device":  # its attribute is in properties.py: it reads as the framework's device object
             setattr(cls, alias.name, attribute(alias))
 
 

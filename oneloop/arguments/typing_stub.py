@@ -131,7 +131,7 @@ def _given(hint: Any, rules: Any) -> str:
     choices, enum = rules["choices"], rules["enum"]
     few = [_literals(choices)] if choices and len(choices) <= MOST_LITERALS else []
     if enum is not None:
-        off = ["Literal[False]"] if "no" in choices else []  # YAML reads a bare `no` as False
+        off = ["Literal[False]"] if "no" in choices else []  # YAML parses a bare `no` as False
         accepted = " | ".join([enum.__name__, *few, *off, "str"])
     elif rules["convert"] is not None:
         accepted = " | ".join([*few, _accepted(rules["convert"])])
@@ -200,7 +200,7 @@ def _constructor(entries: list[Entry]) -> str:
     helps = "".join(f"            {entry.name}: {_quoted(entry.help)}\n" for entry in entries)
     return (
         f"    def __init__(\n        self,\n{first}        *,\n{others}    ) -> None:\n"
-        f'        """Arguments are given by name, in any spelling.\n\n        Args:\n{helps}        """\n'
+        f'        """Arguments are passed by name, in any spelling.\n\n        Args:\n{helps}        """\n'
     )
 
 

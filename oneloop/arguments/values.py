@@ -1,6 +1,6 @@
-"""From what a user gave (Python, JSON, YAML, a command line) to the value that is stored, or an error in words.
+"""Convert and validate argument values given in Python, JSON, YAML or on a command line.
 
-Conversions are made where nothing can be lost: "1e-4" is a float, 1e3 an int, "a,b" a list. True is never a number.
+Only lossless conversions are made: "1e-4" to float, 1e3 to int, "a,b" to a list. True is never a number.
 """
 
 import difflib
@@ -30,14 +30,14 @@ def is_secret(name: str) -> bool:
 
 
 def show(name: str, value: Any) -> str:
-    """The value as an error message may print it: no token, and nothing longer than a line."""
+    """The value for an error message: tokens are masked, long values are shortened."""
     plain = value.value if isinstance(value, Enum) else value
     text = f"<{name.upper()}>" if is_secret(name) else repr(plain)
     return text if len(text) <= 100 else text[:97] + "..."
 
 
 def wrong(name: str, value: Any, expected: str) -> ArgumentError:
-    return ArgumentError(f"{name}={show(name, value)} is not possible; expected {expected}.")
+    return ArgumentError(f"Invalid {name}={show(name, value)}: expected {expected}.")
 
 
 def to_bool(name: str, value: "Switch") -> bool:
@@ -51,7 +51,7 @@ def to_bool(name: str, value: "Switch") -> bool:
 
 
 def to_number(name: str, value: "Number", expected: str = "a number") -> int | float:
-    """An int stays an int and a float a float; strings are read as numbers."""
+    """An int stays an int and a float a float; strings are parsed as numbers."""
     if isinstance(value, str):
         try:
             value = int(value)
@@ -66,9 +66,9 @@ def to_number(name: str, value: "Number", expected: str = "a number") -> int | f
 
 
 def to_int(name: str, value: "Integer") -> int:
-    number = to_number(name, value, "a whole number")
+    number = to_number(name, value, "an integer")
     if number != number // 1 or math.isinf(number):
-        raise wrong(name, value, "a whole number")
+        raise wrong(name, value, "an integer")
     return int(number)
 
 
@@ -83,24 +83,24 @@ def to_text(name: str, value: "Text") -> str:
         return value
     if isinstance(value, os.PathLike):
         return str(os.fspath(value))
-    raise wrong(name, value, "text")
+    raise wrong(name, value, "a string")
 
 
 def to_words(name: str, value: "Words") -> list[str]:
-    """A list of words; also from "a,b", "a b" or a JSON list."""
+    """A list of strings; also from "a,b", "a b" or a JSON list."""
     if isinstance(value, str):
         if value.lstrip().startswith("["):
             value = _json(name, value, "a list")
         else:
             value = [word for word in re.split(r"[\s,]+", value) if word]
     if not isinstance(value, list | tuple | set | frozenset):
-        raise wrong(name, value, "a list of words")
+        raise wrong(name, value, "a list of strings")
     return [to_text(name, word) for word in value]
 
 
 def to_mapping(name: str, value: "JsonDict") -> dict[str, Any]:
-    """A dict; also from JSON text."""
-    expected = "a dict, or JSON text such as '{\"key\": 1}'"
+    """A dict; also from a JSON string."""
+    expected = "a dict, or a JSON string such as '{\"key\": 1}'"
     read = _json(name, value, expected) if isinstance(value, str) else value
     if not isinstance(read, Mapping):
         raise wrong(name, value, expected)
@@ -108,20 +108,20 @@ def to_mapping(name: str, value: "JsonDict") -> dict[str, Any]:
 
 
 def to_config(name: str, value: "Config") -> dict[str, Any]:
-    """A dict; also from JSON text, from the path of a JSON file, or from an object with `to_dict`."""
+    """A dict; also from a JSON string, the path of a JSON file, or an object with `to_dict`."""
     read: Any = value.to_dict() if hasattr(value, "to_dict") and not isinstance(value, type) else value
     if isinstance(read, os.PathLike) or (isinstance(read, str) and not read.lstrip().startswith("{")):
         path = os.path.expanduser(os.fspath(read))
         if not os.path.isfile(path):
-            raise wrong(name, read, "a dict, JSON text, or the path of a JSON file that exists")
+            raise wrong(name, read, "a dict, a JSON string, or the path of an existing JSON file")
         with open(path, encoding="utf-8") as file:
             read = file.read()
     return to_mapping(name, read)
 
 
 def to_steps(name: str, value: "Number") -> int | float:
-    """A whole number of steps, or a ratio of all steps when it lies between 0 and 1."""
-    expected = "a whole number of steps, or a ratio of all steps between 0 and 1"
+    """A number of steps (integer), or a fraction of all steps (between 0 and 1)."""
+    expected = "an integer number of steps, or a ratio of all steps between 0 and 1"
     number = to_number(name, value, expected)
     if number < 0 or math.isinf(number) or (number >= 1 and number != int(number)):
         raise wrong(name, value, expected)
@@ -132,11 +132,11 @@ def _json(name: str, text: str, expected: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise ArgumentError(f"{name}={show(name, text)} is not valid JSON ({error}); expected {expected}.") from None
+        raise ArgumentError(f"Invalid {name}={show(name, text)}: not JSON ({error}); expected {expected}.") from None
 
 
 def to_member(name: str, value: Any, choices: type[Enum] | tuple[Any, ...]) -> Any:
-    """One of a closed list. YAML reads a bare `no` as False, so False stands for "no" where that is a choice."""
+    """One of a fixed set of choices. YAML parses a bare `no` as False, so False means "no" where that is a choice."""
     allowed = [member.value for member in choices] if isinstance(choices, type) else list(choices)
     plain = value.value if isinstance(value, Enum) else value
     if plain is False and "no" in allowed:
@@ -147,12 +147,12 @@ def to_member(name: str, value: Any, choices: type[Enum] | tuple[Any, ...]) -> A
 
 
 def _one_of(value: Any, allowed: list[Any]) -> str:
-    """The choices; of a very long list those that look most like what was given."""
+    """The choices for an error message; for a long list, only the closest matches."""
     if len(allowed) <= 20:
         return "one of " + ", ".join(repr(choice) for choice in allowed)
     near = difflib.get_close_matches(str(value), map(str, allowed), n=3, cutoff=0.4) or allowed[:3]
     shown = ", ".join(repr(choice) for choice in near)
-    return f"one of {len(allowed)} names, such as {shown}; docs/arguments.md lists all of them"
+    return f"one of {len(allowed)} names, such as {shown}; see docs/arguments.md for all of them"
 
 
 CONVERTERS: dict[Any, Callable[[str, Any], Any]] = {
@@ -166,14 +166,14 @@ CONVERTERS: dict[Any, Callable[[str, Any], Any]] = {
 
 
 def convert(name: str, value: Any, hint: Any, rules: Mapping[str, Any]) -> Any:
-    """The value to store for an argument of this type; `rules` is the metadata that `arg` wrote."""
+    """The value to store for an argument with type `hint`; `rules` is the metadata written by `arg`."""
     members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value is None:
         if type(None) in members:
             return None
         if rules["none"]:
             return rules["default"]() if callable(rules["default"]) else rules["default"]
-        raise wrong(name, value, "a value (it cannot be None)")
+        raise wrong(name, value, "a value other than None")
     if rules["enum"] is not None:
         return to_member(name, value, rules["enum"])
     if rules["convert"] is not None:
@@ -200,5 +200,5 @@ def _check_range(name: str, value: Any, rules: Mapping[str, Any]) -> None:
     outside = outside or (below is not None and value >= below) or value in rules["never"]
     if outside or (rules["finite"] and math.isinf(value)):
         never = "".join(f", not {number}" for number in rules["never"])
-        kind = "a whole number" if isinstance(value, int) else "a finite number" if rules["finite"] else "a number"
+        kind = "an integer" if isinstance(value, int) else "a finite number" if rules["finite"] else "a number"
         raise wrong(name, value, " ".join([kind, " and ".join(limits)]).strip() + never)

@@ -1,4 +1,4 @@
-"""Events of a run and the callbacks that oneloop brings along."""
+"""Callback events and the callbacks that come with oneloop."""
 
 from .base import EVENTS, OF_PADDLENLP, CallbackHandler, TrainerCallback
 from .flow import DefaultFlowCallback, EarlyStoppingCallback

@@ -1,4 +1,4 @@
-"""The sixteen events of a run, and the handler that calls whoever listens."""
+"""The sixteen events of a run, and the handler that calls the callbacks."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -30,32 +30,32 @@ EVENTS = (
     "on_prediction_step",
     "on_push_begin",
 )
-# What callbacks of PaddleNLP know besides: a micro-batch has come (inputs), and around the optimizer's step (scaler).
+# Additional events of PaddleNLP's callbacks: a micro-batch was loaded (inputs), and around the optimizer step (scaler).
 OF_PADDLENLP = ("on_load_data_end", "on_optimizer_begin", "on_optimizer_end")
 
 
 class TrainerCallback:
-    """Subclass it and define the events you want: `def on_log(self, args, state, control, logs=None, **kwargs)`.
+    """Subclass it and define the events you need: `def on_log(self, args, state, control, logs=None, **kwargs)`.
 
-    kwargs hold model, processing_class (also as tokenizer), optimizer, lr_scheduler, train_dataloader and
-    eval_dataloader. An event may change `control` in place or return a new one. Events that are not defined cost
-    nothing.
+    kwargs contains model, processing_class (also as tokenizer), optimizer, lr_scheduler, train_dataloader and
+    eval_dataloader. An event may change `control` in place or return a new one. Events that are not defined have no
+    cost.
     """
 
     def on_init_end(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """The Trainer has been built."""
+        """The Trainer has been constructed."""
 
     def on_train_begin(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """Training starts, or goes on after a resume."""
+        """Training starts, or resumes from a checkpoint."""
 
     def on_train_end(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """Training is over."""
+        """Training has ended."""
 
     def on_epoch_begin(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -65,37 +65,37 @@ class TrainerCallback:
     def on_epoch_end(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """An epoch is over."""
+        """An epoch has ended."""
 
     def on_step_begin(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """An update is about to be computed, before its first micro-batch."""
+        """An update starts, before its first micro-batch."""
 
     def on_pre_optimizer_step(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """Gradients are complete and clipped; the optimizer has not stepped yet."""
+        """Gradients are accumulated and clipped; the optimizer has not stepped yet."""
 
     def on_optimizer_step(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """The optimizer has stepped; gradients are still there."""
+        """The optimizer has stepped; gradients have not been cleared yet."""
 
     def on_substep_end(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """A micro-batch that is not the last of its update is done."""
+        """A micro-batch has ended that is not the last of its update."""
 
     def on_step_end(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """An update is done."""
+        """An update has ended."""
 
     def on_evaluate(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """An evaluation is done; kwargs has metrics."""
+        """An evaluation has ended; kwargs contains metrics."""
 
     def on_predict(
         self,
@@ -105,22 +105,22 @@ class TrainerCallback:
         metrics: dict[str, float],
         **kwargs: Any,
     ) -> TrainerControl | None:
-        """A prediction is done."""
+        """A prediction has ended."""
 
     def on_save(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """A checkpoint is whole and on disk."""
+        """A checkpoint has been written completely."""
 
     def on_log(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """Something was logged; kwargs has logs."""
+        """Something was logged; kwargs contains logs."""
 
     def on_prediction_step(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl | None:
-        """A batch of an evaluation or prediction is done."""
+        """A batch of an evaluation or prediction has ended."""
 
     def on_push_begin(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -129,7 +129,7 @@ class TrainerCallback:
 
 
 def _listens(callback: Any, event: str) -> bool:
-    """Whether a callback defines an event itself. Base classes of other libraries count as not defining it."""
+    """Whether a callback defines an event itself. Definitions in base classes of other libraries do not count."""
     method = getattr(callback, event, None)
     if method is None:
         return False
@@ -138,7 +138,7 @@ def _listens(callback: Any, event: str) -> bool:
 
 
 class CallbackHandler(TrainerCallback):
-    """Calls the callbacks in order. Each event keeps the list of those that listen to it."""
+    """Calls the callbacks in order. For each event it keeps a list of the callbacks that define it."""
 
     if TYPE_CHECKING:  # every event, as _event() below makes it
 
@@ -181,16 +181,16 @@ class CallbackHandler(TrainerCallback):
             self.add_callback(callback)
 
     def add_callback(self, callback: Any) -> None:
-        """Takes an instance or a class; a second one of the same class is added, with a warning."""
+        """Add a callback, given as an instance or a class; a second one of the same class is added with a warning."""
         instance = callback() if isinstance(callback, type) else callback
         if not any(callable(getattr(instance, event, None)) for event in EVENTS):
             raise ArgumentError(
-                f"a callback is a {type(instance).__name__} without any event; expected a TrainerCallback, as an "
+                f"Invalid callback {type(instance).__name__}: it defines no event. Expected a TrainerCallback, as an "
                 f"instance or a class, with methods such as {EVENTS[1]} or {EVENTS[9]}."
             )
         if type(instance) in [type(cb) for cb in self.callbacks]:
             logger.warning(
-                "A callback of class %s is there already; it will be called twice. Callbacks: %s",
+                "A callback of class %s has already been added; it will be called twice. Callbacks: %s",
                 type(instance).__name__,
                 self.callback_list.replace("\n", ", "),
             )
@@ -204,7 +204,7 @@ class CallbackHandler(TrainerCallback):
         return None
 
     def pop_callback(self, callback: Any) -> Any:
-        """Remove a callback, given as instance or class, and return it; None when it is not there."""
+        """Remove a callback, given as an instance or a class, and return it; None if it is not found."""
         found = self._find(callback)
         if found is not None:
             self.callbacks.remove(found)
@@ -219,18 +219,18 @@ class CallbackHandler(TrainerCallback):
         return "\n".join(type(cb).__name__ for cb in self.callbacks)
 
     def refresh(self) -> None:
-        """Look again at who listens to what."""
+        """Update which callbacks define which events."""
         self._listeners = {
             event: [getattr(cb, event) for cb in self.callbacks if _listens(cb, event)]
             for event in (*EVENTS, *OF_PADDLENLP)
         }
-        # Events that somebody listens to or that clear a flag; the loop passes over the others.
+        # Events that a callback defines or that clear a flag; the loop skips the others.
         self.active: set[str] = {event for event, methods in self._listeners.items() if methods or event in _CLEARED}
         self._may_change_control: bool | None = None
 
     @property
     def may_change_control(self) -> bool:
-        """Whether any callback may ask for something that those of the other processes do not ask for."""
+        """Whether any callback may set flags of `control` that callbacks of other processes do not set."""
         if self._may_change_control is None:
             from ..compat.introspect import may_change_control
 
@@ -242,7 +242,7 @@ class CallbackHandler(TrainerCallback):
     def call_event(
         self, event: str, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Call one event on all that listen to it; the control that comes out."""
+        """Call one event on all callbacks that define it, and return the resulting control."""
         for method in self._listeners[event]:
             result = method(
                 args,

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class DefaultFlowCallback(TrainerCallback):
-    """Sets the flags of TrainerControl by the strategies in the arguments."""
+    """Sets the flags of TrainerControl according to the strategies in the arguments."""
 
     def __init__(self) -> None:
         self._saved_at = time.monotonic()
@@ -43,7 +43,7 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_save = True
         if state.max_steps > 0 and step >= state.max_steps:
             control.should_training_stop = True
-            # A run that saves by steps never ends with its last steps unsaved.
+            # A run that saves by steps always saves its last step.
             if args.save_strategy == "steps":
                 control.should_save = True
         if control.should_save:
@@ -78,7 +78,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             self.best, self.early_stopping_patience_counter = None, 0
         if args.eval_strategy == "no":
             logger.warning(
-                "EarlyStoppingCallback looks at evaluations, and eval_strategy is 'no': it will never stop this run. "
+                "EarlyStoppingCallback needs evaluations, but eval_strategy is 'no', so it will never stop this run. "
                 "Set eval_strategy to 'steps' or 'epoch'."
             )
 
@@ -95,8 +95,8 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         value = (metrics or {}).get(name)
         if value is None:
             logger.warning(
-                "EarlyStoppingCallback looks for %s (metric_for_best_model), which this evaluation does not have: %s. "
-                "It was passed over.",
+                "EarlyStoppingCallback expected the metric %s (metric_for_best_model), but this evaluation only has: "
+                "%s. Skipping this evaluation.",
                 name,
                 ", ".join(sorted(metrics or {})),
             )

@@ -1,4 +1,4 @@
-"""Progress in a terminal, as a table in a notebook, or as plain lines."""
+"""Progress as a bar in a terminal, as a table in a notebook, or as plain lines."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ def _short(value: Any) -> Any:
 
 
 class ProgressCallback(TrainerCallback):
-    """tqdm bars for training and evaluation; logs are written above the bar."""
+    """tqdm bars for training and evaluation; logs are printed above the bar."""
 
     def __init__(self, max_str_len: int = 100) -> None:
         self.training_bar: Any = None
@@ -95,7 +95,7 @@ class ProgressCallback(TrainerCallback):
             if key == "total_flos":
                 continue
             if isinstance(value, str) and len(value) > self.max_str_len:
-                value = f"[text of {len(value)} characters]"
+                value = f"[string of {len(value)} characters]"
             shown[key] = _short(value)
         self.training_bar.write(str(shown))
 
@@ -123,7 +123,7 @@ class PrinterCallback(TrainerCallback):
 
 
 def in_notebook() -> bool:
-    """Whether a Jupyter kernel runs this code."""
+    """Whether this code runs in a Jupyter kernel."""
     if "ipykernel" not in sys.modules:
         return False
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
@@ -131,7 +131,7 @@ def in_notebook() -> bool:
 
 
 class NotebookProgressCallback(ProgressCallback):
-    """A bar and one table of losses and metrics, redrawn in place."""
+    """A progress bar and a table of losses and metrics, updated in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class NotebookProgressCallback(ProgressCallback):
         self._draw()
 
     def html(self) -> str:
-        """The table, one row a log, one column a value."""
+        """The table, with one row per log and one column per value."""
         import html
 
         columns = list(dict.fromkeys(key for row in self.rows for key in row))

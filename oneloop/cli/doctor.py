@@ -1,7 +1,7 @@
-"""oneloop doctor: which frameworks are here, on which devices, and what each can do.
+"""oneloop doctor: the installed frameworks, their devices, and the features that each supports.
 
-Every framework is asked in a process of its own: one that cannot even be imported says so, and two that do not like
-each other do not meet.
+Each framework is checked in its own process, so that one that fails to import is reported as such, and frameworks that
+conflict with each other are never loaded together.
 """
 
 import json
@@ -16,7 +16,7 @@ from ..backends import registry
 
 
 def installed(name: str) -> str | None:
-    """The version of a framework's package."""
+    """The installed version of a framework's package, or None."""
     for package in registry.get(name).distributions:
         try:
             return version(package)
@@ -26,20 +26,20 @@ def installed(name: str) -> str | None:
 
 
 def ask(name: str, timeout: float = 120.0) -> dict[str, Any]:
-    """What a framework says of itself: {"devices": {kind: count}} or {"error": text}."""
+    """Check a framework in a subprocess: {"devices": {kind: count}} or {"error": text}."""
     code = f"import sys; from oneloop.cli.doctor import answer; answer({name!r})"
     try:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
-        return {"error": f"it did not answer within {timeout:.0f} s"}
+        return {"error": f"no response within {timeout:.0f} s"}
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        return {"error": lines[-1] if lines else f"it ended with status {done.returncode}"}
+        return {"error": lines[-1] if lines else f"exited with status {done.returncode}"}
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def answer(name: str) -> None:
-    """In the process of its own: print what the framework says."""
+    """In the subprocess: print the framework's devices as JSON."""
     from ..backends import load
 
     devices = load(name).devices
@@ -48,7 +48,7 @@ def answer(name: str) -> None:
 
 
 def run(as_json: bool = False) -> int:
-    """Print the findings; 0 when at least one framework can train."""
+    """Print the findings; returns 0 if at least one framework is usable."""
     found: dict[str, Any] = {}
     for name in registry.names():
         spec, known = registry.get(name), installed(name)
@@ -80,12 +80,12 @@ def _text(found: dict[str, Any], features: int) -> list[str]:
             continue
         lines += ["", f"{title} {facts['version']}"]
         if "error" in facts:
-            lines.append(f"  cannot be used: {facts['error']}")
+            lines.append(f"  not usable: {facts['error']}")
             continue
         devices = ", ".join(f"{kind} ({count})" for kind, count in facts["devices"].items())
-        lines += [f"  devices: {devices}", f"  can do: {features - len(facts['cannot'])} of {features} features"]
+        lines += [f"  devices: {devices}", f"  supported: {features - len(facts['cannot'])} of {features} features"]
         for feature, reasons in facts["cannot"].items():
-            lines += [f"  cannot, on {kind}: {feature}: {why}" for kind, why in reasons.items()]
+            lines += [f"  not supported on {kind}: {feature}: {why}" for kind, why in reasons.items()]
     return lines
 
 

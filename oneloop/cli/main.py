@@ -11,12 +11,12 @@ from ..report import command as pages
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one sub-command and returns the exit code; an error that oneloop raises on purpose becomes one line."""
-    parser = argparse.ArgumentParser(prog="oneloop", description="Tools around training runs.")
+    """Run one subcommand and return its exit code; an OneloopError is printed as one line."""
+    parser = argparse.ArgumentParser(prog="oneloop", description="Tools for training runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     pages.add(commands)
     _add_checkpoints(commands)
-    doctor = commands.add_parser("doctor", help="which frameworks are installed, and what each can do here")
+    doctor = commands.add_parser("doctor", help="show the installed frameworks and what each supports on this machine")
     doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
     doctor.set_defaults(run=_doctor, failure=1)
     migration.add(commands)
@@ -38,8 +38,8 @@ def _add_checkpoints(commands: Any) -> None:
     checkpoints = commands.add_parser(
         "checkpoints",
         help="list, verify and prune the checkpoints of a run",
-        description="Lists the checkpoints of a run, verifies them, and deletes those that are not needed.",
-        epilog="Exit status: 0 when all is whole, 1 when something is damaged, 2 when the command could not be done.",
+        description="List the checkpoints of a run, verify them, and delete those that are not needed.",
+        epilog="Exit status: 0 if all checkpoints are complete, 1 if any is damaged, 2 if the command failed.",
     )
     checkpoints.add_argument("directory", metavar="DIR", help="the output_dir of a run, or one of its checkpoints")
     checkpoints.add_argument(
@@ -47,14 +47,18 @@ def _add_checkpoints(commands: Any) -> None:
         nargs="?",
         default="list",
         choices=("list", "verify", "prune"),
-        help="list (the default) compares sizes; verify reads every byte and compares checksums; prune deletes",
+        help="list (default) compares sizes; verify reads every byte and compares checksums; prune deletes",
     )
     add = checkpoints.add_argument
     add("--json", action="store_true", help="print JSON instead of text")
-    add("--keep", type=int, metavar="N", help="prune: keep the newest N whole ones of every run, and its best")
-    add("--damaged", action="store_true", help="prune: delete damaged ones too")
-    add("--foreign", action="store_true", help="prune: delete those of transformers' Trainer too, as one more run")
-    add("--dry-run", action="store_true", help="prune: only say what would be deleted")
+    add("--keep", type=int, metavar="N", help="prune: keep the newest N complete checkpoints of each run, and its best")
+    add("--damaged", action="store_true", help="prune: also delete damaged checkpoints")
+    add(
+        "--foreign",
+        action="store_true",
+        help="prune: also delete checkpoints of transformers' Trainer, as a separate run",
+    )
+    add("--dry-run", action="store_true", help="prune: only print what would be deleted")
     checkpoints.set_defaults(run=_checkpoints, failure=2)
 
 
@@ -63,7 +67,7 @@ def _checkpoints(options: argparse.Namespace) -> int:
 
     given = [name for name in ("keep", "damaged", "foreign", "dry_run") if getattr(options, name) not in (None, False)]
     if given and options.action != "prune":
-        raise ArgumentError(f"--{given[0].replace('_', '-')} belongs to prune: oneloop checkpoints DIR prune ...")
+        raise ArgumentError(f"--{given[0].replace('_', '-')} is an option of prune: oneloop checkpoints DIR prune ...")
     return command.run(
         options.action,
         options.directory,

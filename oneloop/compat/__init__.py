@@ -1,1 +1,1 @@
-"""Other trainers' scripts, names and habits on oneloop: everything that exists for compatibility."""
+"""Compatibility with other trainers: their scripts, names and conventions."""

@@ -1,4 +1,4 @@
-"""The few things that overrides written for other trainers reach for under `self.accelerator`."""
+"""The part of `self.accelerator` that overrides written for other trainers use."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Accelerator:
-    """A view on the Trainer's engine, with the names that people know."""
+    """A view of the Trainer's engine with accelerate's names."""
 
     def __init__(self, trainer: "Trainer") -> None:
         self._trainer = trainer
@@ -42,7 +42,7 @@ class Accelerator:
         return self._trainer.args.gradient_accumulation_steps
 
     def backward(self, loss: Any, **kwargs: Any) -> None:
-        """Add the gradients of a loss to those held; the loss is taken as it is and not divided."""
+        """Accumulate the gradients of a loss; the loss is not divided."""
         internals_of(self._trainer).engine.backward(loss, **kwargs)
 
     def loss_and_gradients(self, compute: Callable[[], Any], divisor: Any = None) -> Any:
@@ -63,11 +63,11 @@ class Accelerator:
         return map_leaves(value, lambda leaf: one(leaf, core.processes, *how))
 
     def gather(self, value: Any) -> Any:
-        """Tensors of all processes, one after the other along the first axis."""
+        """Gather the tensors of all processes, concatenated along the first axis."""
         return self._each(value, "gather")
 
     def gather_for_metrics(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """The same: no loader here repeats samples, so there are none to drop."""
+        """The same as gather: loaders never repeat samples, so there are none to drop."""
         return self._each(value, "gather")
 
     def pad_across_processes(self, value: Any, dim: int = 0, pad_index: float = 0, **kwargs: Any) -> Any:
@@ -77,15 +77,15 @@ class Accelerator:
         return self._each(value, "reduce", reduction)
 
     def unwrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """The user's own module."""
+        """The unwrapped model."""
         return internals_of(self._trainer).backend.models.unwrap(model)
 
     def prepare(self, *objects: Any) -> Any:
-        """Nothing to prepare: loaders and models of a Trainer are ready."""
+        """Returns its arguments: loaders and models of a Trainer are already prepared."""
         return objects[0] if len(objects) == 1 else objects
 
     def wait_for_everyone(self) -> None:
-        """Returns when all processes are here."""
+        """Wait for all processes."""
         internals_of(self._trainer).processes.barrier()
 
     def print(self, *values: Any, **kwargs: Any) -> None:

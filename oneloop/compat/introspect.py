@@ -121,9 +121,9 @@ _RANK_NAMES = {"get_rank", "get_world_size", "split_dataset_by_node", "process_i
 
 
 def shards_itself(source: Any, depth: int = 3) -> bool:
-    """Whether a data set gives each process its own samples: its code, or that of one that it holds, asks for the rank.
+    """Whether a dataset shards itself: its code, or that of a dataset it wraps, reads the rank or world size.
 
-    A class attribute `shards_itself` of the data set overrules it.
+    A class attribute `shards_itself` of the dataset overrules this.
     """
     found = declared(source, "shards_itself")
     return decided("shards_itself", source, _asks_for_rank(source, depth) if found is None else found)
@@ -135,7 +135,7 @@ def _asks_for_rank(source: Any, depth: int) -> bool:
             return True
         return any(asks(c) for c in code.co_consts if hasattr(c, "co_names"))
 
-    if getattr(source, "_distributed", None) is not None:  # datasets.distributed.split_dataset_by_node has been here
+    if getattr(source, "_distributed", None) is not None:  # set by datasets.distributed.split_dataset_by_node
         return True
     own = [base for base in type(source).__mro__ if not _is_library(base.__module__)]
     codes = [getattr(value, "__code__", None) for base in own for value in vars(base).values()]
@@ -165,9 +165,9 @@ def is_overridden(trainer: Any, name: str) -> bool:
 
 
 def may_change_control(callback: Any, events: Iterable[str]) -> bool:
-    """Whether any of its methods touches `control`, or a Trainer, which has one; so too when that cannot be read.
+    """Whether any method uses `control`, or a Trainer, which has one; True if the code cannot be inspected.
 
-    oneloop's own callbacks decide by what all processes know alike, so they ask for the same everywhere.
+    oneloop's own callbacks depend only on what is the same in all processes, so they set the same flags everywhere.
     """
     found = declared(callback, "may_change_control")
     if found is None:
@@ -196,7 +196,7 @@ def _touches_control(callback: Any, events: tuple[str, ...]) -> bool:
 
 
 def _names_of_control(function: Any, is_event: bool) -> set[str]:
-    """The names under which a function has the control: (self, args, state, control), or what collects them."""
+    """The names under which a function receives the control: (self, args, state, control), or *args and **kwargs."""
     names = {"control", "trainer", "_trainer", "callback_handler"}
     if is_event:
         code = function.__code__
@@ -208,7 +208,7 @@ def _names_of_control(function: Any, is_event: bool) -> set[str]:
 
 
 def _touches(code: Any, names: set[str]) -> bool:
-    """Whether code uses any of the names, other than to return it as it is."""
+    """Whether the code uses any of the names, other than to return it unchanged."""
     instructions = list(dis.get_instructions(code))
     for instruction, following in zip(instructions, [*instructions[1:], None]):
         value = instruction.argval
@@ -219,7 +219,7 @@ def _touches(code: Any, names: set[str]) -> bool:
 
 
 def _returns_another(code: Any, names: set[str]) -> bool:
-    """Whether an event may return a control other than the one that it was given."""
+    """Whether an event may return another control than the one passed to it."""
     instructions = list(dis.get_instructions(code))
     for before, instruction in zip([None, *instructions], instructions):
         if instruction.opname == "RETURN_CONST" and instruction.argval is not None:

@@ -1,4 +1,4 @@
-"""MindNLP's `map_fn`: a function over columns that data sets of mindspore.dataset go through before batching."""
+"""MindNLP's `map_fn`: a function over columns that is applied to mindspore.dataset datasets before batching."""
 
 import logging
 from typing import Any
@@ -10,38 +10,38 @@ logger = logging.getLogger(__name__)
 
 
 def is_map_function(value: Any) -> bool:
-    """Whether it is one of MindNLP's (BaseMapFunction): it says which columns it reads and which it makes."""
+    """Whether it is a map function of MindNLP (BaseMapFunction): it declares its input and output columns."""
     return callable(value) and hasattr(value, "input_columns") and hasattr(value, "output_columns")
 
 
 def training_set(dataset: Any, map_fn: Any) -> Any:
-    """The training data, mapped. Batches that the data set makes itself pass as they are, as they do in MindNLP."""
+    """The mapped training data. As in MindNLP, datasets that are already batched are not mapped."""
     if map_fn is None:
         return dataset
     if not is_map_function(map_fn):
         raise ArgumentError(
             f"map_fn is a {type(map_fn).__name__}; expected a function with input_columns and output_columns, such as "
-            "a subclass of mindnlp.dataset.BaseMapFunction. A function of a list of samples is a data_collator."
+            "a subclass of mindnlp.dataset.BaseMapFunction. To process a list of samples, use a data_collator."
         )
     if dataset is None:
         return None
     if not is_pipeline(dataset):
         raise ArgumentError(
-            f"map_fn works on data sets of mindspore.dataset, and train_dataset is a {type(dataset).__name__}: map it "
-            "with its own map(), or pass a data_collator."
+            f"map_fn requires a mindspore.dataset dataset, but train_dataset is a {type(dataset).__name__}: use its "
+            "own map(), or pass a data_collator."
         )
     if makes_batches(dataset):
-        logger.warning("map_fn is left aside: the training data makes batches itself, and they pass as they are.")
+        logger.warning("Ignoring map_fn: the training dataset is already batched.")
         return dataset
     columns = dataset.get_col_names()
     missing = [name for name in _names(map_fn.input_columns) if name not in columns]
     if missing:
-        raise DataError(f"map_fn reads the columns {missing}, and train_dataset has {columns}.")
+        raise DataError(f"map_fn needs the columns {missing}, but train_dataset has only {columns}.")
     return _mapped(dataset, map_fn)
 
 
 def evaluation_sets(datasets: Any, map_fn: Any) -> Any:
-    """Evaluation data, one set or several by name: mapped where they still have the columns that map_fn reads."""
+    """Evaluation data, one dataset or several by name: mapped if they have the input columns of map_fn."""
     if map_fn is None or datasets is None:
         return datasets
     if isinstance(datasets, dict):

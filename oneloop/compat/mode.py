@@ -1,6 +1,6 @@
-"""Whose ways a run keeps where libraries differ and both cannot be had: those of the library that a script is for.
+"""Compatibility mode: where libraries differ, a run follows the library that the script was written for.
 
-`redirect` and `oneloop run` say which; a script that imports oneloop itself has oneloop's ways.
+`redirect` and `oneloop run` set it; a script that imports oneloop itself follows oneloop.
 """
 
 _followed: set[str] = set()

@@ -104,13 +104,13 @@ PACKAGE = __name__.partition(".")[0]
 
 
 class _Alias:
-    """A module without contents: every name is looked up in the module at its new path."""
+    """An empty module: every name is looked up in the module at its new path."""
 
     def __init__(self, path: str) -> None:
         self.path = f"{PACKAGE}.{path}"
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """A plain module will do."""
+        """Use a plain module."""
 
     def exec_module(self, module: ModuleType) -> None:
         old = module.__name__
@@ -119,12 +119,12 @@ class _Alias:
         )
         new = importlib.import_module(self.path)
         module.__doc__ = new.__doc__
-        module.__path__ = []  # modules below it are found here as well
+        module.__path__ = []  # submodules are also found by this finder
         module.__getattr__ = lambda name: getattr(new, name)  # type: ignore[method-assign]
 
 
 class OldPaths:
-    """A finder that comes last: it is only asked for modules that are nowhere else."""
+    """A finder that is last in the list: it is only asked for modules that no other finder has."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         package, _, module = name.partition(".")
@@ -134,6 +134,6 @@ class OldPaths:
 
 
 def install() -> None:
-    """Once a process."""
+    """Once per process."""
     if not any(isinstance(finder, OldPaths) for finder in sys.meta_path):
         sys.meta_path.append(OldPaths())

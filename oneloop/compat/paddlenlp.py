@@ -1,4 +1,4 @@
-"""Methods that PaddleNLP's Trainer has and others have not."""
+"""Methods that only PaddleNLP's Trainer has."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -7,7 +7,7 @@ from ..errors import RefusedError
 
 
 class PaddleNLPNames:
-    """Thin: each leads to what does the work here."""
+    """Thin wrappers around oneloop's methods."""
 
     if TYPE_CHECKING:  # what Trainer has
         args: Any
@@ -16,7 +16,7 @@ class PaddleNLPNames:
         _load_best_model: Callable[[], None]
 
     def export_model(self, input_spec: Any = None, load_best_model: bool = False, output_dir: Any = None) -> list[str]:
-        """export() with PaddleNLP's arguments; load_best_model takes the weights of the best checkpoint first."""
+        """export() with PaddleNLP's arguments; load_best_model first loads the weights of the best checkpoint."""
         if load_best_model and self.state.best_model_checkpoint is not None:
             self._load_best_model()
         return self.export(output_dir, input_spec)
@@ -28,13 +28,13 @@ class PaddleNLPNames:
     def set_optimizer_grouped_parameters(self, optimizer_grouped_parameters: Any = None) -> NoReturn:
         """Refused, with what to use instead."""
         raise RefusedError(
-            "set_optimizer_grouped_parameters is PaddleNLP's: build the optimizer with your groups and pass it as "
-            "optimizers=(optimizer, None), or override create_optimizer."
+            "set_optimizer_grouped_parameters is not supported: create the optimizer with your parameter groups and "
+            "pass it as optimizers=(optimizer, None), or override create_optimizer. PaddleNLP has this method."
         )
 
     def compress(self, custom_evaluate: Any = None) -> NoReturn:
         """Refused, with what to use instead."""
         raise RefusedError(
-            "compress (pruning and quantisation with PaddleSlim) is not part of oneloop: train here, then compress "
-            "the saved model with PaddleNLP itself."
+            "compress (pruning and quantization with PaddleSlim) is not part of oneloop: train here, then compress the "
+            "saved model with PaddleNLP."
         )

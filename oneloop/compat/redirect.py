@@ -1,4 +1,4 @@
-"""The import hook: the Trainer's names of another library are oneloop's, for the script and for all that it imports."""
+"""The import hook that replaces another library's Trainer with oneloop's, for the script and everything it imports."""
 
 import importlib
 import importlib.abc
@@ -18,11 +18,11 @@ from .redirected_names import LIBRARIES, MODULES, REFUSED, RENAMED, TITLES, WITH
 
 
 def redirect(*libraries: str, stand_in: Iterable[str] = ("transformers", "paddlenlp")) -> None:
-    """From here on the Trainer of these libraries (all, when none is named) is oneloop's wherever it is imported.
+    """Replace the Trainer of these libraries (default: all) with oneloop's in all later imports.
 
-    Call it before the library is imported; modules that hold the library's Trainer already keep it. stand_in: those
-    whose Trainer can be imported even where the library is not installed. mindnlp is not among them unless it is
-    said, because importing it by itself is what puts MindSpore under torch.
+    Call it before the library is imported; modules that have already imported the library's Trainer keep it. stand_in:
+    libraries whose Trainer can be imported even if the library is not installed. mindnlp is only included if named,
+    because importing it replaces torch with MindSpore.
     """
     finder = next((each for each in sys.meta_path if isinstance(each, Finder)), None)
     if finder is None:
@@ -43,7 +43,7 @@ def _own(name: str) -> Any:
 
 
 def _send_nothing(*args: Any, **kwargs: Any) -> None:
-    """Stands for transformers' send_example_telemetry, which version 5 has no more."""
+    """Replaces transformers' send_example_telemetry, which version 5 has removed."""
 
 
 def _never(*args: Any, **kwargs: Any) -> bool:
@@ -60,7 +60,7 @@ def _logger() -> logging.Logger:
     return logging.getLogger("paddlenlp")
 
 
-# Small functions that newer versions have left out, by name; the value is made when it is needed.
+# Small functions that newer versions have removed, by name; created when needed.
 _SMALL = {
     "send_example_telemetry": lambda: _send_nothing,
     "is_torch_tpu_available": lambda: _never,
@@ -75,11 +75,11 @@ def _missing(name: str) -> Any:
 
 
 def refuse(name: str, why: str) -> NoReturn:
-    raise RefusedError(f"{name} is refused under oneloop: {why}.")
+    raise RefusedError(f"{name} is not supported under oneloop: {why}.")
 
 
 class _Refused(type):
-    """The class of a name that can be imported and used for nothing: an import that is not used does no harm."""
+    """The class of an unsupported name: it can be imported, but any use raises an error."""
 
     def __new__(cls, name: str, bases: tuple, body: dict) -> Any:
         if bases:
@@ -103,10 +103,10 @@ def _refused(name: str) -> Any:
 
 
 class Shell(ModuleType):
-    """A module that has oneloop's names, and the library's for all others: its own module is executed for those."""
+    """A module with oneloop's names; for all others, the library's module is executed."""
 
     _plan: Module
-    _spec: importlib.machinery.ModuleSpec | None  # of the library's module; None where there is none
+    _spec: importlib.machinery.ModuleSpec | None  # of the library's module; None if there is none
     _real: ModuleType | None
 
     def _library_module(self) -> ModuleType | None:
@@ -141,18 +141,18 @@ class Shell(ModuleType):
             return getattr(real, name)
         if name in self._plan.missing.split():
             return _missing(name)
-        more = "" if real is not None else f"; {_instead(self.__name__)}"
+        more = "" if real is not None else f"; {_install_hint(self.__name__)}"
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{more}")
 
     def __dir__(self) -> list[str]:
         return sorted({*vars(self), *self._plan.names.split(), *dir(self._real)})
 
 
-def _instead(module: str) -> str:
+def _install_hint(module: str) -> str:
     root = module.partition(".")[0]
     return (
-        f"{TITLES[root]} is not installed or has no such module, and oneloop stands in for its Trainer alone: "
-        f"pip install {root}, or build it with the framework itself"
+        f"{TITLES[root]} is not installed or has no such module, and oneloop only replaces its Trainer: "
+        f"pip install {root}, or use the framework directly"
     )
 
 
@@ -168,7 +168,7 @@ class ShellLoader(importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing: names are found when they are asked for."""
+        """Does nothing: names are looked up on access."""
 
 
 class PatchLoader(importlib.abc.Loader):
@@ -185,15 +185,15 @@ class PatchLoader(importlib.abc.Loader):
         loader: Any = self.real.loader
         with _unchanged():
             loader.exec_module(module)
-        patch(sys.modules.get(module.__name__, module), self.plan)  # transformers puts another in its place
+        patch(sys.modules.get(module.__name__, module), self.plan)  # transformers replaces itself in sys.modules
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.real.loader, name)  # get_data and the like, for those who read packages' files
+        return getattr(self.real.loader, name)  # such as get_data, for code that reads package files
 
 
 @contextmanager
 def _unchanged() -> Iterator[None]:
-    """oneloop's Trainer as it was: MindNLP sets a training_step of its own on what it takes for transformers'."""
+    """Restore oneloop's Trainer: MindNLP sets its own training_step on what it takes for transformers' Trainer."""
     classes = [_own("Trainer"), _own("Seq2SeqTrainer")]
     before = [dict(vars(cls)) for cls in classes]
     try:
@@ -219,7 +219,7 @@ def patch(module: ModuleType, plan: Module) -> None:
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Asked before all others; says something about the modules of the chosen libraries alone."""
+    """The first finder; handles only modules of the selected libraries."""
 
     def __init__(self) -> None:
         self.plans: dict[str, Module] = {}
@@ -235,7 +235,7 @@ class Finder(importlib.abc.MetaPathFinder):
             self._renew(name)
 
     def _renew(self, name: str) -> None:
-        """A module that was imported before."""
+        """Patch a module that was already imported."""
         module, plan = sys.modules[name], self.plans[name]
         if isinstance(module, Shell):
             return
@@ -254,7 +254,7 @@ class Finder(importlib.abc.MetaPathFinder):
         root = fullname.partition(".")[0]
         if plan is None:
             if root in self.absent:
-                raise ModuleNotFoundError(f"No module named {fullname!r}: {_instead(fullname)}", name=fullname)
+                raise ModuleNotFoundError(f"No module named {fullname!r}: {_install_hint(fullname)}", name=fullname)
             return None
         real = _find(fullname, path, self)
         if real is None and not plan.names and not plan.refused and root not in self.absent:

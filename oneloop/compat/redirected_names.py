@@ -1,6 +1,6 @@
-"""Which names of which library are oneloop's under `oneloop run`: data, read by `redirect` and by `check`.
+"""The names of other libraries that are oneloop's under `oneloop run`: data, used by `redirect` and `check`.
 
-Models, tokenizers, configurations, collators and everything else that is not named here stay the library's own.
+Models, tokenizers, configurations, collators and everything else that is not listed here stay the library's.
 """
 
 from dataclasses import dataclass
@@ -25,31 +25,31 @@ _UTILITIES = (
     "default_hp_space_ray default_hp_space_wandb load_sharded_checkpoint suppress_progress_bars unwrap_peft_model "
     "validate_quantization_for_training TrainerMemoryTracker"
 )
-# Everything that a Trainer consists of; a module made of nothing else serves all of it.
+# All Trainer-related names; a module with only such names has all of them.
 MACHINERY = f"Trainer Seq2SeqTrainer {_ARGUMENTS} {_CALLBACKS} {_STATE} {_UTILITIES}"
 
-# Other names of the same thing.
+# Aliases.
 RENAMED = {"EvaluationStrategy": "IntervalStrategy"}
 
-# What the package `transformers` itself exports of it.
+# The names that the package `transformers` itself exports.
 _TOP = (
     "Trainer Seq2SeqTrainer TrainingArguments Seq2SeqTrainingArguments HfArgumentParser TrainerCallback TrainerState "
     "TrainerControl DefaultFlowCallback EarlyStoppingCallback PrinterCallback ProgressCallback EvalPrediction "
     "IntervalStrategy SchedulerType set_seed enable_full_determinism"
 )
-# Collators that transformers 5 has left out, and that scripts for 4.x import.
+# Collators that transformers 5 has removed, and that scripts for 4.x import.
 _GONE = "DataCollatorForWholeWordMask DataCollatorForSOP"
 
 _TPU = "TPUs, TensorFlow and SageMaker have no backend here; use Trainer with a torch model"
-_OWN_LOOP = "it has a loop of its own, which is not redirected; use Trainer"
+_OWN_LOOP = "it has its own training loop, which is not redirected; use Trainer"
 
-# Names that would train past oneloop, or ask for what it has not: usable for nothing but an error that says so.
+# Names that would bypass oneloop or need what it does not have: any use raises an error.
 REFUSED = {
     "TFTrainer": _TPU,
     "TFTrainingArguments": _TPU,
     "SageMakerTrainer": _TPU,
     "SageMakerTrainingArguments": _TPU,
-    "AutoTrainer": "PaddleNLP's automatic parallelism cuts the model up, which oneloop does not; use Trainer",
+    "AutoTrainer": "PaddleNLP's automatic parallelism is not supported; use Trainer",
     "Evaluator": _OWN_LOOP + ".evaluate()",
     "CheckpointCallback": "it belongs to MindNLP's first Trainer; use save_strategy and save_total_limit",
     "BestModelCallback": "it belongs to MindNLP's first Trainer; use load_best_model_at_end",
@@ -59,11 +59,11 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class Module:
-    """What is changed about one module.
+    """The changes to one module.
 
-    shell: an own module stands before the library's, which is executed when a name is asked for that oneloop has not;
-    otherwise the names are set on the library's module. missing: names set only where the library has none (any more).
-    opened: a package, so that modules below it can be imported.
+    shell: our own module replaces the library's, which is executed when a name is needed that oneloop does not have;
+    otherwise the names are set on the library's module. missing: names that are only set if the library does not have
+    them. opened: a package, so that its submodules can be imported.
     """
 
     names: str
@@ -143,14 +143,14 @@ _MINDNLP = {
 MODULES: dict[str, dict[str, Module]] = {
     "transformers": _TRANSFORMERS,
     "paddlenlp": _PADDLENLP,
-    "mindnlp": {**_MINDNLP, **_TRANSFORMERS},  # MindNLP 0.5 runs transformers' own modules
+    "mindnlp": {**_MINDNLP, **_TRANSFORMERS},  # MindNLP 0.5 uses transformers' modules
 }
 
 _COLLATORS = (
     "DataCollatorWithPadding DataCollatorForTokenClassification DataCollatorForSeq2Seq DefaultDataCollator "
     "default_data_collator"
 )
-# Where a library is not installed, these are served too: what its scripts import beside the Trainer and cannot miss.
+# If a library is not installed, these are provided too: its scripts cannot run without them.
 WITHOUT_LIBRARY: dict[str, dict[str, Module]] = {
     "transformers": {},
     "paddlenlp": {
@@ -164,7 +164,7 @@ WITHOUT_LIBRARY: dict[str, dict[str, Module]] = {
 
 
 def source_of(name: str, module: str) -> str | None:
-    """The name that oneloop has for this one of that module under redirection, or None."""
+    """The name in oneloop that replaces this name of that module, or None."""
     for library in MODULES.values():
         known = library.get(module)
         if known is not None and name in known.names.split():

@@ -1,4 +1,4 @@
-"""`oneloop run`: executes a script as `python script.py` would, with its Trainer imports redirected."""
+"""`oneloop run`: runs a script like `python script.py`, with its Trainer imports redirected."""
 
 import builtins
 import importlib.machinery
@@ -16,10 +16,10 @@ from .redirect import redirect
 
 
 def run(script: str, arguments: Sequence[str], library: str | None = None) -> int:
-    """The exit code of the script; an exception of its own is shown as plain python shows it."""
+    """Run the script and return its exit code; its exceptions are shown as by plain Python."""
     path = Path(script)
     if not path.is_file():
-        raise ArgumentError(f"there is no script {script}; the script's path comes before its arguments.")
+        raise ArgumentError(f"script {script} not found; pass its path before its arguments.")
     with io.open_code(str(path.resolve())) as file:
         source = file.read()
     chosen = [library] if library else libraries_of(path, source)
@@ -27,7 +27,7 @@ def run(script: str, arguments: Sequence[str], library: str | None = None) -> in
     sys.argv = [script, *arguments]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(path.resolve().parent)
-    # It stays __main__ until the interpreter ends, as the script's own: threads and exit handlers still need it.
+    # It stays __main__ until the interpreter exits: threads and exit handlers still need it.
     place = os.path.abspath(script)
     main = _main_module(place)
     _KEPT.append(sys.modules["__main__"])
@@ -42,7 +42,7 @@ def run(script: str, arguments: Sequence[str], library: str | None = None) -> in
         _show(error)
         return 1
     except KeyboardInterrupt as error:
-        raise error.with_traceback(_without_us(error.__traceback__)) from error.__cause__
+        raise error.with_traceback(_script_traceback(error.__traceback__)) from error.__cause__
     _tell_if_bypassed(script, chosen)
     return 0
 
@@ -59,8 +59,8 @@ def _main_module(path: str) -> ModuleType:
     return main
 
 
-def _without_us(trace: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that begins in the script; all of it when the script did not begin (a syntax error)."""
+def _script_traceback(trace: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that starts in the script; all of it if the script did not start (a syntax error)."""
     here = os.path.abspath(__file__)
     while trace is not None and os.path.abspath(trace.tb_frame.f_code.co_filename) == here:
         trace = trace.tb_next
@@ -68,12 +68,12 @@ def _without_us(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _show(error: Exception) -> None:
-    trace: Any = _without_us(error.__traceback__)
+    trace: Any = _script_traceback(error.__traceback__)
     sys.excepthook(type(error), error.with_traceback(trace), trace)
 
 
 def _tell_if_bypassed(script: str, libraries: list[str]) -> None:
-    """A loop of the script's own, or another library's, is not redirected: that is said, once it is over."""
+    """Warn at the end if the script created no Trainer: its own or another library's loop is not redirected."""
     used = any(name.startswith("oneloop.backends.") and name.endswith(".engine") for name in sys.modules)
     if not used and any(library in sys.modules for library in libraries):
-        print(f"oneloop run: {script} built no Trainer, so nothing of it ran on oneloop.", file=sys.stderr)
+        print(f"oneloop run: {script} created no Trainer, so none of it ran on oneloop.", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Callbacks of transformers and PaddleNLP that hand the trained model to their service.
+"""Callbacks of transformers and PaddleNLP that upload the trained model to their service.
 
-They save it by a Trainer of their own library, which they make at the end of the training out of the run's arguments.
+They save it with a Trainer of their own library, which they create at the end of training from the run's arguments.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
-# Where these callbacks are written, and the module from which they import the Trainer.
+# The module of these callbacks, and the module from which they import the Trainer.
 _WRITTEN = {"transformers.integrations": "transformers.trainer", "paddlenlp.trainer.integrations": "paddlenlp.trainer"}
 
 
@@ -17,7 +17,7 @@ def trainers_asked(callbacks: Iterable[Any]) -> list[str]:
     """The modules from which callbacks will import a Trainer to save the model with."""
     found = set()
     for callback in callbacks:
-        kept = getattr(callback, "_log_model", None)  # a word or a bool, in transformers an enum of its own
+        kept = getattr(callback, "_log_model", None)  # a string or a bool, in transformers an enum
         if not getattr(kept, "is_enabled", kept not in (None, False, "", "false")):
             continue
         for base in type(callback).__mro__:
@@ -27,11 +27,11 @@ def trainers_asked(callbacks: Iterable[Any]) -> list[str]:
 
 @contextlib.contextmanager
 def standing_in(modules: Iterable[str], save: Callable[[str], None]) -> Iterator[None]:
-    """Within it, the Trainer of these modules is one that saves the model of the run by this function."""
+    """Replaces the Trainer of these modules with one that saves the run's model with this function."""
 
     class Trainer:
         def __init__(self, *_: Any, **__: Any) -> None:
-            self.name = None  # which a callback sets
+            self.name = None  # set by a callback
 
         def save_model(self, output_dir: Any) -> None:
             save(str(output_dir))

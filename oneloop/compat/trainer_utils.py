@@ -1,4 +1,4 @@
-"""Small functions that training scripts import from other trainers, under the names that they use."""
+"""Utility functions that training scripts import from other trainers, under the same names."""
 
 import functools
 import inspect
@@ -32,7 +32,7 @@ def total_processes_number(local_rank: int = -1) -> int:
 
 
 def number_of_arguments(function: Callable[..., Any]) -> int:
-    """How many parameters a function takes; those that a partial has fixed do not count."""
+    """The number of parameters of a function; those bound by a partial do not count."""
     if isinstance(function, functools.partial):
         fixed = len(function.args) + len(function.keywords)
         return len(inspect.signature(function.func).parameters) - fixed
@@ -40,18 +40,18 @@ def number_of_arguments(function: Callable[..., Any]) -> int:
 
 
 def takes_trial(model_init: Callable[..., Any]) -> bool:
-    """Whether model_init is called with the trial of a search; an error when it needs more than that."""
+    """Whether model_init accepts the trial of a search; raises an error if it requires more than that."""
     parameters = list(inspect.signature(model_init).parameters.values())
     needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if len(needed) > 1:
         raise ArgumentError(
-            f"model_init needs {', '.join(needed)}; it should need nothing, or only the trial of a search"
+            f"model_init needs {', '.join(needed)}; expected no required parameters, or only the trial of a search"
         )
     return bool(needed) or (len(parameters) == 1 and parameters[0].name == "trial")
 
 
 def seed_worker(worker_id: int, num_workers: int = 1, rank: int = 0) -> None:
-    """Seeds Python and NumPy in a loader's worker from the framework's own seed there."""
+    """Seed Python and NumPy in a DataLoader worker from the framework's seed."""
     seed = (backends.assumed().randomness.worker_seed() + rank * num_workers) % 2**32
     random.seed(seed)
     np.random.seed(seed)
@@ -78,7 +78,7 @@ def rotate_checkpoints(
 def find_executable_batch_size(
     function: Callable[..., Any] | None = None, starting_batch_size: int = 128, auto_find_batch_size: bool = False
 ) -> Callable[..., Any]:
-    """A decorator: calls function(batch_size, ...) with ever smaller sizes until it does not run out of memory."""
+    """A decorator: calls function(batch_size, ...) with smaller and smaller sizes until it fits into memory."""
     if function is None:
         return functools.partial(
             find_executable_batch_size,
@@ -104,7 +104,7 @@ def find_executable_batch_size(
 
 
 def default_compute_objective(metrics: dict[str, float]) -> float:
-    """What a search looks at: the sum of all metrics, or the loss when there is nothing else."""
+    """The default objective of a search: the sum of all metrics, or the loss if there is nothing else."""
     rest = {
         key: value
         for key, value in metrics.items()
@@ -113,7 +113,7 @@ def default_compute_objective(metrics: dict[str, float]) -> float:
     return sum(rest.values()) if rest else metrics["eval_loss"]
 
 
-# -- schedules over an optimizer, as scripts build them for `optimizers=`
+# -- schedulers for an optimizer, as scripts create them for `optimizers=`
 
 
 def get_scheduler(
@@ -123,7 +123,7 @@ def get_scheduler(
     num_training_steps: int | None = None,
     scheduler_specific_kwargs: dict[str, Any] | None = None,
 ) -> Scheduler:
-    """A schedule over an optimizer; call its step() after each update."""
+    """A scheduler for an optimizer; call its step() after each update."""
     backend = backends.of_optimizer(optimizer)
     rates = backend.optimizers.learning_rates(optimizer)
     factor = make_schedule(

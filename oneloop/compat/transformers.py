@@ -1,4 +1,4 @@
-"""Methods that scripts written for other trainers call, and that have little to do here."""
+"""Methods that scripts written for other trainers call, and that do little here."""
 
 import logging
 from collections.abc import Callable
@@ -67,7 +67,7 @@ UNUSED_OVERRIDES = {
 
 
 def warn_unused_overrides(trainer: Any) -> None:
-    """One warning with every method of a subclass that no one will call."""
+    """Log one warning with all methods of a subclass that are never called."""
     found = [name for name in UNUSED_OVERRIDES if is_overridden(trainer, name)]
     if found:
         logger.warning(
@@ -90,7 +90,7 @@ class derived:
 
 
 class LabelSmoother:
-    """What a compute_loss written for 4.x calls as self.label_smoother(outputs, labels)."""
+    """self.label_smoother(outputs, labels), as called by a compute_loss written for 4.x."""
 
     ignore_index = -100
 
@@ -100,7 +100,7 @@ class LabelSmoother:
 
     def __call__(self, model_output: Any, labels: Any, shift_labels: bool = False) -> Any:
         """Mean loss over the labels that are not -100; with shift_labels, position i is compared with label i + 1."""
-        if isinstance(model_output, (tuple, list)):  # the logits come first, or after the loss
+        if isinstance(model_output, (tuple, list)):  # the logits are first, or after the loss
             logits = next(part for part in model_output if len(part.shape) > 0)
         else:
             logits = logits_of(model_output)
@@ -108,12 +108,12 @@ class LabelSmoother:
 
 
 class TransformersNames:
-    """Sizes of parallel groups, old names, and the end of a script."""
+    """Sizes of parallel groups, old names, and cleanup at the end of a script."""
 
-    # A training_step copied from 5.x asks for these two before it divides the loss; here it is a share already.
+    # A training_step copied from 5.x reads these two before it divides the loss, which is already weighted here.
     model_accepts_loss_kwargs = True
 
-    # Other ways to train that a copied method asks about before it goes its own way.
+    # Other training modes that a copied method checks for.
     use_apex = False
     deepspeed = None
     is_deepspeed_enabled = False
@@ -122,7 +122,7 @@ class TransformersNames:
     is_tp_enabled = False
     is_model_parallel = False
 
-    # Columns that the model takes; None before _set_signature_columns_if_needed, or when it takes any.
+    # Columns that the model accepts; None before _set_signature_columns_if_needed, or if it accepts any.
     _signature_columns: list[str] | None = None
 
     if TYPE_CHECKING:  # what Trainer has
@@ -148,7 +148,7 @@ class TransformersNames:
 
     @property
     def label_smoother(self) -> Any:
-        """A function of (outputs, labels, shift_labels=False), or None when label_smoothing_factor is 0."""
+        """A function of (outputs, labels, shift_labels=False), or None if label_smoothing_factor is 0."""
         epsilon = self.args.label_smoothing_factor
         return LabelSmoother(self._oneloop.backend.tensors, epsilon) if epsilon else None
 
@@ -158,12 +158,12 @@ class TransformersNames:
         if not isinstance(epsilon, (int, float)):
             raise ArgumentError(
                 f"label_smoother is a {type(value).__name__} without an epsilon; expected None or an object with one. "
-                "For a loss of your own, pass compute_loss_func or override compute_loss."
+                "For a custom loss, pass compute_loss_func or override compute_loss."
             )
         self.args.label_smoothing_factor = float(epsilon)
 
     def _set_signature_columns_if_needed(self) -> None:
-        """Fill _signature_columns from the model's forward, once."""
+        """Set _signature_columns from the model's forward, once."""
         if self._signature_columns is not None:
             return
         parameters = self._oneloop.backend.models.forward_parameters(self.model)
@@ -173,12 +173,12 @@ class TransformersNames:
             self._signature_columns = known + sorted(keep.difference(known))
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
-        """A datasets.Dataset without the columns that the model does not take; other data as it is."""
+        """A datasets.Dataset without the columns that the model does not accept; other data unchanged."""
         where = f"the {description} set" if description else "the data set"
         return select_columns(self._oneloop, dataset, where)[0]
 
     def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
-        """A collator that sees only the columns that the model takes."""
+        """A collator that receives only the columns that the model accepts."""
         self._set_signature_columns_if_needed()
         if not self.args.remove_unused_columns or self._signature_columns is None:
             return data_collator
@@ -186,7 +186,7 @@ class TransformersNames:
 
     @property
     def can_return_loss(self) -> bool:
-        """The model returns a loss without being asked to."""
+        """Whether the model returns a loss by default."""
         return self._oneloop.model_info.returns_loss
 
     @property
@@ -195,22 +195,22 @@ class TransformersNames:
         return self.args.neftune_noise_alpha
 
     def _get_output_dir(self, trial: Any = None) -> str:
-        """Where checkpoints go, for an overridden _save_checkpoint that builds their path."""
+        """The directory of checkpoints, for an overridden _save_checkpoint that builds their path."""
         return str(self.args.output_dir)
 
     def _nested_gather(self, tensors: Any, name: str | None = None) -> Any:
-        """The tensors of all processes; of one, they are what they are."""
+        """Gather the tensors of all processes; with one process, they are unchanged."""
         return self.accelerator.gather(tensors)
 
     def _get_learning_rate(self) -> float:
-        """The rate of the next update."""
+        """The learning rate of the next update."""
         if self.optimizer is None:
             return float(self.args.learning_rate)
         return self._oneloop.backend.optimizers.learning_rates(self.optimizer)[0]
 
     @derived
     def current_gradient_accumulation_steps(self) -> int:
-        """Micro-batches in the update that is under way."""
+        """The number of micro-batches in the current update."""
         return max(1, len(self._oneloop.run.update.micro_items))
 
     @property
@@ -227,19 +227,19 @@ class TransformersNames:
         return self._oneloop.engine.autocast(cache_enabled)
 
     def get_tp_size(self) -> int:
-        """Tensor parallelism: one, since no model is split here."""
+        """Tensor parallelism: always 1."""
         return 1
 
     def get_cp_size(self) -> int:
-        """Context parallelism: one, since no sequence is split here."""
+        """Context parallelism: always 1."""
         return 1
 
     def get_sp_size(self) -> int:
-        """Sequence parallelism: one, since no sequence is split here."""
+        """Sequence parallelism: always 1."""
         return 1
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Make `self.accelerator` anew."""
+        """Create `self.accelerator`."""
         self.accelerator = Accelerator(self)  # type: ignore[arg-type]
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> tuple:
@@ -253,21 +253,23 @@ class TransformersNames:
         return epochs, per_epoch or max_steps, samples, int(whole), per_update, batches, max_steps
 
     def end(self) -> None:
-        """Call it last in a script: the writers are closed."""
+        """Closes the writers; to be called at the end of a script."""
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, Writer):
                 callback.shut()
 
     def torch_jit_model_eval(self, model: Any, dataloader: Any = None, training: bool = False) -> Any:
-        """The older way to jit_mode_eval: the compiled model, or in training the model as it is."""
+        """The older form of jit_mode_eval: the compiled model, or in training the model unchanged."""
         return model if training else self._oneloop.model_for_evaluation()
 
     def ipex_optimize_model(self, model: Any, training: bool = False, dtype: Any = None) -> Any:
         """The model as it is; use_ipex is refused."""
         if self.args.use_ipex:
-            raise RefusedError("use_ipex: Intel's extension for PyTorch is not used by oneloop; leave the argument out")
+            raise RefusedError("use_ipex: Intel Extension for PyTorch is not supported by oneloop; remove the argument")
         return model
 
     def init_git_repo(self, at_init: bool = False) -> None:
         """Refused: the hub has no git repositories any more."""
-        raise RefusedError("init_git_repo: the hub left git repositories behind; use push_to_hub")
+        raise RefusedError(
+            "init_git_repo is not supported: the Hub no longer uses local git repositories; use push_to_hub"
+        )

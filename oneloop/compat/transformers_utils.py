@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 
 
 def _is_peft_model(model: Any) -> bool:
-    """Read off the class, without importing peft."""
+    """Detected from the class, without importing peft."""
     names = {base.__name__ for base in type(model).__mro__ if base.__module__.startswith("peft.")}
     return bool(names & {"PeftModel", "PeftMixedModel"})
 
 
 def unwrap_peft_model(model: Any) -> Any:
-    """The model under PEFT's adapters; any other model as it is."""
+    """The model under PEFT's adapters; any other model unchanged."""
     if not _is_peft_model(model):
         return model
     if hasattr(model, "get_base_model"):
@@ -36,29 +36,29 @@ def unwrap_peft_model(model: Any) -> Any:
 
 
 def validate_quantization_for_training(model: Any) -> None:
-    """An error for a quantised model that cannot be trained as it is."""
+    """Raise ModelError for a quantized model that cannot be trained."""
     if not getattr(model, "is_quantized", False) or getattr(model, "_hf_peft_config_loaded", False):
         return
     quantizer = getattr(model, "hf_quantizer", None)
     if hasattr(model, "_orig_mod"):
-        raise ModelError("the model is quantised and compiled, which cannot be trained; pass it without torch.compile.")
+        raise ModelError("the model is quantized and compiled, which cannot be trained; pass it without torch.compile.")
     if not _is_peft_model(model) and not getattr(quantizer, "is_qat_trainable", False):
         raise ModelError(
-            "the model is quantised, and its weights cannot be trained. Put trainable adapters on it, for example "
-            "peft.get_peft_model(model, peft.LoraConfig(...)), or load it without quantisation."
+            "the model is quantized, and its weights cannot be trained. Add trainable adapters, for example "
+            "peft.get_peft_model(model, peft.LoraConfig(...)), or load it without quantization."
         )
     if not getattr(quantizer, "is_trainable", False):
         method = getattr(getattr(quantizer, "quantization_config", None), "quant_method", "this method")
         raise ModelError(
-            f"the model is quantised by {getattr(method, 'value', method)}, through which no gradients flow. Use a "
-            "method that supports training, or load the model without quantisation."
+            f"the model is quantized with {getattr(method, 'value', method)}, which does not support gradients. Use a "
+            "method that supports training, or load the model without quantization."
         )
 
 
 def check_target_module_exists(optim_target_modules: Any, key: str, return_is_regex: bool = False) -> Any:
-    """Whether a module's name is one of the targets: a regular expression, or a list of parts of names and of such.
+    """Whether a module's name matches the targets: a regular expression, or a list of substrings and expressions.
 
-    With return_is_regex, a pair: that, and whether it was an expression that matched.
+    With return_is_regex, a pair: that, and whether a regular expression matched.
     """
     if isinstance(optim_target_modules, str):
         found, is_regex = bool(re.fullmatch(optim_target_modules, key)), optim_target_modules != key
@@ -77,9 +77,9 @@ class IncompatibleKeys(NamedTuple):
 
 
 def load_sharded_checkpoint(model: Any, folder: Any, strict: bool = True, prefer_safe: bool = True) -> IncompatibleKeys:
-    """Load weights that lie in several files with an index. Safetensors are taken where there are both.
+    """Load weights from several files with an index. Safetensors are preferred if there are both.
 
-    With strict=False, weights that only one side has are left alone, and told.
+    With strict=False, weights that only one side has are ignored, and returned.
     """
     backend, folder = backends.of_model(model), Path(folder)
     index = folder / f"{WEIGHTS[0]}.index.json"
@@ -108,7 +108,7 @@ def load_sharded_checkpoint(model: Any, folder: Any, strict: bool = True, prefer
 
 
 def compare_trainer_and_checkpoint_args(training_args: Any, trainer_state: Any) -> None:
-    """One warning with what differs between the arguments and a checkpoint's trainer_state.json."""
+    """Log one warning with the differences between the arguments and a checkpoint's trainer_state.json."""
     pairs = {
         name: (getattr(training_args, name, None), getattr(trainer_state, name, None))
         for name in ("logging_steps", "eval_steps", "save_steps")
@@ -116,15 +116,15 @@ def compare_trainer_and_checkpoint_args(training_args: Any, trainer_state: Any) 
     stored = getattr(trainer_state, "train_batch_size", None)
     stored = None if stored is None else stored // max(1, training_args.n_gpu)
     pairs["per_device_train_batch_size"] = (training_args.per_device_train_batch_size, stored)
-    told = [
+    differences = [
         f"{n}: now {now}, then {then}" for n, (now, then) in pairs.items() if None not in (now, then) and now != then
     ]
-    if told:
-        logger.warning("the arguments differ from those of the checkpoint: %s.", "; ".join(told))
+    if differences:
+        logger.warning("The arguments differ from those of the checkpoint: %s.", "; ".join(differences))
 
 
 def align_special_tokens(model: Any, processing_class: Any) -> None:
-    """Give the model's configurations the tokenizer's ends, beginnings and paddings; what it lacks is left alone."""
+    """Copy the tokenizer's EOS, BOS and padding tokens to the model's configurations; missing ones are skipped."""
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
     generation = getattr(model, "generation_config", None)
@@ -138,17 +138,17 @@ def align_special_tokens(model: Any, processing_class: Any) -> None:
             ids = held if isinstance(held, (list, tuple)) else [held]
             if part is None or token in ids:
                 continue
-            # Generation stops at any of several ends, so those that are there stay.
+            # Generation may stop at any of several EOS tokens, so existing ones are kept.
             several = name == "eos_token_id" and (part is generation or ids is held)
             setattr(part, name, [token, *(i for i in ids if i is not None)] if several else token)
             changed[name] = token
     if changed:
-        logger.warning("the model's configuration now has the tokenizer's special tokens: %s", changed)
+        logger.warning("Updated the model's configuration with the tokenizer's special tokens: %s", changed)
 
 
 @contextlib.contextmanager
 def suppress_progress_bars() -> Iterator[None]:
-    """No progress bars of huggingface_hub in here."""
+    """Disables progress bars of huggingface_hub."""
     try:
         from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     except ImportError:
@@ -163,7 +163,7 @@ def suppress_progress_bars() -> Iterator[None]:
             enable_progress_bars()
 
 
-# -- what a search tries unless it is told otherwise
+# -- default search spaces
 
 _RATES, _EPOCHS, _SEEDS, _BATCHES = (1e-6, 1e-4), (1, 5), (1, 40), [4, 8, 16, 32, 64]
 
@@ -181,7 +181,7 @@ def default_hp_space_ray(trial: Any = None) -> dict[str, Any]:
     try:
         from ray import tune
     except ImportError as error:
-        raise MissingPackageError("default_hp_space_ray needs Ray Tune: pip install 'ray[tune]'") from error
+        raise MissingPackageError("default_hp_space_ray requires Ray Tune: pip install 'ray[tune]'") from error
     return {
         "learning_rate": tune.loguniform(*_RATES),
         "num_train_epochs": tune.choice(list(range(_EPOCHS[0], _EPOCHS[1] + 1))),
@@ -191,7 +191,7 @@ def default_hp_space_ray(trial: Any = None) -> dict[str, Any]:
 
 
 def default_hp_space_wandb(trial: Any = None) -> dict[str, Any]:
-    """A sweep's configuration, as plain data."""
+    """The configuration of a W&B sweep, as plain data."""
     ranges = {"num_train_epochs": _EPOCHS, "seed": _SEEDS}
     numbers = {n: {"distribution": "int_uniform", "min": low, "max": high} for n, (low, high) in ranges.items()}
     return {
@@ -209,14 +209,14 @@ def default_hp_space_wandb(trial: Any = None) -> dict[str, Any]:
 
 
 class TrainerMemoryTracker:
-    """Memory between start() and stop_and_update_metrics(metrics), for the stage that the calling method is."""
+    """Measures memory between start() and stop_and_update_metrics(metrics), for the stage of the calling method."""
 
     stages: ClassVar[dict[str, str]] = {"__init__": "init", "train": "train", "evaluate": "eval", "predict": "test"}
 
     def __init__(self, skip_memory_metrics: bool = False) -> None:
         self.skip_memory_metrics = skip_memory_metrics
         self._tracker = MemoryTracker(not skip_memory_metrics)
-        self._kept: dict[str, Any] = {}  # of a stage that had no metrics to put it into
+        self._kept: dict[str, Any] = {}  # of a stage without metrics
 
     def _place(self) -> tuple[Any, Any]:
         backend = backends.assumed()

@@ -1,4 +1,4 @@
-"""Which columns of the data a model takes, and leaving out the others."""
+"""Which columns the model accepts, and dropping the others."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from ..errors import DataError
 def forward_columns(signature_parameters: Iterable[str], label_names: Iterable[str]) -> set[str] | None:
     """The columns to keep for a `forward` with these parameters (names, or `inspect.signature(...).parameters`).
 
-    None when `forward` takes anything (only **kwargs), so that nothing can be told apart.
+    None if `forward` accepts anything (only **kwargs).
     """
     names = set(signature_parameters)
     if isinstance(signature_parameters, Mapping):
@@ -26,10 +26,10 @@ def forward_columns(signature_parameters: Iterable[str], label_names: Iterable[s
 
 
 class ColumnFilter:
-    """A collator that sees only the columns in `keep`; samples that have no column names pass as they are.
+    """A collator that passes on only the columns in `keep`; samples without column names are passed unchanged.
 
-    `on_first` is called once with the names that are left out, to say so. It travels to worker processes with this
-    object, so it has to be picklable there.
+    `on_first` is called once with the names of the dropped columns, to log them. It is sent to worker processes with
+    this object, so it must be picklable there.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class ColumnFilter:
             return self.collator(samples)
         if not names:
             raise DataError(
-                f"none of the columns {sorted(map(str, first))} is a parameter of the model's forward or a label; it "
-                f"takes {sorted(self.keep)}. Rename the columns, or set remove_unused_columns=False and pass a "
-                "data_collator that makes what the model takes."
+                f"none of the columns {sorted(map(str, first))} is a label or a parameter of the model's forward, "
+                f"which accepts {sorted(self.keep)}. Rename the columns, or set remove_unused_columns=False and pass a "
+                "data_collator that produces the model's inputs."
             )
         if self.on_first is not None:
             report, self.on_first = self.on_first, None

@@ -1,11 +1,11 @@
-"""A shuffle that is computed, not drawn: any position of any epoch costs the same, and nothing is kept.
+"""A computed shuffle: any position of any epoch costs the same, and no permutation is stored.
 
-Up to SMALL samples the whole permutation is sorted out of keyed hashes, which makes every arrangement equally likely.
-Above it, positions are cells of a grid of about sqrt(length) by sqrt(length), and a Feistel network adds keyed hashes
+Up to SMALL samples, the permutation is the sort order of keyed hashes, which makes every permutation equally likely.
+Above that, positions are cells of a grid of about sqrt(length) by sqrt(length), and a Feistel network adds keyed hashes
 of the column to the row and of the row to the column. The grid has a few more cells than there are samples; a result
-that falls outside is sent through the network again until it lands inside (cycle walking), which keeps it one-to-one.
+outside the range goes through the network again until it is inside (cycle walking), which keeps the mapping one-to-one.
 
-The results are part of the checkpoint format: a change to any constant here changes the course of a resumed run.
+The results are part of the checkpoint format: changing any constant here changes the data order of a resumed run.
 """
 
 from math import isqrt
@@ -14,9 +14,9 @@ import numpy as np
 
 MAX_LENGTH = 2**62
 SMALL = 4096
-ROUNDS = 8  # four make a Feistel network look random to most tests, eight leave room for grids as small as 65 by 64
+ROUNDS = 8  # four pass most randomness tests, eight leave a margin for grids as small as 65 by 64
 
-_CHUNK = 8192  # temporaries of one chunk stay in the processor's cache
+_CHUNK = 8192  # temporaries of one chunk fit into the processor's cache
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # multipliers of splitmix64's finaliser
@@ -33,7 +33,7 @@ def key_of(*parts: int) -> int:
 
 
 def hash_with(key: int, values: np.ndarray) -> np.ndarray:
-    """64 well-mixed bits for each value; for one key, different values never share a result."""
+    """64 well-mixed bits for each value; for one key, different values never collide."""
     mixed = values.astype(np.uint64) ^ np.uint64(key)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST_FACTOR
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND_FACTOR
@@ -44,9 +44,11 @@ def permute(positions: np.ndarray, length: int, seed: int, epoch: int, inverse: 
     """The sample at each position of the shuffled epoch (`inverse`: the position of each sample), as int64."""
     positions = np.asarray(positions)
     if not 1 <= length <= MAX_LENGTH:
-        raise ValueError(f"a permutation has 1 to 2**62 elements, not {length}")
+        raise ValueError(f"Invalid length={length}: a permutation has 1 to 2**62 elements")
     if positions.size and not 0 <= positions.min() <= positions.max() < length:
-        raise IndexError(f"positions {positions.min()} to {positions.max()} do not all lie in 0 to {length - 1}")
+        raise IndexError(
+            f"positions {positions.min()} to {positions.max()} are out of range: expected 0 to {length - 1}"
+        )
     flat = positions.ravel()
     if length <= SMALL:
         hashes = hash_with(key_of(seed, epoch), np.arange(length))
@@ -72,7 +74,7 @@ def _walk(cells: np.ndarray, length: int, keys: list[np.uint64], inverse: bool) 
 
 
 def _network(cells: np.ndarray, rows: int, columns: int, keys: list[np.uint64], inverse: bool) -> np.ndarray:
-    """Send cells of the grid, numbered row by row, through all rounds, or back through them."""
+    """Apply all rounds, or their inverse, to cells of the grid, numbered row by row."""
     height, width = np.uint64(rows), np.uint64(columns)
     row = cells // width
     column = cells - row * width
@@ -80,7 +82,7 @@ def _network(cells: np.ndarray, rows: int, columns: int, keys: list[np.uint64], 
     rounds = list(enumerate(keys))
     for number, key in reversed(rounds) if inverse else rounds:
         target, source, size = (column, row, width) if number % 2 else (row, column, height)
-        # Two multiplications with a fold between them; the upper bits, the best mixed, are scaled to 0..size-1.
+        # Two multiplications with a fold in between; the upper bits, which are mixed best, are scaled to 0..size-1.
         np.bitwise_xor(source, key, out=shift)
         np.multiply(shift, _FIRST_FACTOR, out=shift)
         np.right_shift(shift, _HALF, out=scratch)
@@ -91,7 +93,7 @@ def _network(cells: np.ndarray, rows: int, columns: int, keys: list[np.uint64], 
         np.right_shift(shift, _UPPER, out=shift)
         if inverse:
             np.subtract(size, shift, out=shift)
-        # Modulo without a division: unsigned numbers wrap, so a sum below `size` minus `size` is something huge.
+        # Modulo without a division: unsigned numbers wrap around, so a sum below `size` minus `size` is huge.
         np.add(target, shift, out=target)
         np.subtract(target, size, out=scratch)
         np.minimum(target, scratch, out=target)

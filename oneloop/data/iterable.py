@@ -1,4 +1,4 @@
-"""Iterable data sets in worker processes: who deals out their samples, they themselves or oneloop by the batch."""
+"""Iterable datasets in DataLoader workers: sharded by the dataset itself, or by oneloop, one batch at a time."""
 
 import logging
 import random
@@ -15,11 +15,11 @@ from .feistel import key_of
 
 logger = logging.getLogger(__name__)
 
-_warned: set[type] = set()  # classes of data sets that a warning has named
+_warned: set[type] = set()  # dataset classes that have been warned about
 
 
 def minds_workers(source: Any, depth: int = 3) -> bool:
-    """Whether the code of a data set, or of one that it holds, asks for get_worker_info."""
+    """Whether a dataset, or one that it wraps, shards itself across workers: its code uses get_worker_info."""
 
     def asks(code: Any) -> bool:
         return "get_worker_info" in code.co_names or any(asks(c) for c in code.co_consts if hasattr(c, "co_names"))
@@ -37,7 +37,7 @@ def minds_workers(source: Any, depth: int = 3) -> bool:
 
 
 def warn_of_repeats(dataset: Any, framework: str, question: str) -> None:
-    """Said once of a class: each worker walks through its own copy of an iterable data set."""
+    """Warn once per class that each worker iterates over its own copy of an iterable dataset."""
     kind = type(dataset)
     shards = hasattr(dataset, "n_shards") or hasattr(dataset, "num_shards")
     hub = any(base.__module__.partition(".")[0] == "datasets" for base in kind.__mro__)
@@ -45,8 +45,8 @@ def warn_of_repeats(dataset: Any, framework: str, question: str) -> None:
         return
     _warned.add(kind)
     logger.warning(
-        "%s is a %s IterableDataset, and each worker walks through its own copy of it. Unless its __iter__ looks at "
-        "%s and yields that worker's part, samples repeat. Add that, or use dataloader_num_workers=1 or 0.",
+        "%s is a %s IterableDataset, and each worker iterates over its own copy of it. Samples are repeated unless its "
+        "__iter__ uses %s to yield only that worker's shard. Add that, or use dataloader_num_workers=1 or 0.",
         kind.__name__,
         framework,
         question,
@@ -54,7 +54,7 @@ def warn_of_repeats(dataset: Any, framework: str, question: str) -> None:
 
 
 class Source:
-    """Anything with __iter__, held by a data set of a framework."""
+    """An iterable, wrapped by a dataset of a framework."""
 
     def __init__(self, source: Any, batch_size: int = 1) -> None:
         self.source = source
@@ -73,12 +73,12 @@ class Source:
         hidden: Callable[[], AbstractContextManager],
         streams: tuple[Callable[[], Any], Callable[[Any], Any]],
     ) -> Iterator[Any]:
-        """The samples of each n-th batch, for the worker `part` (number, of how many).
+        """The samples of every n-th batch, for one worker; `part` is (worker id, number of workers).
 
-        Every worker walks through the whole source, with the same random numbers: together they bring what a loader
-        without workers would, in the same order. `hidden` is the context in which the source sees no worker: one that
-        asks in a way minds_workers does not find would be dealt out twice. `streams` gets and sets the framework's
-        random state.
+        Every worker iterates over the whole source with the same random numbers: together they yield the same batches,
+        in the same order, as a loader without workers. `hidden` is the context in which the source sees no worker, so
+        that a source whose use of the worker info minds_workers does not detect is not sharded twice. `streams` gets
+        and sets the framework's RNG state.
         """
         worker_seeding.seed_streams(framework, seed)
         with hidden():
@@ -89,12 +89,12 @@ class Source:
             if not batch:
                 return
             if number % part[1] == part[0]:
-                # The collator draws between this batch and the next: numbers of its own, and the walk is not moved.
-                walk = random.getstate(), np.random.get_state(), streams[0]()
+                # The collator draws between two batches: give it its own seed, so that the source's RNG is unaffected.
+                source_state = random.getstate(), np.random.get_state(), streams[0]()
                 own = key_of(seed, number) >> 1
                 worker_seeding.seed_streams(framework, own)
                 worker_seeding.current = (own,)
                 yield from batch
-                random.setstate(walk[0])
-                np.random.set_state(walk[1])
-                streams[1](walk[2])
+                random.setstate(source_state[0])
+                np.random.set_state(source_state[1])
+                streams[1](source_state[2])

@@ -1,4 +1,4 @@
-"""Batches of like lengths, so that little is padded, and the lengths that this takes."""
+"""Batches of samples of similar length, to reduce padding, and the lengths that this requires."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -11,28 +11,28 @@ from .feistel import hash_with, key_of, permute
 from .order import Order
 
 BATCHES_PER_BLOCK = 50
-_SLICE = 1000  # rows of a column measured between two movements of the progress bar
-_BATCHES = -1  # keeps the key that shuffles batches apart from the permutation's, which are numbered from 0
+_SLICE = 1000  # rows of a column measured per update of the progress bar
+_BATCHES = -1  # separates the key that shuffles batches from those of the permutation, which are numbered from 0
 
 
 class LengthGroups(Order):
-    """A shuffled order whose consecutive runs of `batch` samples have like lengths.
+    """A shuffled order in which consecutive runs of `batch` samples have similar lengths.
 
-    The shuffled epoch is cut into blocks of up to fifty batches. Each is sorted by length and dealt into batches, and
-    its batches are shuffled, so that training sees no ramp from long to short. A position costs one block wherever it
-    is. The batch with the longest sample comes first: if it does not fit into memory, the first step says so.
+    The shuffled epoch is split into blocks of up to fifty batches. Each block is sorted by length and split into
+    batches, and its batches are shuffled, so that lengths do not decrease steadily. Any position costs one block. The
+    batch with the longest sample comes first: if it does not fit into memory, the first step fails.
 
-    Let `batch` be the number of samples in one update, over all processes and accumulation steps. The order then
-    stays the same when a run goes on with another number of processes and the same samples per update.
+    `batch` should be the number of samples in one update, over all processes and accumulation steps. The order then
+    stays the same when a run resumes with another number of processes and the same number of samples per update.
     """
 
     def __init__(self, lengths: Sequence[int] | np.ndarray, batch: int, seed: int = 0, epoch: int = 0):
         super().__init__(len(lengths), seed, epoch)
         if batch < 1:
-            raise ArgumentError(f"a batch holds at least 1 sample, not {batch}; raise the batch size")
+            raise ArgumentError(f"Invalid batch size {batch}: expected at least 1; increase the batch size")
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self.batch = batch
-        # At least four blocks, or a small data set would have the same batches in every epoch.
+        # At least four blocks, or a small dataset would have the same batches in every epoch.
         self.block = batch * max(1, min(BATCHES_PER_BLOCK, self.length // (4 * batch)))
         self._key = key_of(seed, epoch, _BATCHES)
         self._longest = self._find_longest()
@@ -41,16 +41,16 @@ class LengthGroups(Order):
         if positions.size == 0:
             return positions
         flat = positions.ravel()
-        if self._longest:  # this batch and the first one change places
+        if self._longest:  # swap this batch and the first one
             away, number = self._longest * self.batch, flat // self.batch
             flat = np.where(number == 0, flat + away, np.where(number == self._longest, flat - away, flat))
         blocks, which = np.unique(flat // self.block, return_inverse=True)
         return self._arrange(blocks)[which * self.block + flat % self.block].reshape(positions.shape)
 
     def _arrange(self, blocks: np.ndarray) -> np.ndarray:
-        """The samples of these blocks, whose numbers ascend, one block after the other."""
+        """The samples of these blocks (in ascending order), one block after the other."""
         positions = (blocks[:, None] * self.block + np.arange(self.block)).ravel()
-        positions = positions[: np.searchsorted(positions, self.length)]  # the last block of the epoch can be short
+        positions = positions[: np.searchsorted(positions, self.length)]  # the last block of the epoch may be short
         samples = permute(positions, self.length, self.seed, self.epoch)
         samples = samples[_sort_runs(-self.lengths[samples], self.block)]
         whole = len(samples) // self.batch * self.batch
@@ -59,7 +59,7 @@ class LengthGroups(Order):
         return np.concatenate((batches.ravel(), samples[whole:]))
 
     def _find_longest(self) -> int:
-        """The number of the batch with the longest sample; 0 when it is the epoch's short last one, which must stay."""
+        """The index of the batch with the longest sample; 0 if it is the short last one, which must stay last."""
         if self.length == 0:
             return 0
         sample = np.argmax(self.lengths)
@@ -70,16 +70,16 @@ class LengthGroups(Order):
 
 
 def _sort_runs(keys: np.ndarray, run: int) -> np.ndarray:
-    """Indices that sort every run of this many keys by itself; equal keys stay in their order."""
+    """Indices that sort each run of this many keys separately; the sort is stable."""
     whole = len(keys) // run * run
     rows = np.argsort(keys[:whole].reshape(-1, run), axis=1, kind="stable") + np.arange(0, whole, run)[:, None]
     return np.concatenate((rows.ravel(), np.argsort(keys[whole:], kind="stable") + whole))
 
 
 class SortishOrder(LengthGroups):
-    """The order of `sortish_sampler`: groups of like lengths to train on, longest to shortest to evaluate.
+    """The order of `sortish_sampler`: groups of similar lengths for training, longest to shortest for evaluation.
 
-    With `shuffle=False` samples do not come in the order of the data set; whoever collects predictions puts them back.
+    With `shuffle=False` samples are not in dataset order; the caller that collects predictions restores it.
     """
 
     def __init__(
@@ -101,15 +101,15 @@ class SortishOrder(LengthGroups):
 def measure_lengths(
     dataset: Any, column_name: str = "length", model_input_name: str = "input_ids", progress: bool = True
 ) -> np.ndarray:
-    """How long each sample is: its `column_name` where it has one, else the length of its `model_input_name`."""
+    """The length of each sample: its `column_name` if present, otherwise the length of its `model_input_name`."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(
-            f"grouping by length needs a data set with a length and indices, and {type(dataset).__name__} streams its "
-            "samples. Leave the grouping off, or load the data into a map-style data set."
+            f"grouping by length requires a dataset with a length and indices, but {type(dataset).__name__} is an "
+            "iterable dataset. Disable the grouping, or load the data into a map-style dataset."
         )
     columns = getattr(dataset, "column_names", None) or ()
     if column_name in columns or model_input_name in columns:
-        # A transform set on the data set could need the columns that are not read here.
+        # A transform of the dataset could need columns that are not read here.
         plain = dataset.with_format(None) if hasattr(dataset, "with_format") else dataset
         if column_name in columns:
             return _checked(plain[column_name][:], column_name)
@@ -141,8 +141,8 @@ def _of_samples(dataset: Any, column_name: str, model_input_name: str, progress:
                 has = f"the keys {', '.join(map(repr, sample))}" if isinstance(sample, Mapping) else "no keys"
                 raise DataError(
                     f"grouping by length found neither {column_name!r} nor {model_input_name!r} in sample {index}, a "
-                    f"{type(sample).__name__} with {has}. Give every sample one of them, name the column that holds "
-                    "the lengths with length_column_name, or leave the grouping off."
+                    f"{type(sample).__name__} with {has}. Add one of them to every sample, set length_column_name to "
+                    "the column with the lengths, or disable the grouping."
                 )
             bar.update()
     return lengths
@@ -155,8 +155,8 @@ def _checked(values: Any, name: str, first: int = 0) -> np.ndarray:
     for index, value in enumerate(np.asarray(array, dtype=object).tolist()):
         if not isinstance(value, Integral) or isinstance(value, bool) or value < 0:
             raise DataError(
-                f"sample {first + index} has the length {value!r} in {name!r}; lengths are whole numbers from 0 up. "
-                "Correct the column, or name another one with length_column_name."
+                f"sample {first + index} has the length {value!r} in {name!r}; expected an integer of at least 0. "
+                "Fix the column, or set length_column_name to another one."
             )
     return np.asarray(array, dtype=np.int64)
 
@@ -170,7 +170,7 @@ def _size(value: Any, name: str, index: int) -> int:
     except TypeError:
         raise DataError(
             f"sample {index} has a {type(value).__name__} in {name!r}, which has no length; expected a sequence. "
-            "Tokenize the data first, or add a column of lengths and name it with length_column_name."
+            "Tokenize the data first, or add a column of lengths and set length_column_name to it."
         ) from None
 
 

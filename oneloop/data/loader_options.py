@@ -1,4 +1,4 @@
-"""What a loader is asked for, in words that the loaders of all frameworks understand."""
+"""Options of a data loader, independent of the framework."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,22 +9,22 @@ from .order import Collated
 
 @dataclass(frozen=True)
 class Loading:
-    """Batches by a batch sampler, or of batch_size samples in the order of data that is walked through."""
+    """Batches from a batch sampler, or batch_size consecutive samples of an iterable dataset."""
 
     collate: Callable[[list[Any]], Any]
     batches: Any = None
     batch_size: int = 1
     drop_last: bool = False
     workers: int = 0
-    pin: bool = False  # in memory that a device copies from
-    persistent: bool = False  # workers live on from epoch to epoch
-    prefetch: int | None = None  # batches that each worker makes ahead
-    context: str | None = None  # how workers are started
-    in_order: bool = True  # or as workers have them ready
+    pin: bool = False  # pin memory
+    persistent: bool = False  # keep workers alive between epochs
+    prefetch: int | None = None  # batches prefetched per worker
+    context: str | None = None  # start method of the workers
+    in_order: bool = True  # False: in the order in which workers finish
     seed: int = 0
 
     @property
     def collator(self) -> Callable[[list[Any]], Any]:
-        """Where several processes share the batches, one of them may have no sample."""
+        """With batches split across processes, a process may have no sample."""
         shared = self.batches is not None and self.batches.world > 1
         return Collated(self.collate) if shared else self.collate

@@ -1,14 +1,14 @@
-"""Which samples come when. Nothing is drawn and nothing is kept: an epoch resumes in its middle as fast as at its head.
+"""The data order. It is computed, not drawn or stored: resuming in the middle of an epoch is as fast as at its start.
 
-Words used here and wherever data is counted:
+Terms used here and wherever data is counted:
 
-- sample: the index of an item in the data set.
-- position: a place in an epoch, 0 to length - 1. An order says which sample stands at each position.
-- micro-batch: the samples that one process sends through the model at once (B of them).
-- global micro-batch: the micro-batches of all W processes at the same moment. Number k of an epoch covers the
+- sample: the index of an item in the dataset.
+- position: an index into an epoch, 0 to length - 1. An order maps positions to samples.
+- micro-batch: the samples that one process passes through the model at once (B of them).
+- global micro-batch: the micro-batches of all W processes at the same time. Number k of an epoch covers the
   positions from k*B*W up to (k+1)*B*W; process r has the r-th run of B in it.
 
-Since positions are dealt out in their order, the number of processes changes who sees a sample, never when.
+Since positions are assigned in order, the number of processes changes which process gets a sample, but not when.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,15 +20,17 @@ from ..errors import ArgumentError
 from .feistel import MAX_LENGTH, permute
 from .worker_seeding import Indices
 
-BLOCK = 8192  # positions computed at a time: enough to make the cost per batch vanish, too few to be felt as a pause
+BLOCK = 8192  # positions computed at a time: enough to amortize the cost per batch, too few for a noticeable pause
 
 
 class Order:
-    """The samples of one epoch by position: shuffled by (seed, epoch), or as they lie in the data set."""
+    """The samples of one epoch by position: shuffled by (seed, epoch), or in dataset order."""
 
     def __init__(self, length: int, seed: int = 0, epoch: int = 0, shuffle: bool = True):
         if not 0 <= length <= MAX_LENGTH:
-            raise ArgumentError(f"an epoch can have 0 to 2**62 samples, not {length}; check the data set's __len__")
+            raise ArgumentError(
+                f"Invalid length={length}: an epoch has 0 to 2**62 samples; check the dataset's __len__"
+            )
         self.length = length
         self.seed = seed
         self.epoch = epoch
@@ -44,25 +46,25 @@ class Order:
         return permute(positions, self.length, self.seed, self.epoch)
 
     def take(self, start: int, stop: int) -> np.ndarray:
-        """The samples at the positions from start up to, not including, stop."""
+        """The samples at positions start (inclusive) to stop (exclusive)."""
         if not 0 <= start <= stop <= self.length:
-            raise IndexError(f"positions {start} to {stop} do not lie in an epoch of {self.length} samples")
+            raise IndexError(f"positions {start} to {stop} are out of range for an epoch of {self.length} samples")
         return self.at(np.arange(start, stop, dtype=np.int64))
 
     def __getitem__(self, place: int | slice) -> int | np.ndarray:
         if isinstance(place, slice):
             return self.at(np.arange(*place.indices(self.length), dtype=np.int64))
         if not -self.length <= place < self.length:
-            raise IndexError(f"position {place} does not lie in an epoch of {self.length} samples")
+            raise IndexError(f"position {place} is out of range for an epoch of {self.length} samples")
         return int(self.at(np.array([place % self.length], dtype=np.int64))[0])
 
 
 class NoBatch:
-    """What a loader yields where its process has no sample while others have."""
+    """Yielded by a loader when its process has no sample but others do."""
 
 
 class Collated:
-    """A collator that is never called for no sample: where a process has none, it has no batch."""
+    """Wraps a collator so that it is not called without samples: returns NoBatch instead."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self.collate = collate
@@ -74,11 +76,11 @@ class Collated:
 class BatchSampler:
     """The micro-batches of one process as lists of sample indices, epoch by epoch.
 
-    `orders` makes the order of an epoch from its number, for example `partial(Order, length, seed)`.
+    `orders` maps the epoch number to an order, for example `partial(Order, length, seed)`.
 
-    Without `drop_last`, the samples left over at the end form one last global micro-batch. They are divided as evenly
-    as possible, lower ranks first, so a micro-batch there can be short or, with fewer samples than processes, an empty
-    list: every process yields the same number of micro-batches, and the caller decides what to do with an empty one.
+    Without `drop_last`, the remaining samples form one last global micro-batch. They are divided as evenly as possible,
+    lower ranks first, so a micro-batch there can be short or, with fewer samples than processes, an empty list: every
+    process yields the same number of micro-batches, and the caller decides what to do with an empty one.
     """
 
     def __init__(
@@ -91,40 +93,42 @@ class BatchSampler:
         placed: bool = False,
     ):
         if micro_batch < 1:
-            raise ArgumentError(f"a batch holds at least 1 sample, not {micro_batch}; raise the batch size")
+            raise ArgumentError(f"Invalid batch size {micro_batch}: expected at least 1; increase the batch size")
         if not 0 <= rank < world:
-            raise ArgumentError(f"rank {rank} does not exist among {world} processes; check the launcher's variables")
+            raise ArgumentError(
+                f"Invalid rank {rank} for {world} processes; check the launcher's environment variables"
+            )
         self.orders = orders
         self.batch_size = micro_batch
         self.world = world
         self.rank = rank
         self.drop_last = drop_last
-        self.placed = placed  # batches tell their place, for workers that seed by it
+        self.placed = placed  # batches carry their position, for workers that seed by it
         self.length = len(orders(0))
         self.epoch = 0
         self._start = 0
 
     def __len__(self) -> int:
-        """Micro-batches in a whole epoch, wherever the next iteration starts; the same on every process."""
+        """Micro-batches in a full epoch, independent of start_at; the same on every process."""
         whole, rest = divmod(self.length, self.batch_size * self.world)
         return whole if self.drop_last or not rest else whole + 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration goes through; one that is under way is not touched."""
+        """Set the epoch of the next iteration; a running iteration is not affected."""
         self.epoch = epoch
 
     def start_at(self, batch: int) -> None:
-        """Let the next iteration, and only that one, begin at this micro-batch of its epoch."""
+        """Start the next iteration, and only that one, at this micro-batch of its epoch."""
         if not 0 <= batch <= len(self):
             raise ArgumentError(
                 f"cannot start at micro-batch {batch} of an epoch that has {len(self)}; "
-                "the data set or the batch size is not the one that this position was saved with"
+                "the dataset or the batch size differs from the run that saved this position"
             )
         self._start = batch
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Not a generator itself: epoch and start belong to the moment of iter(), not of the first next(). Some loaders
-        # call iter() twice and use the second; so it is the first next() that uses the start up.
+        # Not a generator itself: epoch and start are read at iter(), not at the first next(). Some loaders call iter()
+        # twice and use the second iterator, so the first next() resets the start.
         first = self._start
         batches = self._batches(self.orders(self.epoch), first)
         if not self.placed:
@@ -133,7 +137,7 @@ class BatchSampler:
         return (Indices(batch, (epoch, number, self._first(number))) for number, batch in enumerate(batches, first))
 
     def _first(self, number: int) -> int:
-        """The position of the first sample of this process's micro-batch of that number."""
+        """The position of the first sample of this process's micro-batch `number`."""
         begin = number * self.batch_size * self.world
         whole = begin + self.batch_size * self.world <= self.length
         return begin + self.rank * self.batch_size if whole else self._share(begin)[0]

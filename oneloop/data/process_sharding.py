@@ -1,8 +1,8 @@
-"""Data that can only be walked through, dealt out to several processes: each sample goes to one of them.
+"""Sharding of iterable datasets across processes: each sample goes to one process.
 
-Every process walks through the whole source, and keeps its part of each global micro-batch; so the global batches are
-those of one process, in the same order, and no process has to ask another one. The price is that each reads all. Data
-that deal themselves out, because their code asks for the rank, are left alone.
+Every process iterates over the whole source and keeps its shard of each global micro-batch, so the global batches are
+those of a single process, in the same order, without communication. The cost is that every process reads everything.
+Datasets that shard themselves, because their code reads the rank, are left unchanged.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,15 +15,15 @@ from .. import randomness
 from .feistel import key_of
 from .worker_seeding import seed_streams
 
-_WALK = -106  # keeps the seed of the walk apart from all others
-DEALT = "dealt"  # marks the state of a source that was dealt out
+_SOURCE_SEED = -106  # separates the seed of the source's RNG from all others
+DEALT = "dealt"  # marks the state of a source that was sharded
 
 
 class ProcessShard:
-    """A source of samples, of which this process gets its part.
+    """Yields this process's shard of a source of samples.
 
-    The source may draw random numbers as it goes: all processes have to draw the same, so the walk has streams of its
-    own, which depend on (seed, epoch) alone, and gives the process its streams back after every batch.
+    The source may draw random numbers while iterating, and all processes must draw the same ones. So the source has its
+    own RNG state, which depends only on (seed, epoch), and the process's RNG state is restored after every batch.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ProcessShard:
 
     @property
     def known(self) -> tuple[int, int] | None:
-        """(batches of each process, samples of all of them), when the source knows its length."""
+        """(batches per process, total samples), if the source has a length."""
         try:
             samples = len(self.source)
         except (TypeError, NotImplementedError):
@@ -58,7 +58,7 @@ class ProcessShard:
         walk, self._walk = self._walk, None
         own = randomness.get_state(backend)
         if walk is None:
-            seed_streams(self.backend_name, key_of(self.seed, self.epoch, _WALK) >> 1)
+            seed_streams(self.backend_name, key_of(self.seed, self.epoch, _SOURCE_SEED) >> 1)
         else:
             randomness.set_state(backend, walk)
         samples = iter(self.source)
@@ -73,7 +73,7 @@ class ProcessShard:
             randomness.set_state(backend, self._walked)
 
     def _part(self, count: int) -> tuple[int, int]:
-        """Runs by rank; what is left at the end is divided as evenly as possible, lower ranks first."""
+        """Contiguous runs by rank; a short last chunk is divided as evenly as possible, lower ranks first."""
         each, extra = divmod(count, self.world)
         start = self.rank * each + min(self.rank, extra)
         return start, start + each + (self.rank < extra)
@@ -88,12 +88,12 @@ class ProcessShard:
         return getattr(self.source, name)
 
     def _state(self) -> dict[str, Any]:
-        """All processes have walked equally far, so it fits any number of them."""
+        """All processes have read equally far, so the state is valid for any number of processes."""
         walk = getattr(self, "_walked", None) or {}
         return {DEALT: {name: array.tolist() for name, array in walk.items()}, "source": self.source.state_dict()}
 
     def _load(self, state: dict[str, Any]) -> None:
-        if DEALT not in state:  # one process wrote it
+        if DEALT not in state:  # written by a single-process run
             self.source.load_state_dict(state)
             return
         from ..backends import load
@@ -106,12 +106,12 @@ class ProcessShard:
 
 
 def fits_any_number(state: Any) -> bool:
-    """Whether a stored state of data is good for another number of processes."""
+    """Whether a saved data state is valid for another number of processes."""
     return isinstance(state, dict) and DEALT in state
 
 
 def of_one_process(state: Any) -> Any:
-    """The state of the source itself."""
+    """The state of the source, without that of the sharding."""
     return state["source"] if fits_any_number(state) else state
 
 
@@ -123,14 +123,14 @@ def shards_by_sampler(loader: Any) -> bool:
 
 
 def every_nth(batches: Iterator[Any], world: int, rank: int) -> Iterator[Any]:
-    """The batches of this process, of a loader that all processes walk through alike."""
+    """This process's batches of a loader that all processes iterate over identically."""
     while turn := list(islice(batches, world)):
         if rank < len(turn):
             yield turn[rank]
 
 
 def with_streams_of(streams: dict[str, np.ndarray], backend: Any, begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Begin to iterate, up to the first batch, with these random streams: a loader that shuffles draws from them."""
+    """Start iterating, up to the first batch, with this RNG state: a loader that shuffles draws from it."""
     own = randomness.get_state(backend)
     randomness.set_state(backend, streams)
     batches = begin()

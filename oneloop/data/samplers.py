@@ -1,4 +1,4 @@
-"""Samplers over single indices: what `_get_train_sampler` returns, and what users put in its place."""
+"""Samplers of single indices: what `_get_train_sampler` returns, and what users may return instead."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -14,7 +14,7 @@ from .worker_seeding import Indices
 
 
 class IndexSampler:
-    """Sample indices in an order, epoch by epoch; fits where a framework's loader takes a sampler."""
+    """Yields the sample indices of an order, epoch by epoch; usable as a sampler of a framework's loader."""
 
     def __init__(self, orders: Callable[[int], Order]) -> None:
         self.orders = orders
@@ -33,14 +33,14 @@ class IndexSampler:
 
 
 class UserBatches:
-    """Batches in an order that a user's sampler gives: its own, so that a resume walks through it again."""
+    """Batches from a user's sampler. Its order is not computed, so a resume iterates over it again."""
 
     batch_size: int
-    world = 1  # processes that a batch of the sampler is dealt out to
+    world = 1  # processes that each batch of the sampler is split across
 
     def __init__(self, sampler: Any, placed: bool, processes: ProcessGroup) -> None:
         self.sampler = sampler
-        self.placed = placed  # batches tell their place, for workers that seed by it
+        self.placed = placed  # batches carry their position, for workers that seed by it
         self.processes = processes
         self.epoch = 0
 
@@ -50,7 +50,7 @@ class UserBatches:
             self.sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Not a generator itself: the epoch is that of the moment of iter(), not of the first next().
+        # Not a generator itself: the epoch is read at iter(), not at the first next().
         batches = self._batches()
         if not self.placed:
             return batches
@@ -68,8 +68,8 @@ class UserBatches:
 class SamplerBatches(UserBatches):
     """Batches of a sampler of single indices.
 
-    With several processes the order is that of the main one, and dealt out as BatchSampler does it; a sampler that
-    deals out its samples itself (it has `num_replicas`) is taken as it is.
+    With several processes, the order is broadcast from the main process and split as in BatchSampler; a sampler that
+    shards its samples itself (it has `num_replicas`) is used unchanged.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SamplerBatches(UserBatches):
 
     def _batches(self) -> Iterator[list[int]]:
         if self.world > 1:
-            yield from self._dealt()
+            yield from self._split()
             return
         samples = iter(self.sampler)
         while batch := list(islice(samples, self.batch_size)):
@@ -99,8 +99,8 @@ class SamplerBatches(UserBatches):
                 return
             yield [int(i) for i in batch]
 
-    def _dealt(self) -> Iterator[list[int]]:
-        """The whole order from the main process: samplers draw it from streams that differ between processes."""
+    def _split(self) -> Iterator[list[int]]:
+        """Broadcasts the order from the main process, since samplers draw from RNGs that differ between processes."""
         order = self.processes.broadcast_object(
             np.fromiter(iter(self.sampler), np.int64) if self.processes.is_main else None
         )
@@ -120,7 +120,7 @@ class SamplerBatches(UserBatches):
 
 
 def makes_batches(sampler: Any) -> bool:
-    """A batch sampler of a framework, found without importing one: PaddleNLP's overrides return such a sampler."""
+    """Whether this is a framework's batch sampler (PaddleNLP's overrides return one); imports no framework."""
     return any(
         base.__name__ == "BatchSampler" and registry.is_framework_module(base.__module__)
         for base in type(sampler).__mro__
@@ -128,13 +128,13 @@ def makes_batches(sampler: Any) -> bool:
 
 
 class GivenBatches(UserBatches):
-    """The batches of a batch sampler, as they are."""
+    """The batches of a user's batch sampler, unchanged."""
 
     def __init__(self, sampler: Any, placed: bool = False, processes: ProcessGroup = SINGLE_PROCESS) -> None:
         if processes.size > 1 and not (hasattr(sampler, "nranks") or hasattr(sampler, "num_replicas")):
             raise DataError(
-                f"a {type(sampler).__name__} gives the same batches to each of the {processes.size} processes. Return "
-                "a sampler of single indices, which is dealt out, or a DistributedBatchSampler."
+                f"{type(sampler).__name__} yields the same batches on each of the {processes.size} processes. Return a "
+                "sampler of single indices, which is sharded automatically, or a DistributedBatchSampler."
             )
         super().__init__(sampler, placed, processes)
         self.batch_size = int(getattr(sampler, "batch_size", None) or 1)

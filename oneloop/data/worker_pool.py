@@ -1,7 +1,7 @@
-"""Batches made in worker processes, for frameworks that have no loader to build on.
+"""A pool of DataLoader workers, for frameworks without a suitable loader.
 
-Batches come in the order of their tasks, errors arrive as they were raised, and what a batch is made of stays what it
-is. Each worker has one pipe: tasks go in, and pickles whose arrays lie beside them, uncopied, come out.
+Batches arrive in the order of their tasks, exceptions are raised as in the worker, and values keep their types. Each
+worker has one pipe: tasks go in, and pickles with out-of-band array buffers come out.
 """
 
 import contextlib
@@ -19,15 +19,15 @@ from typing import Any
 from ..distributed.preemption import main_process_lives
 from ..errors import DataError
 
-END = "oneloop: no more batches"  # what a worker's function returns when it has nothing left
-_ORPHAN = 2.0  # seconds between two looks at whether the main process is still there
+END = "oneloop: no more batches"  # returned by a worker's function when it has no more batches
+_ORPHAN = 2.0  # seconds between checks that the main process is alive
 
 
 class Workers:
     """Processes that turn tasks into batches.
 
-    serve(number) is called in each worker and returns its function of a task. reduce(value) says how values of the
-    framework are pickled, as pickle's reducer_override does. `ahead` is how many tasks each worker has before it.
+    serve(number) is called in each worker and returns the function that handles a task. reduce(value) pickles values of
+    the framework, like pickle's reducer_override. `ahead` is the number of tasks queued per worker.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class Workers:
         self.in_order = in_order
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
-        self._open: list[int] = [0] * count  # tasks that a worker has been given and not answered
+        self._open: list[int] = [0] * count  # tasks sent to each worker and not yet answered
         made = multiprocessing.get_context(context)
         for number in range(count):
             pipe, far = made.Pipe()
-            # A forked worker has copies of the main process's ends, and would never see that they are closed.
+            # A forked worker inherits the main process's ends and would never see that they are closed.
             inherited = [*self.pipes, pipe] if context == "fork" else []
             process = made.Process(  # type: ignore[attr-defined]
                 target=_work, args=(far, inherited, serve, number, reduce, os.getpid()), daemon=True
@@ -59,18 +59,18 @@ class Workers:
             self.processes.append(process)
 
     def run(self, tasks: Iterator[Any]) -> Iterator[Any]:
-        """The batches of these tasks. A worker that has nothing left is asked no more; when none has, the run ends."""
-        for number in range(len(self.pipes)):  # a run before this one may have been left in its middle
+        """The batches of these tasks. A worker that has no more batches gets no more tasks; ends when none has any."""
+        for number in range(len(self.pipes)):  # an earlier run may have been abandoned
             while self._open[number]:
                 self._answer(number)
-        left, order = True, list[int]()  # whose batch comes next
+        left, order = True, list[int]()  # the workers in the order of their batches
         for turn in range(self.ahead * len(self.pipes)):
             left = left and self._give(turn % len(self.pipes), tasks, order)
         while order:
             number = order.pop(0) if self.in_order else self._first_ready(order)
             batch = self._receive(number)
             if isinstance(batch, str) and batch == END:
-                for _ in range(self._open[number]):  # what else it was asked for has no answer either
+                for _ in range(self._open[number]):  # its other pending tasks have no batches either
                     self._receive(number)
                 order = [other for other in order if other != number]
                 continue
@@ -78,19 +78,19 @@ class Workers:
             yield batch
 
     def _give(self, number: int, tasks: Iterator[Any], order: list[int]) -> bool:
-        """Hand a worker its next task; whether there was one."""
+        """Send a worker its next task; returns whether there was one."""
         try:
             task = next(tasks)
         except StopIteration:
             return False
-        with contextlib.suppress(BrokenPipeError):  # a worker that is gone is found when it is asked for the batch
+        with contextlib.suppress(BrokenPipeError):  # a dead worker is reported when its batch is received
             self.pipes[number].send(task)
         self._open[number] += 1
         order.append(number)
         return True
 
     def _first_ready(self, order: list[int]) -> int:
-        """in_order=False: whoever has a batch."""
+        """in_order=False: the first worker with a batch ready."""
         ready = wait([self.pipes[number] for number in set(order)])
         number = next(number for number in order if self.pipes[number] in ready)
         order.remove(number)
@@ -101,7 +101,7 @@ class Workers:
         if good:
             return value
         raised, where = value
-        raise raised from RuntimeError(f"in worker {number} of the data loader:\n{where}")
+        raise raised from RuntimeError(f"in data loader worker {number}:\n{where}")
 
     def _answer(self, number: int) -> tuple[bool, Any]:
         """The next batch of a worker, or, with False, its error and where that was raised."""
@@ -113,18 +113,18 @@ class Workers:
             process = self.processes[number]
             process.join(5)
             raise DataError(
-                f"worker {number} of the data loader ended with the status {process.exitcode} before it had made its "
-                "batch: it was killed, perhaps for want of memory. Use fewer workers or smaller batches."
+                f"data loader worker {number} exited with status {process.exitcode} before it produced its batch: it "
+                "was killed, possibly because of low memory. Use fewer workers or smaller batches."
             ) from error
         self._open[number] -= 1
         return good, pickle.loads(words, buffers=parts)
 
     def close(self) -> None:
-        """End the processes."""
+        """Stop the worker processes."""
         for pipe in self.pipes:
             pipe.close()
         for process in self.processes:
-            process.kill()  # it ignores the signals that ask a run to leave
+            process.kill()  # workers ignore the preemption signals
         for process in self.processes:
             process.join()
         self.pipes, self.processes = [], []
@@ -150,11 +150,11 @@ def _send(pipe: Connection, good: bool, value: Any, reduce: Callable[[Any], Any]
 def _work(
     pipe: Connection, inherited: list[Connection], serve: Callable, number: int, reduce: Callable, parent: int
 ) -> None:
-    """The life of a worker: until the main process closes the pipe or is gone."""
+    """The worker's main loop, until the main process closes the pipe or exits."""
     for end in inherited:
         end.close()
     tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    # Tasks are read at once: a worker that writes a large batch must not keep the main process from writing to it.
+    # Tasks are read in a thread: a worker that is sending a large batch must not block the main process's writes.
     threading.Thread(target=_read, args=(pipe, tasks, parent), daemon=True).start()
     function = None
     while True:
@@ -168,8 +168,8 @@ def _work(
             _send(pipe, *value, reduce)
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
-        except Exception as error:  # what cannot be pickled; an error is told by its words then
-            words = str(value[1][0]) if not value[0] else f"a batch cannot leave its worker: {error}"
+        except Exception as error:  # not picklable; then send the error message only
+            words = str(value[1][0]) if not value[0] else f"a batch cannot be sent from its worker: {error}"
             _send(pipe, False, (DataError(words), traceback.format_exc()), reduce)
 
 

@@ -1,9 +1,9 @@
-"""Random numbers in loader workers, as a function of the position in the data.
+"""Random numbers in DataLoader workers, as a function of the position in the data.
 
-A worker fetches whatever batch comes next, so a stream of its own would depend on timing, and a resumed run would draw
-other numbers. Here each sample, and each batch for data sets that are fetched by the batch and for collators, starts
-from a seed made of (data seed, epoch, position). Without workers this would cost more than a small model's step, and
-is not needed: the streams of the main process are in the checkpoint.
+A worker fetches whatever batch comes next, so an RNG per worker would depend on timing, and a resumed run would draw
+other numbers. Instead, each sample (and each batch, for datasets with batched fetching and for collators) is seeded by
+(data seed, epoch, position). Without workers this would cost more than a step of a small model, and is not needed: the
+RNG state of the main process is in the checkpoint.
 """
 
 import os
@@ -15,13 +15,14 @@ import numpy as np
 
 from .feistel import key_of
 
-_SAMPLE, _FETCH, _COLLATE = -101, -102, -103  # keeps these seeds apart from each other and from the data order's keys
+# Separate these seeds from each other and from the keys of the data order.
+_SAMPLE, _FETCH, _COLLATE = -101, -102, -103
 
-current: tuple[int, ...] | None = None  # in a worker: the seed of the batch that is being collated
+current: tuple[int, ...] | None = None  # in a worker: the seed of the batch being collated
 
 
 class Indices(list):
-    """The samples of a batch, with the place that they have in the run."""
+    """The samples of a batch, with their position in the run."""
 
     __slots__ = ("place",)
 
@@ -34,7 +35,7 @@ class Indices(list):
 
 
 def seed_streams(backend_name: str, seed: int) -> None:
-    """Start every global random stream from here."""
+    """Seed all global random number generators."""
     from ..backends import load
 
     random.seed(seed)
@@ -43,11 +44,11 @@ def seed_streams(backend_name: str, seed: int) -> None:
 
 
 class SeededData:
-    """A map-style data set for workers. What it fetches is that of the data set; only random numbers are placed.
+    """A map-style dataset for workers. It fetches the dataset's samples; only the random numbers are seeded.
 
-    With `repeats`, for orders that may show a sample twice in an epoch, each time has numbers of its own. With `alone`
-    (seed_each_sample) nothing depends on who fetches what: samples are fetched one by one, and places are those in the
-    epoch. It then works without workers too; GivesBack returns the main process its streams.
+    With `repeats`, for orders that may repeat a sample in an epoch, each occurrence has its own random numbers. With
+    `alone` (seed_each_sample) nothing depends on which worker fetches what: samples are fetched one by one, seeded by
+    their position in the epoch. It then also works without workers; GivesBack restores the main process's RNG state.
     """
 
     def __init__(
@@ -99,11 +100,11 @@ class SeededData:
             for i, index in enumerate(indices):
                 self._start(epoch, _SAMPLE, index, *((self.rank, number, i) if self.repeats else ()))
                 samples.append(self.dataset[index])
-        current = (self._start(epoch, _COLLATE, self.rank, number),)  # what follows is the collator's
+        current = (self._start(epoch, _COLLATE, self.rank, number),)  # seed of the collator, which runs next
         return samples
 
     def give_back(self) -> None:
-        """The streams as they were before the last batch, in the main process."""
+        """Restore the main process's RNG state from before the last batch."""
         global current
         current = None
         if self._kept is not None:
@@ -122,7 +123,7 @@ def _streams(backend_name: str) -> Any:
 
 
 class GivesBack:
-    """The collator of data that is seeded in the main process: after it, the model's streams go on."""
+    """The collator for data that is seeded in the main process: restores the model's RNG state afterwards."""
 
     def __init__(self, collate: Callable[[list[Any]], Any], data: SeededData) -> None:
         self.collate = collate

@@ -1,1 +1,1 @@
-"""Several processes as one run: who they are, what they exchange, and how they share the model."""
+"""Distributed runs: ranks, collectives, and how the processes share the model."""

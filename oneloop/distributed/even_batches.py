@@ -1,4 +1,4 @@
-"""Evaluation where every forward pass is a meeting: whoever has no batch left joins in with one that it had."""
+"""Even batches for evaluation where the forward pass is a collective: a process without a batch repeats one."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,9 +8,9 @@ from .collectives import ProcessGroup
 
 
 def even_batches(processes: ProcessGroup, batches: Iterator[Any], join_in: Callable[[Any], None]) -> Iterator[Any]:
-    """The batches, as many turns for every process; where this one has none it joins in and yields NoBatch.
+    """The batches, with equally many turns in every process; a turn without a batch calls `join_in` and yields NoBatch.
 
-    Loaders may end at different turns, so one number a turn goes around.
+    Loaders may end at different turns, so each turn starts with a small all-gather.
     """
     ended, spare = False, None
     while True:
@@ -23,7 +23,7 @@ def even_batches(processes: ProcessGroup, batches: Iterator[Any], join_in: Calla
         own = batch if has else None
         spare = own if has else spare
         working = [bool(row[0]) for row in every]
-        if any(working) and not all(row[0] or row[2] for row in every):  # somebody never had one
+        if any(working) and not all(row[0] or row[2] for row in every):  # a process never had a batch
             giver = working.index(True)
             given = processes.all_gather_object(own if processes.rank == giver else None)[giver]
             spare = given if spare is None else spare

@@ -1,4 +1,4 @@
-"""An evaluation that several processes share: each sees its batches, and each sample is counted once, in order."""
+"""Distributed evaluation: each process evaluates its batches, and each sample is counted once, in order."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,16 +9,16 @@ from ..trainer.gathering import map_leaves
 if TYPE_CHECKING:
     from ..trainer.internals import Internals
 
-BYTES = 1 << 25  # of one process in a message
+BYTES = 1 << 25  # per process and message
 MOST_TURNS = 64
 
 
 class GatheredFromAll(Gathered):
-    """Batches come in turns, one for each process, so the order of the data set is that of the turns and, within a
-    turn, of the ranks. What a process has seen goes to the others in a few large messages.
+    """Batches are assigned in turns, one per process, so the order of the dataset is that of the turns and, within a
+    turn, of the ranks. Outputs are gathered in a few large messages.
 
-    Metrics are computed by the main process and told to all. Predictions are `everywhere`, as predict() returns them,
-    or in the main process alone, where evaluate() needs them.
+    Metrics are computed by the main process and broadcast. Predictions are available `everywhere`, as predict() returns
+    them, or only in the main process, where evaluate() needs them.
     """
 
     def __init__(self, core: "Internals", expected: int | None, loss_only: bool, everywhere: bool) -> None:
@@ -27,8 +27,9 @@ class GatheredFromAll(Gathered):
         self.everywhere = everywhere and not core.trainer.args.batch_eval_metrics
         self.turns: list[tuple | None] = []
         self.turns_a_message = 1
-        self._on_device: list[int] = []  # turns whose values have not been moved to the host
-        self._next: tuple | None = None  # batch_eval_metrics: the batch that compute_metrics sees when another follows
+        self._on_device: list[int] = []  # turns whose values are still on the device
+        # batch_eval_metrics: the batch to pass to compute_metrics when another one follows
+        self._next: tuple | None = None
         self._some_loss = False
 
     @property
@@ -36,7 +37,7 @@ class GatheredFromAll(Gathered):
         return self._some_loss
 
     def batch_metrics(self, last: bool) -> None:
-        """Batches are shown to compute_metrics when they have come together."""
+        """Does nothing: batches are passed to compute_metrics after they have been gathered."""
 
     def end_of_turn(self, step: int) -> None:
         self._on_device.append(len(self.turns))
@@ -54,7 +55,7 @@ class GatheredFromAll(Gathered):
         self._on_device = []
 
     def _exchange(self, done: bool) -> bool:
-        """Bring the turns together; whether all processes have come to the end of their loaders."""
+        """Gather the turns; returns whether all processes have reached the end of their loaders."""
         self.to_host()
         turns, self.turns = self.turns, []
         watch = self.core.run.sync.signals if self.trainer.is_in_train else None
@@ -63,7 +64,7 @@ class GatheredFromAll(Gathered):
         sizes, ends, signals = zip(*self.processes.all_gather([size, done, heard]))
         if watch is not None and any(signals):
             watch.agree_on(int(max(signals)))
-            raise EvaluationInterrupted("a signal asked the run to leave")
+            raise EvaluationInterrupted("interrupted by a preemption signal")
         every = self.processes.all_gather_object(turns) if self.everywhere else self.processes.gather_object(turns)
         self.turns_a_message = int(max(1, min(MOST_TURNS, BYTES // max(1, *sizes))))
         for number in range(max(map(len, every or ()), default=0)):
@@ -96,7 +97,7 @@ class GatheredFromAll(Gathered):
         return metrics
 
     def _finish(self, prefix: str) -> tuple[dict[str, Any], int, bool]:
-        """In the main process alone."""
+        """In the main process only."""
         if self.trainer.args.batch_eval_metrics:
             if self._next is not None:
                 self._show_tensors(self._next, last=True)

@@ -1,8 +1,8 @@
-"""Signs of life: which process of a run has died, hangs, or has left, told by name.
+"""Heartbeat: which process of a run has died, hangs, or has exited.
 
-Each process has a thread that writes a note on a board all can read (the store of the framework's launcher): a beat
-that counts on, how many meetings its main thread has come to, and in the end that it has left. Nobody reads the notes
-while all goes well. When a meeting fails, the notes say who is missing.
+Each process has a thread that writes a note to a store that all can read (the store of the framework's launcher): an
+increasing beat, how many collectives its main thread has reached, and finally that it has exited. The notes are not
+read while all is well. When a collective fails, they show which process is missing.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ LOST = "lost"
 
 
 class Heartbeat:
-    """`write(key, text)` and `read(key)`, None when there is nothing, are those of the board."""
+    """`write(key, text)` and `read(key)` access the store; `read` returns None for a missing key."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Heartbeat:
         while not self._stopped.wait(self.every):
             try:
                 self._note()
-            except Exception:  # the board is gone, and with it the launcher: the next meeting will say so
+            except Exception:  # the store is gone, and with it the launcher: the next collective will fail
                 return
 
     def stop(self) -> None:
-        """Say that this process leaves, and why when an error drives it out."""
+        """Record that this process exits, and the error if there is one."""
         self._stopped.set()
         self._thread.join(2 * self.every)
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
@@ -65,21 +65,21 @@ class Heartbeat:
         _within(2.0, lambda: self._note(left=why))
 
     def who_is_lost(self, cause: str) -> str:
-        """The sentence about a meeting that failed; `cause` is what the framework said of it."""
+        """The error message for a failed collective; `cause` is the framework's error."""
         name = _within(3 * self.every + 5.0, self._name)
         if name is None:
             name = (
-                "The launcher's store cannot be reached, so the machine that holds it (the rendezvous endpoint) has "
-                "gone, or this one is cut off"
+                "The launcher's store cannot be reached: the machine that runs it (the rendezvous endpoint) is down, "
+                "or this machine has lost its connection"
             )
         return (
-            f"{name}. This process ({self.rank} of {self.size}) cannot go on alone and leaves. What was saved before "
-            f"is whole: start all processes again with resume_from_checkpoint=True. ({cause})"
+            f"{name}. This process ({self.rank} of {self.size}) cannot continue without it and stops. Checkpoints "
+            f"that were saved are complete: restart all processes with resume_from_checkpoint=True. ({cause})"
         )
 
     def _name(self) -> str:
         name = self._read(LOST) or self._find()
-        self._write(LOST, name)  # so that all say the same, and nobody is named who left because of it
+        self._write(LOST, name)  # so that all report the same process, and not one that exited because of it
         return name
 
     def _notes(self) -> dict[int, dict[str, Any]]:
@@ -91,7 +91,7 @@ class Heartbeat:
         return found
 
     def seen_lost(self) -> str | None:
-        """Who has plainly died or failed, by a look at the notes and at this machine's processes; None when nobody."""
+        """A process known to have died or failed, from the notes and this machine's processes, or None."""
         return self._gone(self._notes(), dead_only=True)
 
     def _gone(self, notes: dict[int, dict[str, Any]], dead_only: bool = False) -> str | None:
@@ -102,7 +102,7 @@ class Heartbeat:
             state = _state_here(note, self._place)
             if note.get("left"):
                 order = 2 if note["left"].startswith(ProcessLostError.__name__) else 0
-                found.append((order, rank, f"has left after an error: {note['left']}"))
+                found.append((order, rank, f"exited after an error: {note['left']}"))
             elif state and not (dead_only and ("left" in note or "died" not in state)):
                 found.append((1, rank, state))
         _, rank, what = min(found, default=(0, 0, ""))
@@ -121,20 +121,20 @@ class Heartbeat:
             time.sleep(0.1)
         for rank, note in notes.items():
             if "left" in note:
-                return f"Process {rank} ({_where(note)}) has ended while others still work"
+                return f"Process {rank} ({_where(note)}) exited while other processes are still running"
             if note["beat"] == first.get(rank, note)["beat"]:
-                return f"Process {rank} ({_where(note)}) has died or is cut off: it gives no sign of life"
+                return f"Process {rank} ({_where(note)}) has died or lost its connection: no heartbeat"
         late = min(notes, key=lambda rank: notes[rank]["meetings"], default=None)
         if late is not None and notes[late]["meetings"] < self.meetings:
             return (
-                f"Process {late} ({_where(notes[late])}) hangs: it lives, but has not come to meeting "
+                f"Process {late} ({_where(notes[late])}) hangs: it is alive, but has not reached collective "
                 f"{self.meetings} within ddp_timeout ({self.timeout:.0f} s)"
             )
-        return "The connection to another process was lost, though all of them give signs of life"
+        return "The connection to another process was lost, although all of them send heartbeats"
 
 
 def _within(seconds: float, function: Callable[[], Any]) -> Any:
-    """What a function returns, or None when it fails or takes longer: a board that is cut off never answers."""
+    """The function's result, or None if it fails or times out: an unreachable store never answers."""
     found = []
 
     def call() -> None:
@@ -152,20 +152,20 @@ def _where(note: dict[str, Any]) -> str:
 
 
 def _pid_space() -> str:
-    """Where the numbers of processes mean the same."""
+    """An id of the PID namespace."""
     with contextlib.suppress(OSError):
         return os.readlink("/proc/self/ns/pid") + Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return ""
 
 
 def _state_here(note: dict[str, Any], place: dict[str, Any]) -> str:
-    """What can be seen of a process on this machine: that it is dead or stopped; empty when nothing."""
+    """The state of a process on this machine: dead or stopped; empty if it is running or unknown."""
     if not place["space"] or note["space"] != place["space"]:
         return ""
     try:
         state = Path(f"/proc/{note['pid']}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return "has ended while others still work" if "left" in note else "has died"
+        return "exited while other processes are still running" if "left" in note else "has died"
     if state in "ZX":
         return "has died"
     return "is stopped (SIGSTOP)" if state in "Tt" else ""

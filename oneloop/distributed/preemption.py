@@ -1,4 +1,4 @@
-"""Signals that ask a run to leave: it finishes its step, saves, and goes with an exit status that says so."""
+"""Preemption signals: the run finishes its step, saves a checkpoint, and exits with a distinct status."""
 
 import logging
 import os
@@ -12,11 +12,11 @@ from ..errors import ArgumentError, OneloopError
 
 logger = logging.getLogger(__name__)
 
-EXIT_STATUS = 75  # EX_TEMPFAIL of sysexits.h: not done, but trying again will go on from here
+EXIT_STATUS = 75  # EX_TEMPFAIL of sysexits.h: not finished; a restart can resume
 
 
 class Preempted(OneloopError, SystemExit):
-    """Raised out of train() after the save that a signal asked for; a script that lets it pass exits with 75."""
+    """Raised from train() after saving on a preemption signal; a script that does not catch it exits with 75."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -28,34 +28,34 @@ class Preempted(OneloopError, SystemExit):
 
 
 def parse(names: list[str]) -> list[signal.Signals]:
-    """Signals by name, with or without SIG."""
+    """The signals by name, with or without the prefix SIG."""
     found = []
     for name in names:
         full = name.upper() if name.upper().startswith("SIG") else f"SIG{name.upper()}"
         if not hasattr(signal, full) or full in ("SIGKILL", "SIGSTOP"):
             raise ArgumentError(
-                f"preemption_signals: {name!r} is not a signal that a program can catch; use names such as SIGTERM, "
-                "SIGINT or SIGUSR1"
+                f"Invalid preemption_signals={name!r}: not a signal that a process can handle; use names such as "
+                "SIGTERM, SIGINT or SIGUSR1"
             )
         found.append(getattr(signal, full))
     return found
 
 
 class Watch:
-    """Catches the signals while training. The first is remembered; a second of the same kind works as it always did."""
+    """Handles the signals during training. The first one is recorded; a second one has its usual effect."""
 
     def __init__(self, names: list[str]) -> None:
         self.signals = parse(names)
         self.received: signal.Signals | None = None
-        self.with_others = False  # several processes leave together
+        self.with_others = False  # all processes of the run stop together
         self._before: dict[signal.Signals, Any] = {}
 
     def agree_on(self, number: int) -> None:
-        """All processes leave on this signal, whichever of them has received it."""
+        """All processes exit on this signal, whichever of them received it."""
         self.received = signal.Signals(number)
 
     def heard(self) -> list[bool]:
-        """For each signal that is watched whether it was received."""
+        """For each watched signal, whether it was received."""
         return [self.received == number for number in self.signals]
 
     def __enter__(self) -> "Watch":
@@ -69,11 +69,11 @@ class Watch:
             self._restore()
 
     def leave_with_others(self) -> None:
-        """All is written. Launchers end the rest as soon as one process has left: this one leaves by itself."""
+        """Called after saving. Launchers terminate the others once one process exits; this one exits by itself."""
         self.with_others = True
         self._restore()
         if threading.current_thread() is threading.main_thread():
-            # Not a function of ours: the end of the interpreter would put the default back, which kills.
+            # SIG_IGN instead of a Python handler: interpreter shutdown would restore the default, which kills.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def _restore(self) -> None:
@@ -84,38 +84,39 @@ class Watch:
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self.received = self.received or signal.Signals(number)  # all processes leave on the one they have agreed on
         self._restore()
-        # Not through logging: the signal may have come while this very thread was writing a log line.
+        # Not through logging: the signal may have interrupted this thread while it was writing a log line.
         name = signal.Signals(number).name
-        text = f"oneloop: {name}: the run finishes this step, saves and leaves; again to leave at once.\n"
+        text = f"oneloop: {name}: finishing this step, then saving and exiting. Repeat to exit now.\n"
         os.write(2, text.encode())
 
     def leave(self, saved: str | None) -> NoReturn:
-        """Leave train(), after the save."""
+        """Leave train() after saving."""
         assert self.received is not None
-        text = f"the run left on {self.received.name}. " + (
-            f"It was saved as {saved}; resume_from_checkpoint=True goes on from there."
+        text = f"training interrupted ({self.received.name}). " + (
+            f"Checkpoint saved to {saved}; resume with resume_from_checkpoint=True."
             if saved
-            else "This step was not saved: save_strategy is 'no', or the messages above say why."
+            else "This step was not saved: save_strategy is 'no', or see the messages above."
         )
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt(text)
-        logger.warning("%s Exit status %d.", text[0].upper() + text[1:], EXIT_STATUS)  # SystemExit says nothing itself
+        # Logged here, since SystemExit prints nothing itself.
+        logger.warning("%s Exit status %d.", text[0].upper() + text[1:], EXIT_STATUS)
         raise Preempted(text)
 
 
 def main_process_lives(parent: int | None) -> bool:
-    """In a worker: whether the main process, of this number, is still there."""
+    """In a worker: whether the main process, with this PID, is alive."""
     main = parent_process()
     if main is not None and getattr(current_process(), "_start_method", None) == "forkserver":
-        return main.is_alive()  # the system's parent of this process is the server that forks
+        return main.is_alive()  # the OS parent of this process is the fork server
     return os.getppid() == parent
 
 
 def leave_to_main_process(worker: int = 0) -> None:
-    """In a loader's worker: a signal to all processes of a job must not take the data from the step under way.
+    """In a DataLoader worker: ignore signals sent to the whole job, so that the current step keeps its data.
 
-    The main process ends its workers, if need be by SIGTERM; one that comes from elsewhere is passed over. A worker
-    whose main process has been killed ends by itself, also one that had not yet begun to look for it.
+    The main process stops its workers, with SIGTERM if needed; a SIGTERM from elsewhere is ignored. A worker whose main
+    process was killed exits by itself, even if it was killed before the worker started to watch it.
     """
     main = parent_process()
     parent = os.getppid() if main is None else main.pid

@@ -1,11 +1,11 @@
-"""How the processes of a run share the work on a model: the seam between the Trainer and the ways to do it.
+"""How the processes of a run work on one model: the interface between the Trainer and parallel training.
 
-This strategy is that of one process, which shares nothing. Its methods are all that the Trainer and the engines know;
-each backend with several processes derives its own in `backends/*/parallel.py`. Two rules hold for all of them:
+This class is the strategy of a single process. Its methods are all that the Trainer and the engines use; each backend
+with several processes derives its own in `backends/*/parallel.py`. Two rules hold for all of them:
 
-- Gradients and losses are **averaged** over the processes. The Trainer has weighed the loss of each so that the mean is
-  that of the undivided batch (see losses.py).
-- What every process calls, it calls in the same order: these methods may talk to the others.
+- Gradients and losses are **averaged** over the processes. The Trainer weights each process's loss so that the mean
+  is that of the undivided batch (see trainer/loss.py).
+- All processes call these methods in the same order: they may be collectives.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ AS_IT_IS = contextlib.nullcontext()
 
 
 class Strategy:
-    # Whether a forward pass is a meeting of all processes: then all have to run the same number of them.
+    # Whether a forward pass is a collective: then all processes must run the same number of them.
     lockstep = False
-    # Whether each process holds a part of the weights or of the optimizer's state, and writes it.
+    # Whether each process holds a shard of the weights or of the optimizer state, and writes it.
     in_parts = False
-    # Whether each process reads its part of the weights alone, and so after wrap().
+    # Whether each process reads only its shard of the weights, and therefore after wrap().
     loads_parts = False
-    # Whether the model leaves parameters unused; None before the first update has shown it, or where it plays no part.
+    # Whether the model leaves parameters unused; None before the first update, or where it does not matter.
     unused: bool | None = None
 
     def __init__(self, args: Any, processes: ProcessGroup, backend: "Backend") -> None:
@@ -36,46 +36,46 @@ class Strategy:
         self.backend = backend
         self._stored: dict[str, Any] = {}
 
-    # -- what a resumed run takes over, so that its first update is like any other
+    # -- state for a resumed run, so that its first update is like any other
 
     def state(self) -> dict[str, Any]:
-        """Plain data that this strategy has found out."""
+        """What this strategy has detected, as plain data."""
         return {"unused": self.unused}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Comes before wrap(), which uses it up."""
+        """Called before wrap(), which consumes it."""
         self._stored = state
 
     def known_unused(self, asked: bool | None) -> bool | None:
-        """What the argument says of unused parameters, or else the run before."""
+        """Whether there are unused parameters: from the argument, or otherwise from the previous run."""
         stored, self._stored = self._stored.get("unused"), {}
         return stored if asked is None else asked
 
-    # -- what each process has its own of beside the weights: with ddp_broadcast_buffers=False, its running means
+    # -- per-process buffers: with ddp_broadcast_buffers=False, the running means
 
     def own_buffers(self, model: Any) -> list[Any]:
-        """The tensors that checkpoints have to hold for this process alone; the main one's are among the weights."""
+        """The tensors that checkpoints store for this process; those of the main process are among the weights."""
         return []
 
     def put_buffer(self, target: Any, array: Any) -> None:
-        """Write an array into one of them."""
+        """Copy an array into one of them."""
         raise NotImplementedError
 
     # -- the model and its optimizer
 
     def agree(self, model: Any) -> None:
-        """Give all processes the weights of the main one; called when a model comes, before anything else."""
+        """Broadcast the main process's weights; called first when a model is set."""
 
     def wrap(self, model: Any) -> Any:
-        """Make the model ready for training: what training_step calls. Weights are loaded; no optimizer is there."""
+        """Wrap the model for training, as training_step calls it. Weights are loaded; there is no optimizer yet."""
         return model
 
     def rewrap(self) -> Any:
-        """The same again in the middle of a run, when finish() has asked for it."""
+        """Wrap again during a run, after finish() returned True."""
         raise NotImplementedError
 
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
-        """The optimizer over groups of the wrapped model's parameters."""
+        """Build the optimizer for groups of the wrapped model's parameters."""
         return self.backend.optimizers.build(cls, groups, options)
 
     def engine_class(self, default: Any) -> Any:
@@ -83,82 +83,82 @@ class Strategy:
         return default
 
     def take_optimizer(self, optimizer: Any) -> Any:
-        """The optimizer that training uses, built here or by the user: it fits the wrapped model, or is refused."""
+        """The optimizer for training, built here or by the user; refused if it does not match the wrapped model."""
         return optimizer
 
     def class_of(self, model: Any) -> type:
-        """The model's own class, which wrapping may have changed."""
+        """The class of the unwrapped model."""
         return type(model)
 
     # -- an update
 
     def begin(self, all_take_part: bool) -> None:
-        """An update starts. Unless all take part, some process has no micro-batch with an item in it."""
+        """Start an update. `all_take_part` is False if some process has no micro-batch with an item."""
 
     def called(self, wrapped: Any) -> Any:
-        """What the micro-batches of this update go through."""
+        """The callable for the micro-batches of this update."""
         return wrapped
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
-        """Around forward and backward of a micro-batch; `last`: it is this process's last one in the update."""
+        """Around forward and backward of a micro-batch; `last`: this process's last one in the update."""
         return AS_IT_IS
 
     def muted(self, wrapped: Any) -> contextlib.AbstractContextManager:
-        """Around a micro-batch that is computed only because the others compute one: it adds no gradient."""
+        """Around a micro-batch that is computed only because the other processes compute one: adds no gradient."""
         return AS_IT_IS
 
     def finish(self, parameters: list[Any]) -> bool:
-        """After the last micro-batch: on return the gradients are those of the update. True: wrap the model anew."""
+        """After the last micro-batch: completes the gradients of the update. Returns True to wrap the model again."""
         return False
 
-    # -- an update in which nobody waits for the others' word: they are known to have all their micro-batches
+    # -- updates without a collective at the start: all processes are known to have all their micro-batches
 
     @property
     def goes_ahead(self) -> bool:
-        """Whether the strategy can do that now."""
+        """Whether the strategy supports that now."""
         return False
 
     def closing(self, so_far: Any, counts: bool) -> None:
-        """The next backward pass closes the update: the loss goes to the others with it. `so_far`: that of the passes
-        before; `counts`: the next one's is part of it."""
+        """The next backward pass ends the update, and the loss is sent along with it. `so_far`: the loss of the passes
+        before; `counts`: whether the next one's is part of it."""
 
-    # Whether every backward pass starts in the engine: no training_step is overridden.
+    # Whether every backward pass runs in the engine: training_step is not overridden.
     sees_losses = False
 
     @property
     def carries(self) -> bool:
-        """Whether a few numbers of each process can travel with the gradients."""
+        """Whether a few numbers per process can be sent along with the gradients."""
         return False
 
     def carry(self, numbers: list[float], expected: float | None) -> None:
-        """Send these along in the next update. The first is how many items this process has; unless `expected` is None,
-        losses are weighed for that mean of it, and gradients and loss are corrected when the real one is known."""
+        """Send these numbers along with the next update. The first is this process's item count; unless `expected` is
+        None, losses are weighted for that mean count; gradients and loss are corrected when the actual one is known."""
 
     def carried(self) -> list[float]:
-        """The means of these numbers over all processes, once finish() has returned."""
+        """The means of these numbers over all processes, after finish()."""
         raise NotImplementedError
 
     def add_nothing(self) -> None:
-        """Instead of passes, where none of this process's micro-batches counts: let the others' gradients through."""
+        """If none of this process's micro-batches counts: contribute zero gradients to the all-reduce."""
 
     def mean(self, loss: Any) -> Any:
-        """The mean over the processes of a loss: a scalar on the device, or None where nothing was computed."""
+        """The mean of a loss over the processes: a scalar on the device, or None if nothing was computed."""
         return loss
 
     # -- evaluations and checkpoints
 
     def settle(self, model: Any) -> None:
-        """Before an evaluation: what every process has its own of, such as running means, is that of the main one."""
+        """Prepare the model for an evaluation: for example, broadcast the main process's running means."""
 
     def generation_options(self) -> dict[str, Any]:
-        """What a model's generate has to be told of the processes, where it takes such arguments."""
+        """Arguments about the processes for the model's generate, if it accepts them."""
         return {}
 
     def unsettle(self, model: Any) -> None:
-        """After an evaluation."""
+        """Undo settle() after an evaluation."""
 
     def model_tensors(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
-        """Whole weights by name, and which names are tied; needed only in processes that write."""
+        """The full weights by name, and the tied names; needed only in processes that write."""
         return self.backend.weights.model_tensors(model)
 
     def load_tensors(self, path: Path) -> dict[str, Any]:
@@ -166,22 +166,22 @@ class Strategy:
         return self.backend.weights.load_tensors(path)
 
     def load_model(self, model: Any, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
-        """The other way round, before or after wrap()."""
+        """Load what model_tensors returned, before or after wrap()."""
         self.backend.weights.load_model(model, tensors, tied, source)
 
     def optimizer_state(self, optimizer: Any, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Whole state by name, and the options of the groups; needed only in processes that write."""
+        """The full state by name, and the options of the groups; needed only in processes that write."""
         return self.backend.weights.optimizer_state(optimizer, model)
 
     def load_optimizer(self, optimizer: Any, model: Any, tensors: dict[str, Any], data: Any, source: str) -> None:
         self.backend.weights.load_optimizer(optimizer, model, tensors, data, source)
 
-    # -- the same by parts: every tensor whole in one of the processes, which writes it
+    # -- sharded saving: each tensor is complete in one process, which writes it
 
     def model_part(self, model: Any) -> tuple[dict[str, Any], dict[str, str]]:
-        """Like model_tensors, but each process has the tensors that it writes."""
+        """Like model_tensors, but each process gets only the tensors that it writes."""
         raise NotImplementedError
 
     def optimizer_part(self, optimizer: Any, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Like optimizer_state, but each process has the tensors that it writes."""
+        """Like optimizer_state, but each process gets only the tensors that it writes."""
         raise NotImplementedError

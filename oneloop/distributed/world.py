@@ -1,4 +1,4 @@
-"""Which process this is, read from the launcher's variables."""
+"""The rank and size of this process's run, from the launcher's environment variables."""
 
 import os
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def number(name: str, default: int) -> int:
 
 
 def world() -> World:
-    """Each framework's launcher leaves its own variables behind; every backend reads those of its own."""
+    """Read the launcher's variables; each backend reads those of its own framework's launcher."""
     from ..backends import registry  # its specs import this module
 
     for launched in registry.launchers():

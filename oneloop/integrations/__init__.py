@@ -1,1 +1,1 @@
-"""Services and libraries around a run: log writers, the model hub, hyperparameter search."""
+"""Integrations: log writers, the model hub, hyperparameter search."""

@@ -1,6 +1,6 @@
-"""Learning rates that follow a metric: one update per evaluation, with a state of plain data.
+"""Schedules driven by a metric: one update per evaluation, with a state of plain data.
 
-Both rules change the learning rates themselves, one for each parameter group, and keep them in `lrs`: multiplying a
+Both rules change the learning rates themselves, one per parameter group, and keep them in `lrs`: multiplying a
 base learning rate by a running factor would round differently from torch's ReduceLROnPlateau.
 """
 
@@ -12,7 +12,7 @@ from ..errors import ArgumentError
 
 
 class Plateau:
-    """Multiplies the learning rates by `factor` after more than `patience` evaluations in a row without progress."""
+    """Multiplies the learning rates by `factor` after more than `patience` evaluations in a row without improvement."""
 
     best: float
     _state: tuple[str, ...] = ("lrs", "best", "bad", "resting")
@@ -34,9 +34,11 @@ class Plateau:
             ("threshold_mode", threshold_mode, ("rel", "abs")),
         ):
             if value not in choices:
-                raise ArgumentError(f"{option} is {' or '.join(choices)}, not {value!r}; correct lr_scheduler_kwargs")
+                raise ArgumentError(
+                    f"Invalid {option}={value!r}: expected {' or '.join(choices)}; fix lr_scheduler_kwargs"
+                )
         if not 0.0 < factor < 1.0:
-            raise ArgumentError(f"factor lies between 0 and 1, not at {factor}; correct lr_scheduler_kwargs")
+            raise ArgumentError(f"Invalid factor={factor}: expected a number between 0 and 1; fix lr_scheduler_kwargs")
         self.lr_init = [float(lr) for lr in lr_init] if isinstance(lr_init, Sequence) else [float(lr_init)]
         self.mode = mode
         self.factor = factor
@@ -49,12 +51,12 @@ class Plateau:
         self._reset()
 
     def update(self, metric: float) -> float:
-        """Take in the metric of an evaluation; returns the first group's learning rate over its base (see `lrs`)."""
+        """Update with an evaluation's metric; returns the first group's learning rate over its base (see `lrs`)."""
         self._follow(float(metric))
         return self.lrs[0] / self.lr_init[0] if self.lr_init[0] else 1.0
 
     def state_dict(self) -> dict[str, Any]:
-        """What an interrupted run has to remember, fit for JSON: `best` is None until there has been one."""
+        """The state for a checkpoint, as JSON-compatible data: `best` is None before the first evaluation."""
         state = {name: getattr(self, name) for name in self._state}
         state = {name: list(value) if isinstance(value, list) else value for name, value in state.items()}
         return state | {"best": None if self.best == self._worst else self.best}
@@ -64,7 +66,7 @@ class Plateau:
         if missing or len(state["lrs"]) != len(self.lrs):
             raise ArgumentError(
                 f"this is not the state of {type(self).__name__} for {len(self.lrs)} parameter groups: it has "
-                f"{', '.join(sorted(state)) or 'nothing'}. Resume with the schedule and optimizer that it was saved by."
+                f"{', '.join(sorted(state)) or 'nothing'}. Resume with the schedule and optimizer it was saved with."
             )
         for name in self._state:
             value = state[name]
@@ -80,7 +82,7 @@ class Plateau:
         self.lrs = list(self.lr_init)
         self.best = self._worst
         self.bad = 0
-        self.resting = 0  # evaluations still to pass before bad ones count again
+        self.resting = 0  # remaining evaluations before bad ones count again
 
     def _follow(self, metric: float) -> None:
         if self._is_better(metric):
@@ -113,17 +115,18 @@ class Plateau:
         values = list(value) if isinstance(value, Sequence) else [value] * len(self.lr_init)
         if len(values) != len(self.lr_init):
             raise ArgumentError(
-                f"{option} has {len(values)} values for {len(self.lr_init)} parameter groups; give one number or as "
-                "many as there are groups"
+                f"{option} has {len(values)} values for {len(self.lr_init)} parameter groups; pass one number, or one "
+                "per group"
             )
         return values
 
 
 class Greedy(Plateau):
-    """Raises the learning rates after steady progress and lowers them without it (GreedyLR, arXiv 2512.14527).
+    """Raises the learning rates while the metric improves and lowers them otherwise (GreedyLR, arXiv 2512.14527).
 
-    `warmup` is the rest after a raise as `cooldown` is after a cut. With `smooth` a rolling mean of `window_size`
-    finite metrics is followed. After `reset_start` cuts that found every group at its lowest, all begins anew.
+    `warmup` is the waiting period after a raise, as `cooldown` is after a reduction. With `smooth` a rolling mean of
+    `window_size` finite metrics is used. After `reset_start` reductions with every group at its minimum, the rule
+    restarts.
     """
 
     _state = (*Plateau._state, "good", "resets_in", "window", "window_sum")

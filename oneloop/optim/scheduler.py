@@ -1,18 +1,18 @@
-"""The learning rate of each step, set on the optimizer."""
+"""Sets the learning rate of each step on the optimizer."""
 
 from collections.abc import Callable
 from typing import Any
 
 
 class Scheduler:
-    """Sets every group's rate to its first rate times a factor that is a pure function of the step."""
+    """Sets every group's learning rate to its initial one times a factor, a pure function of the step."""
 
     def __init__(self, backend: Any, optimizer: Any, factor: Callable[[int], float]) -> None:
         self.backend = backend
         self.optimizer = optimizer
         self.factor = factor
         self.base_lrs: list[float] = backend.optimizers.learning_rates(optimizer)
-        self.last_epoch: int = 0  # the step; schedulers of torch call it so
+        self.last_epoch: int = 0  # the step; named as in torch's schedulers
         self._apply()
 
     def _apply(self) -> None:
@@ -23,7 +23,7 @@ class Scheduler:
     def step(self) -> None:
         self.last_epoch += 1
         added = self.backend.optimizers.learning_rates(self.optimizer)[len(self.base_lrs) :]
-        self.base_lrs = [*self.base_lrs, *added]  # groups that a callback has added: their rate is the first one
+        self.base_lrs = [*self.base_lrs, *added]  # groups added by a callback: their current rate is the initial one
         self._apply()
 
     def get_last_lr(self) -> list[float]:
@@ -39,7 +39,7 @@ class Scheduler:
 
 
 class MetricScheduler:
-    """reduce_lr_on_plateau and greedy: the rates follow the evaluations."""
+    """reduce_lr_on_plateau and greedy: the learning rates depend on evaluations."""
 
     def __init__(self, backend: Any, optimizer: Any, rule: Any) -> None:
         self.backend = backend
@@ -47,7 +47,7 @@ class MetricScheduler:
         self.rule = rule
 
     def step(self, metrics: float | None = None) -> None:
-        """Called with the metric after an evaluation; without one nothing changes."""
+        """Called with the metric after an evaluation; without a metric it does nothing."""
         if metrics is not None:
             self.rule.update(float(metrics))
             self.backend.optimizers.set_learning_rates(self.optimizer, list(self.rule.lrs))
@@ -67,5 +67,5 @@ _BY_METRIC = ("ReduceLROnPlateau", "ReduceOnPlateau", "GreedyLR")  # of torch, o
 
 
 def steps_by_metric(scheduler: Any) -> bool:
-    """Whether a scheduler steps on evaluations instead of updates."""
+    """Whether a scheduler steps after evaluations instead of updates."""
     return isinstance(scheduler, MetricScheduler) or type(scheduler).__name__ in _BY_METRIC

@@ -1,8 +1,8 @@
-"""Learning rates over time. A schedule is a pure function from the step to a factor of the base learning rate.
+"""Learning rate schedules. A schedule is a pure function from the step to a factor of the base learning rate.
 
-The step is the number of updates done so far, so the first update uses factor(0) and a checkpoint needs to store
-nothing but the step. Factors are the same float64 numbers, bit for bit, as those of transformers' schedules.
-Two rules follow a metric instead of the step and have a small state: Plateau and Greedy in metric_schedules.py.
+The step is the number of updates done so far, so the first update uses factor(0) and a checkpoint only needs to store
+the step. Factors are bit-identical (float64) to those of transformers' schedules. Two rules depend on a metric instead
+of the step and have a small state: Plateau and Greedy in plateau.py.
 """
 
 import inspect
@@ -25,21 +25,21 @@ def make_schedule(
     lr_init: float | None = None,
     **options: Any,
 ) -> Schedule:
-    """The factor function of this name; `options` are what lr_scheduler_kwargs holds for it.
+    """The factor function of this name; `options` are its lr_scheduler_kwargs.
 
-    `lr_init` is the base learning rate, which the schedules that end at a given learning rate have to know.
+    `lr_init` is the base learning rate, needed by the schedules that end at a given learning rate.
     """
     name = _known(name)
     if follows_metric(name):
-        raise ArgumentError(f"{name} follows a metric, not the step; it is made by make_metric_schedule")
+        raise ArgumentError(f"{name} depends on a metric, not the step; use make_metric_schedule")
     make = _BY_STEP[name]
     accepted = set(inspect.signature(make).parameters) - {"warmup", "total"}
     _check_options(name, options, accepted - {"lr_init"})
     if num_training_steps is None and needs_length(name) and options.get("num_stable_steps") is None:
         free = ", ".join(sorted(_BY_STEP.keys() & _ENDLESS))
         raise ArgumentError(
-            f"the schedule {name} ends with the training and needs num_training_steps. Set max_steps, or train on data "
-            f"that has a length, or choose a schedule without an end: {free}."
+            f"the schedule {name} needs num_training_steps. Set max_steps, or train on a dataset that has a length, or "
+            f"use a schedule that does not need it: {free}."
         )
     if "lr_init" in accepted:
         options["lr_init"] = lr_init
@@ -47,22 +47,22 @@ def make_schedule(
 
 
 def make_metric_schedule(name: str, lr_init: float | Sequence[float], **options: Any) -> Plateau:
-    """The metric-driven rule of this name; `lr_init` holds one learning rate, or one for each parameter group."""
+    """The metric-driven rule of this name; `lr_init` is one learning rate, or one per parameter group."""
     name = _known(name)
     if not follows_metric(name):
-        raise ArgumentError(f"{name} follows the step, not a metric; it is made by make_schedule")
+        raise ArgumentError(f"{name} depends on the step, not a metric; use make_schedule")
     rule = _BY_METRIC[name]
     _check_options(name, options, set(inspect.signature(rule).parameters) - {"lr_init"})
     return rule(lr_init, **options)
 
 
 def needs_length(name: str) -> bool:
-    """Whether the schedule has to know how many steps there will be."""
+    """Whether the schedule needs the total number of steps."""
     return _known(name) not in _ENDLESS
 
 
 def follows_metric(name: str) -> bool:
-    """Whether the learning rate changes after evaluations rather than after steps."""
+    """Whether the learning rate changes after evaluations instead of after steps."""
     return _known(name) in _BY_METRIC
 
 
@@ -71,19 +71,19 @@ def _known(name: Any) -> str:
     if name in _BY_STEP or name in _BY_METRIC:
         return name
     names = [*_BY_STEP, *_BY_METRIC]
-    raise ArgumentError(f"there is no schedule {name!r}{_nearest(name, names)} The schedules are {', '.join(names)}.")
+    raise ArgumentError(f"Unknown schedule {name!r}{_nearest(name, names)} Expected one of {', '.join(names)}.")
 
 
 def _check_options(name: str, options: dict[str, Any], accepted: set[str]) -> None:
     for option, value in options.items():
         if option not in accepted:
-            has = f"takes {', '.join(sorted(accepted))}" if accepted else "takes no options"
+            has = f"accepts {', '.join(sorted(accepted))}" if accepted else "accepts no options"
             raise ArgumentError(
                 f"the schedule {name} has no option {option!r}{_nearest(option, accepted)} It {has}; "
-                "correct lr_scheduler_kwargs."
+                "fix lr_scheduler_kwargs."
             )
         if isinstance(value, str) and not option.endswith(("_type", "mode")):
-            raise ArgumentError(f"the option {option} of the schedule {name} is a number, not the string {value!r}")
+            raise ArgumentError(f"Invalid {option}={value!r} for the schedule {name}: expected a number, not a string")
 
 
 def _nearest(name: Any, names: Any) -> str:
@@ -92,7 +92,7 @@ def _nearest(name: Any, names: Any) -> str:
 
 
 # Schedules by step. `warmup` and `total` are counts of updates. The order of operations is part of the contract: other
-# ways to write the same formula round differently.
+# forms of the same formula round differently.
 
 
 def _ramp(warmup: int, after: Schedule) -> Schedule:
@@ -151,7 +151,7 @@ def _cosine_warmup_with_min_lr(
     min_lr_rate: float | None = None,
     warmup_lr_rate: float | None = None,
 ) -> Schedule:
-    # This one counts from 1: its warmup ends at the full learning rate and its wave ends with the last update.
+    # This schedule counts from 1: its warmup ends at the full learning rate and its cosine at the last update.
     after = _wave(warmup - 1, total - 1, num_cycles, _lowest_rate(lr_init, min_lr, min_lr_rate))
     if warmup_lr_rate is None:
         return lambda step: (step + 1.0) / max(1, warmup) if step < warmup else after(step)
@@ -174,13 +174,13 @@ def _lowest_rate(lr_init: float | None, min_lr: float | None, min_lr_rate: float
     if (min_lr is None) == (min_lr_rate is None):
         given = "neither is" if min_lr is None else "both are"
         raise ArgumentError(
-            f"a schedule down to a lowest learning rate takes min_lr or min_lr_rate, and {given} given; "
+            f"a schedule with a minimum learning rate needs either min_lr or min_lr_rate, but {given} given; "
             "set one of them in lr_scheduler_kwargs."
         )
     if min_lr_rate is not None:
         return min_lr_rate
     if min_lr is None or not lr_init:
-        raise ArgumentError("min_lr needs a base learning rate above 0 (lr_init); give min_lr_rate instead")
+        raise ArgumentError("min_lr needs a base learning rate above 0 (lr_init); set min_lr_rate instead")
     return min_lr / lr_init
 
 
@@ -189,8 +189,8 @@ def _polynomial(
 ) -> Schedule:
     if lr_init is None or lr_init <= lr_end:
         raise ArgumentError(
-            f"the polynomial schedule falls to lr_end={lr_end}, and the base learning rate (lr_init) is {lr_init}; "
-            "raise learning_rate above it, or lower lr_end in lr_scheduler_kwargs."
+            f"the polynomial schedule ends at lr_end={lr_end}, but the base learning rate (lr_init) is {lr_init}; "
+            "increase learning_rate above it, or lower lr_end in lr_scheduler_kwargs."
         )
     span = max(1, total - warmup)
 
@@ -206,7 +206,7 @@ def _polynomial(
 def _inverse_sqrt(warmup: int, total: int | None, *, timescale: float | None = None) -> Schedule:
     scale = (warmup or 10_000) if timescale is None else timescale
     if scale <= 0:
-        raise ArgumentError(f"the timescale of inverse_sqrt is a number of steps above 0, not {timescale}")
+        raise ArgumentError(f"Invalid timescale={timescale} of inverse_sqrt: expected a number of steps above 0")
     return _ramp(warmup, lambda step: 1.0 / math.sqrt((step + (scale - warmup)) / scale))
 
 
@@ -222,7 +222,7 @@ def _warmup_stable_decay(
     num_cycles: float = 0.5,
 ) -> Schedule:
     if num_decay_steps is None:
-        raise ArgumentError("warmup_stable_decay needs num_decay_steps; set it in lr_scheduler_kwargs")
+        raise ArgumentError("warmup_stable_decay requires num_decay_steps; set it in lr_scheduler_kwargs")
     rises = {
         "linear": lambda done: done,
         "cosine": lambda done: 0.5 * (1.0 - math.cos(math.pi * done)),
@@ -236,12 +236,12 @@ def _warmup_stable_decay(
     }
     for option, kind in (("warmup_type", warmup_type), ("decay_type", decay_type)):
         if kind not in rises:
-            raise ArgumentError(f"{option} of warmup_stable_decay is one of {', '.join(rises)}, not {kind!r}")
+            raise ArgumentError(f"Invalid {option}={kind!r} of warmup_stable_decay: expected one of {', '.join(rises)}")
     rise, fall = rises[warmup_type], falls[decay_type]
     if num_stable_steps is None:
-        assert total is not None, "make_schedule has asked for one of the two"
+        assert total is not None, "make_schedule requires one of the two"
         num_stable_steps = total - warmup - num_decay_steps
-    decay = warmup + num_stable_steps  # the step at which the decay begins
+    decay = warmup + num_stable_steps  # the step at which the decay starts
 
     def factor(step: int) -> float:
         if step < warmup:

@@ -1,4 +1,4 @@
-"""The picture and the page of a run, and of several, drawn from what they wrote into their directories."""
+"""The report of one or several runs, as a picture and a page, generated from the files in their directories."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,10 +18,10 @@ def write_report(
     title: str | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> tuple[Path, Path]:
-    """Writes `report.png` and `report.html` into `output_dir` and returns their paths.
+    """Write `report.png` and `report.html` into `output_dir` and return their paths.
 
-    Without `log_history` the run is read from the directory: its log.jsonl, or else the `trainer_state.json` there or
-    in its newest checkpoint. The page lists `arguments`, or those of the run that differ from the defaults.
+    Without `log_history` the run is read from the directory: its log.jsonl, or otherwise the `trainer_state.json` there
+    or in its newest checkpoint. The page lists `arguments`, or those of the run that differ from the defaults.
     """
     html = write_page(output_dir, log_history, title, arguments)
     return write_picture(output_dir, log_history, title), html
@@ -30,7 +30,7 @@ def write_report(
 def write_picture(
     output_dir: str | Path, log_history: Sequence[Mapping[str, Any]] | None = None, title: str | None = None
 ) -> Path:
-    """Writes `report.png` alone."""
+    """Write only `report.png`."""
     folder = Path(output_dir)
     run = _history(folder, log_history)
     run.title = title or run.title
@@ -44,14 +44,14 @@ def write_page(
     arguments: Mapping[str, Any] | None = None,
     verify: bool = False,
 ) -> Path:
-    """Writes `report.html` alone, which needs no further package. With `verify`, checkpoints are read through."""
+    """Write only `report.html`, which needs no extra package. With `verify`, checkpoints are verified completely."""
     folder = Path(output_dir)
     directory = Directory(folder)
     if log_history is None:
         directory.look()
         if not directory.is_run:
-            Run.read(folder)  # says what was expected
-            raise DataError(f"{folder} holds no run")
+            Run.read(folder)  # raises an error that says what was expected
+            raise DataError(f"{folder} contains no run")
     else:
         directory.take([dict(entry) for entry in log_history])
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,12 +62,12 @@ def write_page(
 
 
 def write_comparison(folders: Sequence[str | Path], path: str | Path, title: str | None = None) -> Path:
-    """Writes one page that lays the runs in these directories over each other."""
+    """Write one page that compares the runs in these directories."""
     return _write(Path(path), page.html(comparison.page(comparison.find(folders), title)))
 
 
 def _history(folder: Path, log_history: Sequence[Mapping[str, Any]] | None) -> Run:
-    """What the picture is drawn from."""
+    """The history to plot."""
     if log_history is not None:
         return Run([dict(entry) for entry in log_history], title=folder.name)
     try:
@@ -84,7 +84,7 @@ def _history(folder: Path, log_history: Sequence[Mapping[str, Any]] | None) -> R
 
 
 def _write(path: Path, text: str) -> Path:
-    """A whole file or none: somebody may be looking at the one before."""
+    """Write the file atomically: the previous one may be open in a browser."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_text(text, encoding="utf-8")

@@ -9,22 +9,26 @@ from ..errors import MissingPackageError
 
 
 def add(commands: Any) -> None:
-    """The three sub-commands."""
-    report = commands.add_parser("report", help="draw a run as report.png and one self-contained page, report.html")
+    """Add the three subcommands."""
+    report = commands.add_parser("report", help="write report.png and a self-contained report.html for a run")
     report.add_argument("directory", metavar="DIR", help="the output_dir of a run, or one of its checkpoints")
-    report.add_argument("--title", help="heading of the report; the directory's name without it")
+    report.add_argument("--title", help="title of the report; default: the directory's name")
     report.add_argument(
-        "--verify", action="store_true", help="read every byte of the checkpoints, not only their sizes"
+        "--verify", action="store_true", help="verify the checksums of the checkpoints, not only their sizes"
     )
     report.set_defaults(run=_report, failure=1)
-    compare = commands.add_parser("compare", help="lay several runs over each other on one page")
-    compare.add_argument("directories", metavar="DIR", nargs="+", help="runs, or directories that hold some")
-    compare.add_argument("--output", "-o", default="compare.html", metavar="FILE", help="default: compare.html here")
-    compare.add_argument("--title", help="heading of the page")
+    compare = commands.add_parser("compare", help="compare several runs on one page")
+    compare.add_argument("directories", metavar="DIR", nargs="+", help="runs, or directories that contain runs")
+    compare.add_argument(
+        "--output", "-o", default="compare.html", metavar="FILE", help="default: compare.html in the current directory"
+    )
+    compare.add_argument("--title", help="title of the page")
     compare.set_defaults(run=_compare, failure=1)
-    watch = commands.add_parser("watch", help="serve the page of a run to this machine while it is trained")
-    watch.add_argument("directory", metavar="DIR", help="the output_dir of a run, there or yet to come, or of several")
-    watch.add_argument("--port", type=int, default=8600, help="default: 8600; 0 takes a free one")
+    watch = commands.add_parser("watch", help="serve the page of a run on this machine during training")
+    watch.add_argument(
+        "directory", metavar="DIR", help="the output_dir of a run (it may not exist yet), or a directory with several"
+    )
+    watch.add_argument("--port", type=int, default=8600, help="default: 8600; 0 selects a free port")
     watch.set_defaults(run=_watch, failure=1)
 
 

@@ -1,4 +1,4 @@
-"""Several runs on one page: their curves over each other, how they ended, and in what their arguments differ."""
+"""Several runs on one page: their curves in the same charts, their final status, and how their arguments differ."""
 
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -14,56 +14,56 @@ from ..arguments.evaluation import higher_is_better
 from ..errors import DataError
 from ..integrations.writers.json_log import NAME as LOG
 from . import page_data, summary
-from .downsample import thin
+from .downsample import downsample
 from .history import TIMES
 from .log_reader import Directory, find_runs
 
-PARSED = 256 << 20  # bytes of logs that are read line by line, all runs together
-LEAST = 1 << 20  # of each run
-POINTS = 500_000  # on the page, all runs and figures together
+PARSED = 256 << 20  # bytes of logs that are parsed completely, for all runs together
+LEAST = 1 << 20  # per run
+POINTS = 500_000  # on the page, for all runs and metrics together
 MOST, FEWEST = 2000, 24  # points of one curve
-TOGETHER = 512 << 20  # bytes of logs above which several processes read them
+PARALLEL_BYTES = 512 << 20  # bytes of logs above which they are read by several processes
 ABSENT = summary.text(None)
 
 
 def find(folders: Sequence[str | Path]) -> list[Path]:
-    """The runs in these directories; an error for one that holds none."""
+    """The runs in these directories; raises DataError if one contains none."""
     found: list[Path] = []
     for folder in map(Path, folders):
         runs = find_runs(folder)
         if not runs:
             raise DataError(
-                f"{folder} holds no run. Name the output_dir of a run, or a directory with several of them."
+                f"{folder} contains no run. Pass the output_dir of a run, or a directory with several of them."
             )
         found += [run for run in runs if run not in found]
     return found
 
 
 def page(folders: Sequence[Path], title: str | None = None) -> dict[str, Any]:
-    """The page of several runs. Its size does not grow with the length of the runs, and hardly with their number."""
+    """The page of several runs. Its size does not depend on the length of the runs, and hardly on their number."""
     runs = _read_all(folders)
     return {"title": title or f"{len(runs)} runs"} | assemble(runs)
 
 
 def assemble(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The page from what was read of each run."""
+    """Build the page from the data of each run."""
     shared = common(runs)
     limit, names = limit_of(runs), shared["differing"]
-    packed = [in_table(run, names) | packed_points(run["curves"], run["clock"], limit) for run in runs]
+    packed = [table_row(run, names) | packed_points(run["curves"], run["clock"], limit) for run in runs]
     return {"kind": "compare", "runs": packed} | shared
 
 
 def limit_of(runs: list[dict[str, Any]], count: int | None = None) -> int:
-    """The points of one curve, when so many runs are on a page, or will be when all were read."""
+    """The points per curve for this many runs on a page."""
     curves = sum(len(run["ranges"]) for run in runs) * (count or len(runs)) // max(1, len(runs))
     return max(FEWEST, min(MOST, POINTS // max(1, curves)))
 
 
 def common(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the page says of all runs together."""
-    every = page_data.together(run["ranges"] for run in runs)
+    """The part of the page that is common to all runs."""
+    every = page_data.merge_ranges(run["ranges"] for run in runs)
     charts = []
-    for chart in page_data.charts(every):  # one figure a chart, with a line for each run
+    for chart in page_data.charts(every):  # one metric per chart, with a line for each run
         shared = len(chart["keys"]) > 1 or chart["keys"][0][0].startswith("eval_")
         for key, _ in chart["keys"]:
             title = page_data.title_of(key) if shared else chart["title"]
@@ -88,18 +88,18 @@ def differing(runs: list[dict[str, str]]) -> list[str]:
 
 
 def summarise(folder: Path, name: str, budget: int, limit: int) -> dict[str, Any]:
-    """What the page needs of one run, small enough to hand between processes."""
+    """The data of one run for the page, small enough to send between processes."""
     directory = Directory(folder)
     directory.look(budget)
     return read(directory, name, limit)
 
 
 def read(directory: Directory, name: str, limit: int = MOST) -> dict[str, Any]:
-    return told(directory, name) | {"curves": curves(directory, limit), "clock": directory.clock(64)}
+    return run_data(directory, name) | {"curves": curves(directory, limit), "clock": directory.clock(64)}
 
 
-def told(directory: Directory, name: str) -> dict[str, Any]:
-    """What is known of a run beside its points; cheap enough to be asked for every second."""
+def run_data(directory: Directory, name: str) -> dict[str, Any]:
+    """The data of a run other than its points; cheap enough to compute every second."""
     series = directory.points.series
     return {
         "name": name,
@@ -121,7 +121,7 @@ def curves(directory: Directory, limit: int) -> dict[str, tuple[np.ndarray, np.n
     return {key: points for key, points in directory.curves(limit).items() if page_data.is_curve(key)}
 
 
-def in_table(run: dict[str, Any], names: list[str]) -> dict[str, Any]:
+def table_row(run: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """A run's row in the table of the page."""
     values = [run["arguments"].get(name, ABSENT) for name in names]
     return {
@@ -147,7 +147,7 @@ def in_table(run: dict[str, Any], names: list[str]) -> dict[str, Any]:
 def packed_points(
     found: dict[str, tuple[np.ndarray, np.ndarray]], clock: tuple[np.ndarray, np.ndarray], limit: int
 ) -> dict[str, Any]:
-    thinned = {key: thin(steps, values, limit) for key, (steps, values) in found.items()}
+    thinned = {key: downsample(steps, values, limit) for key, (steps, values) in found.items()}
     return {
         "points": {key: page_data.pack(*points) for key, points in thinned.items()},
         "clock": page_data.pack(*clock),
@@ -155,15 +155,15 @@ def packed_points(
 
 
 def _read_all(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Every run, by several processes where there is much to read."""
+    """Read every run, with several processes if there is much to read."""
     listed = list(folders)
     budget = max(LEAST, PARSED // max(1, len(listed)))
     limit = max(FEWEST, min(MOST, POINTS // max(1, len(listed))))
     jobs = [(folder, name, budget, limit) for folder, name in zip(listed, page_data.names_of(listed))]
     size = sum((folder / LOG).stat().st_size for folder in listed if (folder / LOG).is_file())
     workers = min(len(jobs), cpu_count() or 1)
-    if size < TOGETHER or workers < 2:
+    if size < PARALLEL_BYTES or workers < 2:
         return [summarise(*job) for job in jobs]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         found = pool.map(summarise, *zip(*jobs), chunksize=4)
-        return list(tqdm(found, total=len(jobs), desc="reading logs", unit="log", disable=None))  # on a terminal
+        return list(tqdm(found, total=len(jobs), desc="reading logs", unit="log", disable=None))  # only in a terminal

@@ -1,15 +1,15 @@
-"""Curves with few enough points to draw: of every stretch of steps, the lowest and the highest value stay."""
+"""Downsampling of curves: each interval of steps keeps its lowest and highest value."""
 
 from array import array
 
 import numpy as np
 
 
-def thin(steps: np.ndarray, values: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+def downsample(steps: np.ndarray, values: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
     """At most `limit` (at least 8) of the points, in order.
 
-    The steps are cut into stretches of equal length, and each keeps its lowest and highest point, and one that is not
-    finite where it has any, so that neither a spike nor a NaN is lost to the eye. The ends stay.
+    The steps are split into intervals of equal length. Each keeps its lowest and highest point, and one that is not
+    finite if there is any, so that spikes and NaNs stay visible. The first and last points are kept.
     """
     if len(steps) <= limit:
         return steps, values
@@ -34,9 +34,9 @@ def thin(steps: np.ndarray, values: np.ndarray, limit: int) -> tuple[np.ndarray,
 
 
 class Series:
-    """A curve that grows without end in bounded memory, and what people ask of it."""
+    """A growing curve in bounded memory, with its extreme values."""
 
-    LIMIT = 4096  # points that stay; eight times as many are held before they are thinned
+    LIMIT = 4096  # points that are kept; downsampled when there are eight times as many
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
@@ -44,7 +44,7 @@ class Series:
         self.count = 0
         self.last: float = float("nan")
         self.reached = 0.0  # the highest step
-        self.lowest: tuple[float, float] | None = None  # (value, step), of the finite ones
+        self.lowest: tuple[float, float] | None = None  # (value, step), among finite values
         self.highest: tuple[float, float] | None = None
 
     def extend(self, steps: np.ndarray, values: np.ndarray) -> None:
@@ -68,11 +68,11 @@ class Series:
         self._steps, self._values = array("d", steps.tobytes()), array("d", values.tobytes())
 
     def points(self, limit: int | None = None, upto: float | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """(steps, values), thinned to a limit; with `upto`, without what comes after that step."""
+        """(steps, values), downsampled to a limit; with `upto`, only up to that step."""
         steps, values = np.array(self._steps), np.array(self._values)
-        if len(steps) and (np.diff(steps) < 0).any():  # a log that an evaluation of another step was added to
+        if len(steps) and (np.diff(steps) < 0).any():  # an evaluation of an earlier step was logged later
             order = np.argsort(steps, kind="stable")
             steps, values = steps[order], values[order]
         if upto is not None:
             steps, values = steps[steps <= upto], values[steps <= upto]
-        return thin(steps, values, limit or self._limit)
+        return downsample(steps, values, limit or self._limit)

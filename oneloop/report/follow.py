@@ -1,5 +1,5 @@
-"""The runs below a directory, followed for `oneloop watch`. They are found as they come; where there is much to read,
-other processes read it, so that nobody waits for a page until the last of a thousand logs was gone through."""
+"""Follows the runs below a directory for `oneloop watch`. New runs are detected; if there is much to read, other
+processes read it, so that a page does not have to wait for the last of a thousand logs."""
 
 import contextlib
 import signal
@@ -14,15 +14,15 @@ from ..integrations.writers.json_log import NAME as LOG
 from .downsample import Series
 from .log_reader import RECENT, Directory, find_runs
 
-SEARCH = 5.0  # seconds between two looks for new runs
-AT_ONCE = 32 << 20  # bytes of logs that are read while somebody waits
-PARSED = 64 << 20  # bytes of longer ones that are read line by line, all runs together
-LEAST = 1 << 20  # of each run
-KEPT = 1_000_000  # points of all runs' curves of one figure, and a tenth of that of entries
+SEARCH = 5.0  # seconds between searches for new runs
+AT_ONCE = 32 << 20  # bytes of logs that are read before the page is served
+PARSED = 64 << 20  # bytes of longer logs that are parsed completely, for all runs together
+LEAST = 1 << 20  # per run
+KEPT = 1_000_000  # points of one metric's curves over all runs; a tenth of that for entries
 
 
 class Runs:
-    """A run's number is its place among those that were found. Ask with the lock held."""
+    """Runs are numbered in the order in which they were found. Hold the lock when calling methods."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,17 +34,17 @@ class Runs:
         self._closed = False
 
     def look(self) -> None:
-        """Find new runs, and read what the known ones have written."""
+        """Find new runs, and read what is new in the known ones."""
         if time.monotonic() - self._searched >= SEARCH or not self.found:
             self._searched = time.monotonic()
             known = {directory.folder for directory in self.found}
-            # Until a run is there, the directory itself is where one is expected.
+            # Until there is a run, the directory itself is expected to become one.
             self._add([path for path in find_runs(self.folder) if path not in known])
         for _, directory in self.ready():
             directory.look(self._budget())
 
     def ready(self) -> Iterator[tuple[int, Directory]]:
-        """Those that were read, by their numbers."""
+        """The runs that have been read, with their numbers."""
         return ((i, directory) for i, directory in enumerate(self.found) if i not in self.unread)
 
     def close(self) -> None:
@@ -68,13 +68,13 @@ class Runs:
         reader.start()
 
     def _read(self, numbers: list[int]) -> None:
-        """Read runs for the first time; those that wrote last come first."""
+        """Read runs for the first time; the most recently written first."""
         with self.lock:
             budget = self._budget()
             numbers.sort(key=lambda i: _written(self.found[i].folder), reverse=True)
             jobs = [(i, self.found[i], budget) for i in numbers]
-        with get_context("spawn").Pool(min(len(jobs), cpu_count() or 1), _leave_ctrl_c) as pool:  # ended on leaving
-            results, left = pool.imap_unordered(first_look, jobs), len(jobs)
+        with get_context("spawn").Pool(min(len(jobs), cpu_count() or 1), _ignore_ctrl_c) as pool:  # terminated on exit
+            results, left = pool.imap_unordered(read_run, jobs), len(jobs)
             while left and not self._closed:
                 with contextlib.suppress(TimeoutError):
                     number, directory = results.next(timeout=0.2)
@@ -84,8 +84,8 @@ class Runs:
                         self.unread.discard(number)
 
 
-def first_look(job: tuple[int, Directory, int]) -> tuple[int, Directory]:
-    """In another process: a run's number, and the run as far as it could be read."""
+def read_run(job: tuple[int, Directory, int]) -> tuple[int, Directory]:
+    """In another process: read a run, as far as possible; returns its number and the run."""
     number, directory, budget = job
     with contextlib.suppress(OSError):
         directory.look(budget)
@@ -93,8 +93,8 @@ def first_look(job: tuple[int, Directory, int]) -> tuple[int, Directory]:
     return number, directory
 
 
-def _leave_ctrl_c() -> None:
-    """It is for the process that watches; this one ends with it."""
+def _ignore_ctrl_c() -> None:
+    """Ctrl-C is handled by the parent process, which stops this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

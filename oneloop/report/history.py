@@ -1,4 +1,4 @@
-"""What a log history says: the curves worth drawing and the last figures, free of any drawing."""
+"""The curves and final values of a log history, independent of how they are drawn."""
 
 import json
 import math
@@ -10,12 +10,12 @@ from typing import Any
 from ..errors import DataError
 
 STATE_FILE = "trainer_state.json"
-TIMES = ("_runtime", "_per_second", "_time", "_flos")  # endings of figures that are not metrics
+TIMES = ("_runtime", "_per_second", "_time", "_flos")  # suffixes of values that are not metrics
 
 
 @dataclass
 class Line:
-    """One curve. `sparse` ones have few points, worth a marker each."""
+    """One curve. `sparse` ones have few points, each drawn with a marker."""
 
     name: str
     steps: list[float]
@@ -27,12 +27,12 @@ class Line:
 class Chart:
     title: str
     lines: list[Line]
-    zero: bool = False  # the vertical axis starts at zero
+    zero: bool = False  # the y axis starts at zero
 
 
 @dataclass
 class Run:
-    """A log history in the well-known shape: a list of dicts, each with `step` and the figures logged there."""
+    """A log history as in trainer_state.json: a list of dicts, each with `step` and the values logged at it."""
 
     log_history: list[dict[str, Any]]
     title: str = "run"
@@ -47,13 +47,13 @@ class Run:
             history = list(state.pop("log_history"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
-                f"{path} is not the state of a run: expected a JSON object with a list log_history ({error!r}). "
-                "Name the directory that a Trainer wrote into."
+                f"{path} is not a trainer state: expected a JSON object with a list log_history ({error!r}). "
+                "Pass the output_dir of a Trainer."
             ) from error
         return cls(history, title=folder.resolve().name, state=state)
 
     def line(self, key: str, name: str | None = None) -> Line | None:
-        """The curve of one logged figure, None when it was never logged."""
+        """The curve of one logged value; None if it was never logged."""
         points = [
             (entry["step"], entry[key]) for entry in self.log_history if _is_number(entry.get(key)) and "step" in entry
         ]
@@ -63,21 +63,21 @@ class Run:
         return Line(name or key, list(steps), [float(value) for value in values], sparse=key.startswith("eval_"))
 
     def charts(self) -> list[Chart]:
-        """The charts that this history has figures for, the four that everybody looks at first."""
+        """The charts that this history has values for; the four most important ones first."""
         rates, others = self._metrics()
         candidates = [
-            Chart("loss", _there([self.line("loss", "training"), *self._evaluation_losses()])),
+            Chart("loss", _existing([self.line("loss", "training"), *self._evaluation_losses()])),
             Chart("evaluation", rates),
-            Chart("learning rate", _there([self.line("learning_rate", "learning rate")]), zero=True),
-            Chart("samples per second", _there([self.line("samples_per_second", "training")]), zero=True),
-            Chart("tokens per second", _there([self.line("tokens_per_second", "training")]), zero=True),
-            Chart("gradient norm", _there([self.line("grad_norm", "gradient norm")]), zero=True),
+            Chart("learning rate", _existing([self.line("learning_rate", "learning rate")]), zero=True),
+            Chart("samples per second", _existing([self.line("samples_per_second", "training")]), zero=True),
+            Chart("tokens per second", _existing([self.line("tokens_per_second", "training")]), zero=True),
+            Chart("gradient norm", _existing([self.line("grad_norm", "gradient norm")]), zero=True),
             *(Chart(line.name, [line]) for line in others),
         ]
         return [chart for chart in candidates if chart.lines]
 
     def final_figures(self) -> dict[str, float]:
-        """The last value of every evaluation, prediction and whole-run figure, in the order they first appeared."""
+        """The last value of every evaluation, prediction and whole-run metric, in order of first appearance."""
         figures: dict[str, float] = {}
         for entry in self.log_history:
             figures.update(
@@ -86,7 +86,7 @@ class Run:
         return figures
 
     def _keys(self, prefix: str, suffix: str = "") -> list[str]:
-        """Names that evaluation logged, in order, `eval_loss` and `eval_<set>_loss` alike."""
+        """Names logged by evaluations, in order, both `eval_loss` and `eval_<set>_loss`."""
         keys = dict.fromkeys(key for entry in self.log_history for key in entry if key.startswith(prefix))
         return [key for key in keys if key.endswith(suffix)]
 
@@ -95,9 +95,9 @@ class Run:
         return [self.line(key, f"evaluation {name}".strip()) for key, name in names.items()]
 
     def _metrics(self) -> tuple[list[Line], list[Line]]:
-        """Evaluation metrics: those that stay within 0 and 1 share an axis, each other one gets its own."""
+        """Evaluation metrics: those within 0 and 1 share an axis, each of the others has its own."""
         keys = [key for key in self._keys("eval_") if not key.endswith(("_loss", *TIMES))]
-        lines = _there([self.line(key, key.removeprefix("eval_")) for key in keys])
+        lines = _existing([self.line(key, key.removeprefix("eval_")) for key in keys])
         rates = [line for line in lines if all(0 <= value <= 1 for value in line.values if math.isfinite(value))]
         return rates, [line for line in lines if line not in rates]
 
@@ -108,7 +108,7 @@ def _state_file(folder: Path) -> Path:
     checkpoints = [path for path in folder.glob(f"checkpoint-*/{STATE_FILE}") if path.parent.name[11:].isdigit()]
     if not checkpoints:
         raise DataError(
-            f"{folder} holds no {STATE_FILE}, and no checkpoint with one. Name the output_dir of a run, or pass the "
+            f"{folder} contains no {STATE_FILE}, and no checkpoint with one. Pass the output_dir of a run, or the "
             "history itself: write_report(output_dir, trainer.state.log_history)."
         )
     return max(checkpoints, key=lambda path: int(path.parent.name[11:]))
@@ -118,5 +118,5 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _there(lines: Iterable[Line | None]) -> list[Line]:
+def _existing(lines: Iterable[Line | None]) -> list[Line]:
     return [line for line in lines if line is not None]

@@ -1,4 +1,4 @@
-"""Files of JSON lines, read as they grow, whole or in part, without ever holding one in memory."""
+"""Reads growing JSON Lines files, completely or in part, without loading them into memory."""
 
 import contextlib
 import itertools
@@ -8,23 +8,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .log_sampling import passages
+from .log_sampling import sections
 
 BLOCK = 1 << 20
 
 
 class Tail:
-    """New whole lines of a file since the last look. A file that was replaced or cut is read from its beginning."""
+    """New complete lines of a file since the last read. A replaced or truncated file is read from its start."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.generation = 0  # counts how often it began anew
-        self.whole = True  # nothing was left out for a budget
+        self.generation = 0  # how often reading restarted
+        self.whole = True  # nothing was skipped because of a budget
         self._offset = 0
         self._file = -1  # inode
 
     def read(self, budget: int | None = None) -> Iterator[list[dict[str, Any]]]:
-        """The entries of the lines, a block at a time. Where more bytes are new than the budget, they are sampled."""
+        """The entries of the lines, a block at a time. New bytes beyond the budget are sampled."""
         with contextlib.ExitStack() as stack:
             try:
                 f = stack.enter_context(open(self.path, "rb"))
@@ -37,12 +37,12 @@ class Tail:
                 self._file, self._offset, self.whole = facts.st_ino, 0, True
             if budget is not None and facts.st_size - self._offset > budget:
                 self.whole = False
-                found = passages(f, self._offset, budget)
-                while some := list(itertools.islice(found, 100)):  # many short ones together are parsed faster
+                found = sections(f, self._offset, budget)
+                while some := list(itertools.islice(found, 100)):  # many short lines are parsed faster together
                     self._offset = some[-1][1]
                     yield parse(b"\n".join(passage for passage, _ in some))
             f.seek(self._offset)
-            rest = b""  # of a line that goes on in the next block, or is still being written
+            rest = b""  # start of a line that continues in the next block, or is still being written
             while block := f.read(BLOCK):
                 whole, newline, rest = (rest + block).rpartition(b"\n")
                 if newline:
@@ -51,7 +51,7 @@ class Tail:
 
 
 def parse(text: bytes) -> list[dict[str, Any]]:
-    """The objects in whole lines; a line that was torn when its writer died is passed over."""
+    """The objects in complete lines; a line cut off when its writer died is skipped."""
     lines = [line for line in text.split(b"\n") if line]
     try:  # all at once is twice as fast
         found = json.loads((b"[" + b",".join(lines) + b"]").decode("utf-8"))

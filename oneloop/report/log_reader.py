@@ -1,4 +1,4 @@
-"""A run as its directory tells it: log.jsonl, run.jsonl, or else the trainer_state.json of its newest checkpoint."""
+"""Reads a run from its directory: log.jsonl, run.jsonl, or otherwise trainer_state.json of its newest checkpoint."""
 
 import itertools
 import math
@@ -17,14 +17,14 @@ from .history import STATE_FILE, Run
 from .json_lines import Tail
 
 NOT_CURVES = {"run", "step", "time", "epoch"}
-RECENT = 5000  # entries that a watcher may be behind and still be sent only what is new
+RECENT = 5000  # entries that a page may be behind and still receive only the new ones
 STARTS = ("started", "resumed")
 
-Ranges = dict[str, tuple[float, ...]]  # of each figure some finite values, the lowest and the highest among them
+Ranges = dict[str, tuple[float, ...]]  # for each metric some finite values, including the lowest and the highest
 
 
 class Points:
-    """What one run logged, as curves, and when."""
+    """The values that one run logged, as curves, with their times."""
 
     def __init__(self, limit: int = Series.LIMIT, recent: int = RECENT) -> None:
         self._limit = limit
@@ -48,23 +48,23 @@ class Points:
 
 
 def _column(entries: list[dict[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """(steps, values) of one figure; what is neither a number nor the name of one is left out."""
+    """(steps, values) of one figure; values that are neither a number nor the name of one are dropped."""
     found = [(entry["step"], entry[key]) for entry in entries if key in entry]
     if not {type(value) for _, value in found} <= {int, float}:
         found = [(step, number(value)) for step, value in found if number(value) is not None]
     try:
         pairs = np.array(found, dtype=float).reshape(-1, 2)
-    except OverflowError:  # an integer beyond all floats
+    except OverflowError:  # an integer too large for a float
         pairs = np.array([(step, number(value)) for step, value in found], dtype=float).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
 
 
 class Directory:
-    """An output directory, followed as it grows. `look` reads what is new; the rest answers from memory."""
+    """An output directory, followed as it grows. `look` reads what is new; the other methods use what was read."""
 
     def __init__(self, folder: Path, limit: int = Series.LIMIT, recent: int = RECENT) -> None:
         self.folder = folder
-        self._kept = (limit, recent)  # points of a curve, and entries as they were logged
+        self._kept = (limit, recent)  # limits: points per curve, and logged entries
         self._log, self._record = Tail(folder / LOG), Tail(folder / EVENTS)
         self._generation = 0
         self._named: str | None = None
@@ -76,16 +76,16 @@ class Directory:
 
     @property
     def generation(self) -> int:
-        """Changes when what was read before no longer holds: a resumed run has taken lines back."""
+        """Changes when data read before is no longer valid: a resumed run has removed lines."""
         return self._log.generation + self._record.generation + self._generation
 
     @property
     def whole(self) -> bool:
-        """Whether all of the log was read."""
+        """Whether the log was read completely."""
         return self._log.whole
 
     def look(self, budget: int | None = None) -> None:
-        """Read what has been written since the last look; of a log that has more news than the budget, a sample."""
+        """Read what was written since the last call; a sample if that is more than the budget."""
         events, lines = self._record.generation, self._log.generation
         news = _events(self._record.read())
         self.events = news if self._record.generation != events else self.events + news
@@ -93,10 +93,10 @@ class Directory:
             if self._log.generation != lines:
                 self.runs, lines = {}, self._log.generation
             self._take(entries)
-        self._name_run()
+        self._select_run()
 
     def take(self, entries: list[dict[str, Any]]) -> None:
-        """A history from elsewhere, in place of the files."""
+        """Use this history instead of the files."""
         self.runs, self.run_id = {"": Points()}, ""
         self.runs[""].add(entries)
 
@@ -105,8 +105,8 @@ class Directory:
             self.run_id = run
             self.runs.setdefault(run, Points(*self._kept)).add(list(own))
 
-    def _name_run(self) -> None:
-        """The run that wrote last, in either file; without both, the state that a checkpoint has."""
+    def _select_run(self) -> None:
+        """Select the run that wrote last, in either file; without these, the state in a checkpoint."""
         if self.events:
             self.run_id = str(self.events[-1].get("run", ""))
         if self.run_id != self._named:
@@ -123,7 +123,7 @@ class Directory:
         self._state_seen = seen
         try:
             run = Run.read(self.folder)
-        except DataError:  # one among many, or one that is being written; a report of it alone says what is wrong
+        except DataError:  # may be one of many, or being written; a report of this run alone reports the problem
             return
         self.state, points = run.state, Points(*self._kept)
         points.add([entry for entry in run.log_history if isinstance(entry, dict)])
@@ -131,7 +131,7 @@ class Directory:
         self.runs[self.run_id] = points
         self._generation += 1
 
-    # -- answers
+    # -- queries
 
     @property
     def is_run(self) -> bool:
@@ -142,7 +142,7 @@ class Directory:
         return self.runs.get(self.run_id or "", Points())
 
     def own_events(self) -> list[dict[str, Any]]:
-        """Events of the run, and of the one that it branched off from, up to there."""
+        """Events of the run, and of the run it branched off from, up to that step."""
         parent = self._branch()
         found = [e for e in self.events if e.get("run") == self.run_id]
         if parent:
@@ -152,11 +152,11 @@ class Directory:
         return found
 
     def start(self) -> dict[str, Any]:
-        """What the run last said of itself when it started or was resumed."""
+        """The last start or resume event of the run."""
         return next((e for e in reversed(self.own_events()) if e["event"] in STARTS), {})
 
     def _branch(self) -> tuple[str, float] | None:
-        """(run, step) that this run branched off from: it was taken back to an earlier checkpoint."""
+        """(run, step) that this run branched off from, by resuming from an earlier checkpoint."""
         for event in self.events:
             if event.get("run") == self.run_id and event["event"] == "resumed":
                 parent = event.get("parent")
@@ -164,7 +164,7 @@ class Directory:
         return None
 
     def curves(self, limit: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """(steps, values) of every figure; a run that branched off has what came before from the other one."""
+        """(steps, values) of every metric; a run that branched off includes the other run's values before that."""
         found = {key: series.points(limit) for key, series in self.points.series.items()}
         parent = self._branch()
         if parent is None:
@@ -178,7 +178,7 @@ class Directory:
         return found
 
     def ranges(self) -> Ranges:
-        """The lowest and the highest finite value of every figure that `curves` has."""
+        """The lowest and the highest finite value of every metric in `curves`."""
         parent = self._branch()
         runs = [self.points] if parent is None else [self.points, self.runs[parent[0]]]
         found: Ranges = {}
@@ -188,13 +188,13 @@ class Directory:
         return found
 
     def compact(self) -> None:
-        """Let go of points that nobody will see."""
+        """Drop points that will not be shown."""
         for points in self.runs.values():
             for series in (points.clock, *points.series.values()):
                 series.compact()
 
     def clock(self, limit: int = 512) -> tuple[np.ndarray, np.ndarray]:
-        """(steps, seconds of training until there): pauses between a run's end and its resume do not count."""
+        """(steps, seconds of training up to them); pauses between the end of a run and its resume do not count."""
         steps, moments = self.points.clock.points(limit)
         parent = self._branch()
         if parent is not None:
@@ -215,14 +215,14 @@ class Directory:
         return steps, np.maximum.accumulate(np.maximum(seconds, 0.0))
 
     def reached(self) -> float:
-        """The last step that is known of."""
+        """The last known step."""
         steps = [series.reached for series in self.points.series.values()]
         steps += [_at(e) for e in self.own_events()[-1:]]
         return max(steps, default=0.0)
 
 
 def number(value: Any) -> float | None:
-    """A logged value as a number; those that are not finite are logged by name."""
+    """A logged value as a number; non-finite values are logged by name."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             return float(value)
@@ -234,7 +234,7 @@ def number(value: Any) -> float | None:
 
 
 def find_runs(folder: Path, depth: int = 3, most: int = 5000) -> list[Path]:
-    """The directory itself where it holds a run, or else those below it that do, by name."""
+    """The directory itself if it contains a run, otherwise the directories below it that do, by name."""
     if holds_run(folder):
         return [folder]
     found: list[Path] = []

@@ -1,4 +1,4 @@
-"""A long log read in part: evenly spaced stretches, and of what lies between them the lines that nobody may miss."""
+"""Reads a long log in part: evenly spaced sections, plus the important lines between them."""
 
 import mmap
 import re
@@ -8,15 +8,15 @@ from typing import BinaryIO
 import numpy as np
 
 STRETCH = 1 << 12
-PIECE = 1 << 20  # bytes between two stretches that are looked through at once
-RARE = b'_runtime"'  # evaluations, and the end of a run, have it; the logs of steps do not
-LOSS = re.compile(rb'loss(?<="loss)": ?([^,}]+)')  # twice as fast as one that begins with a sign so common
+PIECE = 1 << 20  # bytes between two sections that are searched at once
+RARE = b'_runtime"'  # in evaluations and at the end of a run, but not in the logs of steps
+LOSS = re.compile(rb'loss(?<="loss)": ?([^,}]+)')  # twice as fast as a pattern that starts with a common character
 
 
-def passages(f: BinaryIO, start: int, budget: int) -> Iterator[tuple[bytes, int]]:
-    """(whole lines, where they end in the file) from `start` on: stretches of `budget` bytes together, the last line
-    among them, and between them every evaluation and, of each megabyte, the lines with the lowest, the highest and a
-    loss that is not finite. Those are found in the text, which is much quicker than parsing it."""
+def sections(f: BinaryIO, start: int, budget: int) -> Iterator[tuple[bytes, int]]:
+    """(complete lines, their end position in the file) from `start` on: sections of `budget` bytes in total, including
+    the last line, and between them every evaluation and, per megabyte, the lines with the lowest, the highest and a
+    non-finite loss. Those are found by searching the text, which is much faster than parsing it."""
     with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as text:
         end = text.rfind(b"\n") + 1  # the rest is still being written
         last = text.rfind(b"\n", start, max(start, end - 1)) + 1 or start
@@ -35,12 +35,12 @@ def passages(f: BinaryIO, start: int, budget: int) -> Iterator[tuple[bytes, int]
 def _pieces(text: mmap.mmap, start: int, end: int) -> Iterator[tuple[bytes, int]]:
     while start < end:
         stop = end if end - start <= PIECE else text.find(b"\n", start + PIECE) + 1
-        yield _telling(text[start:stop]), stop
+        yield _important_lines(text[start:stop]), stop
         start = stop
 
 
-def _telling(piece: bytes) -> bytes:
-    """Those of the lines that are worth parsing."""
+def _important_lines(piece: bytes) -> bytes:
+    """The lines worth parsing."""
     places, place = set(), -1
     while (place := piece.find(RARE, place + 1)) >= 0:
         places.add(piece.rfind(b"\n", 0, place) + 1)
@@ -52,12 +52,12 @@ def _telling(piece: bytes) -> bytes:
 
 
 def _extremes(losses: list[bytes]) -> set[bytes]:
-    """The lowest and the highest, and one that is not finite."""
+    """The lowest, the highest, and one non-finite loss."""
     if not losses:
         return set()
     try:
         values = np.array(list(map(float, losses)))
-    except ValueError:  # one that is not finite is logged by its name, in quotes
+    except ValueError:  # a non-finite value is logged by name, in quotes
         values = np.array(list(map(_number, losses)))
     finite = np.flatnonzero(np.isfinite(values))
     found = set()

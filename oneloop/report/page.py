@@ -1,7 +1,7 @@
-"""One HTML file with everything in it: the style, the scripts and the data. It fetches nothing.
+"""One self-contained HTML file with the style, the scripts and the data. It loads nothing from elsewhere.
 
-Whatever came from a run is data: it stands in a block that no browser executes, and the scripts put it on the page as
-text. The page's own policy allows no other script than the ones written here, by their checksums.
+Everything that comes from a run is data: it is in a block that browsers do not execute, and the scripts insert it as
+text. The page's Content-Security-Policy allows only the scripts written here, by their checksums.
 """
 
 import base64
@@ -18,7 +18,7 @@ STYLES = ("uplot/uPlot.min.css", "page.css")
 
 @cache
 def asset(name: str) -> str:
-    """A file of the folder `assets`."""
+    """A file in the folder `assets`."""
     return files(__package__).joinpath("assets", *name.split("/")).read_text(encoding="utf-8")
 
 
@@ -31,7 +31,7 @@ def _parts() -> tuple[str, str, str]:
 
 
 def html(data: dict[str, Any], live: str | None = None) -> str:
-    """The page of `data`; with `live`, the address that it asks for what is new."""
+    """The page for `data`; with `live`, the address that it polls for updates."""
     style, library, own = _parts()
     reach = "'none'" if live is None else "'self'"
     policy = (
@@ -50,7 +50,7 @@ def html(data: dict[str, Any], live: str | None = None) -> str:
 
 
 def encoded(data: Any) -> str:
-    """JSON that cannot end the block it stands in, whatever the texts in it say."""
+    """JSON that cannot close the script block it is embedded in, whatever text it contains."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

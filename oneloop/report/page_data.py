@@ -1,4 +1,4 @@
-"""What a page is made of, as plain data: the curves of one run or of several, and the facts about them."""
+"""The content of a page as plain data: the curves of one or several runs, and their properties."""
 
 import base64
 from collections import Counter
@@ -12,7 +12,7 @@ from . import summary
 from .history import TIMES
 from .log_reader import Directory, Ranges
 
-# (title, figures and their labels, whether the axis begins at zero); evaluation metrics are added as they come.
+# (title, values and their labels, whether the axis starts at zero); evaluation metrics are added as found.
 CHARTS: tuple[tuple[str, dict[str, str], bool], ...] = (
     ("learning rate", {"learning_rate": "learning rate"}, True),
     ("gradient norm", {"grad_norm": "gradient norm"}, True),
@@ -20,7 +20,7 @@ CHARTS: tuple[tuple[str, dict[str, str], bool], ...] = (
     ("tokens per second", {"tokens_per_second": "tokens per second"}, True),
     (
         "memory",
-        {"memory_bytes": "process", "device_memory_bytes": "device", "device_peak_bytes": "device, most so far"},
+        {"memory_bytes": "process", "device_memory_bytes": "device", "device_peak_bytes": "device, peak"},
         True,
     ),
     ("loss scale", {"loss_scale": "loss scale"}, True),
@@ -40,7 +40,7 @@ def run_page(directory: Directory, title: str | None = None, limit: int = 4000, 
 
 
 def run_facts(directory: Directory, checkpoints: list[dict[str, Any]]) -> dict[str, Any]:
-    """What changes while a run goes on, apart from its points."""
+    """The data that changes during a run, other than its points."""
     now = summary.now()
     return {
         "charts": charts(directory.ranges()),
@@ -56,7 +56,7 @@ def run_facts(directory: Directory, checkpoints: list[dict[str, Any]]) -> dict[s
 
 
 def packed(directory: Directory, name: str, limit: int) -> dict[str, Any]:
-    """A run's points as the page unpacks them, and where a watcher goes on from."""
+    """A run's points, encoded for the page, and the position to continue from."""
     steps, seconds = directory.clock()
     return {
         "name": name,
@@ -68,12 +68,12 @@ def packed(directory: Directory, name: str, limit: int) -> dict[str, Any]:
 
 
 def is_curve(key: str) -> bool:
-    """Figures of the whole run are logged once, at its end."""
+    """Whether it is a curve: values of the whole run are logged only once, at its end."""
     return not key.startswith(("train_", "test_")) and not key.endswith(("_runtime", "_flos"))
 
 
 def pack(steps: np.ndarray, values: np.ndarray) -> list[str]:
-    """Two arrays as text: four bytes a number, a third of what digits would take. Steps above 2**32 stay exact."""
+    """Two arrays as text: four bytes per number, a third of decimal digits. Steps above 2**32 stay exact."""
     whole = not len(steps) or (steps.min() >= 0 and steps.max() < 2**32 and bool((steps == np.round(steps)).all()))
     kind = "u4" if whole else "f8"
     return [
@@ -88,13 +88,13 @@ def _single(values: np.ndarray) -> np.ndarray:
 
 
 def charts(curves: Ranges) -> list[dict[str, Any]]:
-    """The charts that there are figures for: what everybody looks at comes first."""
+    """The charts that there are values for, the most important ones first."""
     metrics = [key for key in curves if key.startswith("eval_") and not key.endswith(TIMES)]
     losses = [key for key in metrics if key.endswith("_loss")]
     others = [key for key in metrics if key not in losses]
     rates = [key for key in others if _is_rate(curves[key])]
     found = [one_chart("loss", {"loss": "training"} | {key: _loss_name(key) for key in losses}, curves)]
-    alone = [key for key in others if key not in rates or len(rates) == 1]  # then the title says what it is
+    alone = [key for key in others if key not in rates or len(rates) == 1]  # then the title names it
     found.append(one_chart("evaluation", {key: _short(key) for key in rates if key not in alone}, curves))
     found += [one_chart(title_of(key), {key: _short(key)}, curves) for key in alone]
     found += [one_chart(title, keys, curves, zero) for title, keys, zero in CHARTS]
@@ -104,19 +104,19 @@ def charts(curves: Ranges) -> list[dict[str, Any]]:
 
 
 def title_of(key: str) -> str:
-    """The heading of a chart with this figure alone."""
+    """The title of a chart with only this metric."""
     return key.removesuffix("_bytes").removeprefix("eval_").replace("_", " ") + (
         " (evaluation)" if key.startswith("eval_") else ""
     )
 
 
 def is_own(key: str) -> bool:
-    """A figure that the user's code logged."""
+    """Whether this value was logged by the user's code."""
     return key not in KNOWN and not key.startswith(("eval_", "test_", "train_")) and not key.endswith(TIMES)
 
 
 def one_chart(title: str, keys: dict[str, str], curves: Ranges, zero: bool = False) -> dict[str, Any]:
-    """A chart of those of the figures that there are."""
+    """A chart of the given metrics that exist."""
     unit = "bytes" if title == "memory" else ""
     there = [[key, label] for key, label in keys.items() if key in curves]
     return {"title": title, "keys": there, "zero": zero, "unit": unit}
@@ -134,8 +134,8 @@ def _short(key: str) -> str:
     return key.removeprefix("eval_").replace("_", " ")
 
 
-def together(runs: Iterable[Ranges]) -> Ranges:
-    """Every figure that any of the runs has."""
+def merge_ranges(runs: Iterable[Ranges]) -> Ranges:
+    """All metrics of all runs."""
     found: Ranges = {}
     for ranges in runs:
         for key, values in ranges.items():
@@ -145,7 +145,7 @@ def together(runs: Iterable[Ranges]) -> Ranges:
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
-    """For each path the shortest end of it that no other one has."""
+    """For each path its shortest unique suffix."""
     parts = [folder.resolve().parts for folder in folders]
     lengths = [1] * len(parts)
     for _ in range(max(map(len, parts), default=0)):

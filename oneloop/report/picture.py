@@ -1,4 +1,4 @@
-"""The run as a PNG, drawn by matplotlib."""
+"""The report as a PNG, drawn with matplotlib."""
 
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,15 @@ INK, FAINT, GRID = "#24292f", "#6e7781", "#e4e8ec"
 
 
 def write(run: Run, path: Path) -> Path:
-    """Draws the first four charts of the run, two by two."""
+    """Draw the first four charts of the run in a 2x2 grid."""
     try:
-        # The object interface: no pyplot, so no window system and no figure left in a global registry.
+        # The object-oriented interface instead of pyplot: no display needed, and no figure in a global registry.
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError as error:
         raise MissingPackageError(
-            "the picture of a run is drawn by matplotlib, which is not installed: pip install 'oneloop[report]'"
+            "report.png requires matplotlib, which is not installed: pip install 'oneloop[report]'"
         ) from error
 
     charts = run.charts()[:4]

@@ -1,7 +1,7 @@
-"""`oneloop watch DIR`: the page of a run, or of several, served to this machine while they go on.
+"""`oneloop watch DIR`: serves the page of one or several runs on this machine during training.
 
-No address names a file: there is the page, what is new on it, and the same for each run by a number that was given when
-the run was found. So no address can lead out of the directory.
+No URL contains a file name: there is the page, its updates, and the same for each run by a number assigned when the run
+was found. So no URL can reach outside the directory.
 """
 
 import re
@@ -22,16 +22,16 @@ from .log_reader import NOT_CURVES, Directory, number
 
 HOST, PORT = "127.0.0.1", 8600
 LOCAL = {"127.0.0.1", "localhost", "[::1]"}
-CHECK = 10.0  # seconds between two looks at the checkpoints
+CHECK = 10.0  # seconds between checks of the checkpoints
 ADDRESS = re.compile(r"/(?:run/(\d{1,9}))?(/?data)?")
-MOST_KNOWN = 1 << 16  # characters of a question
+MOST_KNOWN = 1 << 16  # characters of a query
 
 
 class Watched:
-    """A directory and the runs in it, as the pages see them.
+    """A directory and its runs, as served to the pages.
 
-    Every change gets a number, greater than those of a server before this one, by which a page says what it has seen;
-    so a thousand runs that do nothing cost an answer nothing.
+    Every change gets a number, greater than those of any earlier server, with which a page tells what it has seen; so a
+    thousand idle runs add nothing to a response.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,8 +39,8 @@ class Watched:
         self._runs = Runs(folder)
         self._checked: dict[int, tuple[float, list[dict[str, Any]]]] = {}
         self._version = time.time_ns() // 1000
-        self._told: dict[int, dict[str, Any]] = {}  # what the table says of each run
-        self._seen: dict[int, tuple[Any, ...]] = {}  # what that was made of
+        self._rows: dict[int, dict[str, Any]] = {}  # the table row of each run
+        self._seen: dict[int, tuple[Any, ...]] = {}  # what that row was computed from
         self._changed: dict[int, int] = {}
         self._common: dict[str, Any] = comparison.common([])
         self._names: list[str] = []
@@ -54,7 +54,7 @@ class Watched:
         return len(found) > 1 or any(directory.folder != self.folder for directory in found)
 
     def page(self, run: int | None) -> str | None:
-        """The page of a run, or of what the directory holds; None for a run that is not there."""
+        """The page of a run, or of the whole directory; None for an unknown run."""
         with self._runs.lock:
             self._runs.look()
             if run is None and self.several:
@@ -70,7 +70,7 @@ class Watched:
             return page.html(data, live="data" if run is None else f"{run}/data")
 
     def news(self, run: int | None, known: dict[int, tuple[int, int]], since: int = 0) -> dict[str, Any] | None:
-        """What a page does not have yet that has seen the changes up to `since`, and knows so many entries of runs."""
+        """The updates for a page that has seen the changes up to `since` and has the entries in `known`."""
         with self._runs.lock:
             self._runs.look()
             if run is None and self.several:
@@ -103,13 +103,13 @@ class Watched:
     def _comparison(self, known: dict[int, tuple[int, int]], since: int) -> dict[str, Any]:
         self._refresh()
         names = self._common["differing"]
-        told = list(self._told.values())
-        limit = comparison.limit_of(told, len(self._runs.found))
+        run_data = list(self._rows.values())
+        limit = comparison.limit_of(run_data, len(self._runs.found))
         runs = []
         for i, directory in self._runs.ready():
             if self._changed[i] <= since:
                 continue
-            fresh = comparison.in_table(self._told[i], names) | {"id": i, "link": f"run/{i}"}
+            fresh = comparison.table_row(self._rows[i], names) | {"id": i, "link": f"run/{i}"}
             added = self._added(directory, known.get(i))
             if added is None:
                 points = comparison.curves(directory, limit)
@@ -119,7 +119,7 @@ class Watched:
         return {"kind": "compare", "version": self._version, "runs": runs, "facts": shared}
 
     def _refresh(self) -> None:
-        """Bring up to date what the table says of the runs in which something has changed."""
+        """Update the table rows of the runs that have changed."""
         if len(self._names) != len(self._runs.found):
             self._names = page_data.names_of([directory.folder for directory in self._runs.found])
         self._version += 1
@@ -129,15 +129,15 @@ class Watched:
             read = (directory.generation, directory.points.entries, len(directory.events))
             seen = (*read, self._names[i], summary.status(directory, now))
             if self._seen.get(i) != seen:
-                self._told[i], self._seen[i] = comparison.told(directory, self._names[i]), seen
+                self._rows[i], self._seen[i] = comparison.run_data(directory, self._names[i]), seen
                 self._changed[i], changed = self._version, True
         if changed:
-            self._common = comparison.common([self._told[i] for i in sorted(self._told)])
-        if self._common["differing"] != before:  # then every row has other columns
+            self._common = comparison.common([self._rows[i] for i in sorted(self._rows)])
+        if self._common["differing"] != before:  # then every row has different columns
             self._changed = dict.fromkeys(self._changed, self._version)
 
     def _added(self, directory: Directory, known: tuple[int, int] | None) -> dict[str, Any] | None:
-        """The points after those that are known; None where the run has to be sent whole."""
+        """The points after the known ones; None if all points must be sent."""
         points = directory.points
         missing = points.entries - known[1] if known else -1
         if known is None or known[0] != directory.generation or not 0 <= missing <= len(points.recent):
@@ -161,7 +161,7 @@ class Watched:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers GET for the few addresses there are."""
+    """Handles GET requests."""
 
     server_version, sys_version = "oneloop", ""
     protocol_version = "HTTP/1.1"
@@ -169,10 +169,10 @@ class Handler(BaseHTTPRequestHandler):
     watched: Watched
 
     def do_GET(self) -> None:
-        # A page of another site can make a browser ask here under a name of its own; it must not get an answer.
+        # Protects against DNS rebinding: a page of another site must not get a response under its own host name.
         host = (self.headers.get("Host") or "").rsplit(":", 1)[0] if ":" in (self.headers.get("Host") or "") else ""
         if (host or self.headers.get("Host")) not in LOCAL:
-            return self._answer(HTTPStatus.FORBIDDEN, "only for this machine", "text/plain")
+            return self._answer(HTTPStatus.FORBIDDEN, "only available on this machine", "text/plain")
         address = urlsplit(self.path)
         found = ADDRESS.fullmatch(address.path)
         if found is None or len(address.query) > MOST_KNOWN:
@@ -206,11 +206,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody reads a line for every question of every page."""
+        """No log line per request."""
 
 
 def known_of(text: str) -> dict[int, tuple[int, int]]:
-    """{run: (generation, entries)} of "run:generation:entries,..."; what is not of that shape is not known."""
+    """{run: (generation, entries)} of "run:generation:entries,..."; malformed parts are ignored."""
     found = re.findall(r"(?:^|,)(\d{1,9}):(\d{1,9}):(\d{1,15})(?=,|$)", text[:MOST_KNOWN])
     return {int(run): (int(generation), int(entries)) for run, generation, entries in found}
 
@@ -224,34 +224,35 @@ class Server(ThreadingHTTPServer):
         self.watched.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is no news; anything else is said."""
+        """Ignore a browser that disconnects during a response; print other errors."""
         error = sys.exc_info()[1]
         if not isinstance(error, ConnectionError | TimeoutError):
             print(f"oneloop watch: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def serve(folder: Path, port: int = PORT) -> Server:
-    """A server for the directory, bound and not yet running; port 0 takes a free one."""
+    """A server for the directory, bound but not yet running; port 0 selects a free port."""
     if folder.exists() and not folder.is_dir():
-        raise ArgumentError(f"{folder} is a file; give the output_dir of a run, or a directory with several of them")
+        raise ArgumentError(f"{folder} is a file; pass the output_dir of a run, or a directory with several of them")
     watched = Watched(folder)
-    kind = type("Server", (Server,), {"watched": watched})  # it closes itself when the port cannot be had
+    kind = type("Server", (Server,), {"watched": watched})  # it closes itself if the port is not available
     try:
         return kind((HOST, port), type("Handler", (Handler,), {"watched": watched}))
     except OSError as error:
         raise ArgumentError(
-            f"port {port} cannot be used ({error.strerror}); choose another one with --port, or --port 0 for a free one"
+            f"port {port} is not available ({error.strerror}); select another one with --port, or a free one with "
+            "--port 0"
         ) from error
     except OverflowError as error:
-        raise ArgumentError(f"--port {port} is no port; expected 0 to 65535") from error
+        raise ArgumentError(f"Invalid --port {port}: expected 0 to 65535") from error
 
 
 def watch(folder: Path, port: int = PORT) -> int:
     """Serve until Ctrl-C."""
     with serve(folder, port) as server:
-        print(f"watching {folder}: http://{HOST}:{server.server_address[1]}/ (Ctrl-C ends it)", flush=True)
+        print(f"Watching {folder}: http://{HOST}:{server.server_address[1]}/ (Ctrl-C to stop)", flush=True)
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
-            print("\nno longer watching", flush=True)
+            print("\nStopped watching.", flush=True)
     return 0

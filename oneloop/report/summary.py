@@ -1,4 +1,4 @@
-"""What the page of a run says in words and tables: arguments, versions, checkpoints, events and last figures."""
+"""The tables of a run's page: arguments, versions, checkpoints, events and final metrics."""
 
 import json
 import time
@@ -13,13 +13,13 @@ from .history import TIMES
 from .log_reader import STARTS, Directory, number
 
 ARGUMENTS_FILE = "training_args.json"
-PLACES = {"output_dir", "logging_dir", "run_name"}  # where a run is says nothing about how it goes
-QUIET_AFTER = 120.0  # seconds without a line, after which a run without an end is not called running
+PLACES = {"output_dir", "logging_dir", "run_name"}  # locations do not affect training
+QUIET_AFTER = 120.0  # seconds without a log line after which an unfinished run is no longer shown as running
 ENDS = ("ended", "preempted", "failed")
 
 
 def arguments_of(folder: Path, directory: Directory | None = None) -> dict[str, Any]:
-    """The arguments that the run noted down; {} when it noted none."""
+    """The arguments that the run recorded; {} if it recorded none."""
     noted = directory.start().get("arguments") if directory is not None else None
     if isinstance(noted, dict):
         return noted
@@ -54,7 +54,7 @@ def _modified(path: Path) -> float:
 
 
 def text(value: Any) -> str:
-    """A value as people write it."""
+    """A value as text."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, default=str)
@@ -64,23 +64,23 @@ def text(value: Any) -> str:
 
 
 def status(directory: Directory, now: float) -> str:
-    """running, finished, stopped, preempted, failed, or that nobody knows."""
+    """The status: running, finished, stopped early, preempted, failed, silent or unknown."""
     events = directory.own_events()
     last = next((e for e in reversed(events) if e["event"] in STARTS + ENDS), None)
     if last is None:
         return "unknown"
     if last["event"] in STARTS:
-        return "running" if now - _heard(directory) < QUIET_AFTER else "silent"
+        return "running" if now - _last_written(directory) < QUIET_AFTER else "silent"
     return {"ended": "stopped early" if last.get("stopped") else "finished"}.get(last["event"], last["event"])
 
 
 def summary(directory: Directory, now: float) -> list[list[str]]:
-    """[label, value, note]: what one wants to know first."""
+    """[label, value, note] of the overview."""
     start, found = directory.start(), []
     state = status(directory, now)
     notes = {
-        "silent": f"no line for {duration(now - _heard(directory))}, and no end: killed, or in a long step",
-        "unknown": "the run wrote no record of itself",
+        "silent": f"no log line for {duration(now - _last_written(directory))}: killed, or in a long step",
+        "unknown": "the run has no run.jsonl",
     }
     found.append(["state", state, notes.get(state, "")])
     step, most = directory.reached(), number(start.get("max_steps"))
@@ -90,8 +90,8 @@ def summary(directory: Directory, now: float) -> list[list[str]]:
     if len(seconds):
         left = ""
         if state == "running" and most and 0 < step < most:
-            left = f"about {duration(float(seconds[-1]) * (most - step) / step)} to go"
-        found.append(["time trained", duration(float(seconds[-1])), left])
+            left = f"about {duration(float(seconds[-1]) * (most - step) / step)} remaining"
+        found.append(["training time", duration(float(seconds[-1])), left])
     for key, label in (("loss", "loss"), ("eval_loss", "evaluation loss")):
         series = directory.points.series.get(key)
         if series is not None:
@@ -106,14 +106,14 @@ def summary(directory: Directory, now: float) -> list[list[str]]:
     return found
 
 
-def _heard(directory: Directory) -> float:
-    """When the run last wrote something."""
+def _last_written(directory: Directory) -> float:
+    """The time of the run's last log line."""
     moments = [number(e.get("time")) or 0.0 for e in (*directory.events[-1:], *list(directory.points.recent)[-1:])]
     return max(moments, default=0.0)
 
 
 def figures(directory: Directory) -> list[list[str]]:
-    """[name, last, best, step of the best] of every metric and of the figures of the whole run."""
+    """[name, last, best, step of the best] of every metric and of the values of the whole run."""
     rows = []
     for key, series in directory.points.series.items():
         if not key.startswith(("eval_", "test_", "train_")) and key not in ("loss", "total_flos", "skipped_steps"):
@@ -130,10 +130,10 @@ def environment(directory: Directory) -> list[list[str]]:
     start = directory.start()
     rows = [["framework", start.get("framework")], ["model", start.get("model")]]
     parameters = number(start.get("parameters"))
-    rows.append(["trained parameters", f"{parameters:,.0f}" if parameters is not None else None])
+    rows.append(["trainable parameters", f"{parameters:,.0f}" if parameters is not None else None])
     rows += [["device", start.get("device")], ["hardware", start.get("hardware")]]
     rows.append(["processes", start.get("processes")])
-    rows.append(["samples in an update", start.get("samples_per_step")])
+    rows.append(["samples per update", start.get("samples_per_step")])
     rows += [["Python", start.get("python")], ["system", start.get("system")]]
     packages = start.get("packages")
     rows += [[name, value] for name, value in packages.items()] if isinstance(packages, dict) else []
@@ -145,7 +145,7 @@ def environment(directory: Directory) -> list[list[str]]:
 
 
 def checkpoints(folder: Path, verify: bool = False) -> list[dict[str, Any]]:
-    """Each checkpoint with its state; sizes are compared, and with `verify` every byte is read."""
+    """Each checkpoint with its status; compares sizes, or with `verify`, checksums."""
     try:
         entries, _ = command.look(folder, contents=verify)
     except (OneloopError, OSError):
@@ -166,7 +166,7 @@ def checkpoints(folder: Path, verify: bool = False) -> list[dict[str, Any]]:
 
 
 def events(directory: Directory) -> list[dict[str, Any]]:
-    """What happened, in order. A start after a start had no end between them: the process died without a word."""
+    """The events in order. A start that follows a start means that the process was killed in between."""
     found: list[dict[str, Any]] = []
     open_start: dict[str, Any] | None = None
     latest: dict[tuple[str, Any], int] = {}
@@ -178,7 +178,7 @@ def events(directory: Directory) -> list[dict[str, Any]]:
             open_start = event
         elif kind in ENDS:
             open_start = None
-        elif (kind, event.get("step")) in latest:  # a resumed run came by here again
+        elif (kind, event.get("step")) in latest:  # a resumed run repeated this step
             found[latest[kind, event.get("step")]] = {}
         latest[kind, event.get("step")] = len(found)
         found.append(_event(event))
@@ -190,53 +190,53 @@ def _died(resumed: dict[str, Any]) -> dict[str, Any]:
         "kind": "died",
         "step": number(resumed.get("step")) or 0,
         "time": "",
-        "title": "ended without a word",
-        "text": "killed, or the machine went down; the run was resumed after it",
+        "title": "ended unexpectedly",
+        "text": "no end was recorded: the process or the machine went down; the run was resumed later",
     }
 
 
 def _event(event: dict[str, Any]) -> dict[str, Any]:
     kind = event["event"]
-    title, words = _words(kind, event)
+    title, words = _describe(kind, event)
     step, when = number(event.get("step")) or 0, number(event.get("time"))
     return {"kind": kind, "step": step, "time": moment(when) if when else "", "title": title, "text": words}
 
 
-def _words(kind: str, event: dict[str, Any]) -> tuple[str, str]:
-    """The event as people say it."""
+def _describe(kind: str, event: dict[str, Any]) -> tuple[str, str]:
+    """The event's title and description."""
     get = event.get
     if kind == "started":
         count = get("processes", 1)
         return "started", f"{get('framework', '')} on {get('device', '')}, {count} process{'es' * (count != 1)}"
     if kind == "resumed":
         words = f"from {get('from', 'a checkpoint')}, on {get('device', '')}"
-        words += f", written on {get('crossed_from')}" if get("crossed_from") else ""
+        words += f", saved with {get('crossed_from')}" if get("crossed_from") else ""
         over = get("passed_over")
-        words += f"; passed over {', '.join(map(str, over))}" if isinstance(over, list) and over else ""
+        words += f"; skipped {', '.join(map(str, over))}" if isinstance(over, list) and over else ""
         return ("branched off" if get("parent") else "resumed"), words
     if kind == "ended":
         return ("stopped early" if get("stopped") else "finished"), ""
     if kind == "preempted":
-        saved = f"saved as {get('saved')}" if get("saved") else "not saved"
+        saved = f"saved to {get('saved')}" if get("saved") else "not saved"
         return "preempted", f"{get('signal', 'a signal')}; {saved}"
     if kind == "failed":
         return "failed", ": ".join(str(part) for part in (get("error"), get("message")) if part)
     if kind == "nonfinite":
-        stopped = "the run stopped" if get("action") == "stop" else "the update was left out"
+        stopped = "the run was stopped" if get("action") == "stop" else "the update was skipped"
         return "not finite (NaN or infinite)", f"{stopped}; samples {get('samples', 'unknown')}"
     if kind == "out_of_memory":
-        return "out of memory", f"the step was computed again in {get('split')} times as many micro-batches"
+        return "out of memory", f"the step was retried with {get('split')} times as many micro-batches"
     if kind == "save_failed":
         return "save failed", f"{get('what', 'a checkpoint')}: {get('error', '')}"
     if kind == "save_waited":
-        return "save waited", f"{get('what', 'a checkpoint')} waited {get('seconds')} s for the one before it"
+        return "save waited", f"{get('what', 'a checkpoint')} waited {get('seconds')} s for the previous one"
     if kind == "profiled":
         return "profiled", f"trace in {get('path', '')}"
     rest = {key: value for key, value in event.items() if key not in ("run", "time", "step", "event")}
     return kind.replace("_", " "), ", ".join(f"{key} {text(value)}" for key, value in rest.items())
 
 
-# -- how people read numbers
+# -- formatting of numbers
 
 
 def moment(seconds: float) -> str:
@@ -263,7 +263,7 @@ def duration(seconds: float) -> str:
 
 
 def figure(value: float) -> str:
-    """Four digits that count, without an exponent where a person would not write one."""
+    """Four significant digits, with an exponent only for very large or small numbers."""
     if value - value != 0:
         return str(value)
     if value == round(value) and abs(value) < 1e15:

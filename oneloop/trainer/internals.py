@@ -85,7 +85,7 @@ class Internals:
 
     @property
     def as_paddlenlp(self) -> bool:
-        """A script for PaddleNLP, with a model of Paddle: where libraries differ, its way is kept."""
+        """Whether this is a PaddleNLP script with a Paddle model: where libraries differ, follow PaddleNLP."""
         return self.backend.NAME == "paddle" and mode.follows("paddlenlp")
 
     @property

@@ -447,7 +447,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         return inputs
 
     def _prepare_input(self, data: Any) -> Any:
-        """A tensor, or a nest of them, on the device."""
+        """Move a tensor, or nested tensors, to the device."""
         return self._oneloop.to_device(data)
 
     def _in_half(self, inputs: Any, kind: str) -> Any:
@@ -792,8 +792,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
         resume.load_best_model(self._oneloop, self._oneloop.run.checkpointer.last_saved)
 
     def rename_parameter(self, name: str, framework: str) -> str:
-        """Override it to resume a checkpoint of another framework whose model has other names: the name that a
-        weight of that checkpoint has in this model. Both as torch would call them: weight, bias, running_mean."""
+        """Override it to resume from a checkpoint of another framework whose model has other names: returns the name in
+        this model of a weight in that checkpoint, both in torch's terms: weight, bias, running_mean."""
         return name
 
     def export(self, output_dir: Any = None, input_spec: Any = None, dataset: Any = None) -> list[str]:

@@ -92,7 +92,7 @@ def test_both_with_one_meaning_are_fine(name, value, target, stored):
 
 
 @pytest.mark.parametrize(("name", "value", "target", "stored"), PAIRS)
-def test_nothing_said_changes_nothing(name, value, target, stored):
+def test_empty_aliases_change_nothing(name, value, target, stored):
     args = TrainingArguments("out", **{name: None, target: stored})
     assert getattr(args, target) == stored
 
@@ -119,8 +119,8 @@ def test_nothing_said_changes_nothing(name, value, target, stored):
     ],
     ids=lambda given: "-".join(given),
 )
-def test_two_spellings_with_different_values(given):
-    with pytest.raises(ArgumentError, match="two spellings of one argument") as caught:
+def test_two_aliases_with_different_values(given):
+    with pytest.raises(ArgumentError, match="are aliases of one argument, but have different values") as caught:
         TrainingArguments("out", **given)
     for name in given:
         assert name in str(caught.value)

@@ -122,7 +122,7 @@ def test_the_metrics_name_tells_what_is_better(metric, greater):
 
 
 @pytest.mark.parametrize("given", [{"load_best_model_at_end": True}, {"save_strategy": "best"}])
-def test_the_best_is_by_loss_unless_said(given):
+def test_the_best_is_by_loss_by_default(given):
     args = TrainingArguments("out", **given)
     assert args.metric_for_best_model == "loss" and args.greater_is_better is False
     plain = TrainingArguments("out")

@@ -162,7 +162,7 @@ def test_a_value_of_the_wrong_type_is_an_error_that_shows_it(name):
     with pytest.raises(OneloopError) as caught:
         Seq2SeqTrainingArguments(**given, **{name: 3.25j})
     public = KNOWN[name][1]["public"] or name
-    assert str(caught.value).startswith(public)
+    assert str(caught.value).startswith(f"Invalid {public}=")
     assert "3.25j" in str(caught.value) or "token" in name
     assert "expected" in str(caught.value)
 

@@ -13,10 +13,10 @@ from oneloop.arguments.fixed import SETTLED
 from oneloop.arguments.refusal import Section
 from oneloop.arguments.support import NOT_YET, answer
 from oneloop.errors import RefusedError
-from tests.arguments.observations import OBSERVATIONS
-from tests.arguments.scenes import Scene, weights_of
+from tests.arguments.cases import OBSERVATIONS
 from tests.arguments.test_aliases import PAIRS
-from tests.arguments.test_answers import REFUSED
+from tests.arguments.test_support import REFUSED
+from tests.arguments.tiny_runs import TinyRun, weights_of
 
 NAMES = [rules["public"] or name for name, (_, rules) in declared(Seq2SeqTrainingArguments).items()]
 ALIASES = Seq2SeqTrainingArguments.__aliases__
@@ -57,9 +57,9 @@ def answered(*wanted):
 
 
 @pytest.fixture
-def scene(tmp_path_factory, monkeypatch, capsys):
+def tiny_run(tmp_path_factory, monkeypatch, capsys):
     def make(**given):
-        return Scene(tmp_path_factory.mktemp("scene"), monkeypatch, capsys, **given)
+        return TinyRun(tmp_path_factory.mktemp("tiny_run"), monkeypatch, capsys, **given)
 
     logger = logging.getLogger("oneloop")
     level = logger.level
@@ -71,12 +71,12 @@ def scene(tmp_path_factory, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("name", answered("works", "works in part"))
-def test_what_works_can_be_seen(name, scene):
-    assert name in OBSERVATIONS, f"{name} has no observation: add one to tests/arguments/observations.py"
+def test_what_works_can_be_seen(name, tiny_run):
+    assert name in OBSERVATIONS, f"{name} has no observation: add one to tests/arguments/cases.py"
     observation = OBSERVATIONS[name]
 
     def look(value):
-        return observation.see(scene(**observation.given, **{name: copy.copy(value)}))
+        return observation.see(tiny_run(**observation.given, **{name: copy.copy(value)}))
 
     seen = [look(value) for value, _ in observation.seen]
     if observation.exact:
@@ -96,7 +96,7 @@ def choices():
 
 
 @pytest.mark.parametrize(("name", "choice"), choices())
-def test_every_choice_trains_or_is_refused(name, choice, scene):
+def test_every_choice_trains_or_is_refused(name, choice, tiny_run):
     following = {"eval_strategy": "steps", "eval_steps": 1}
     needed = {
         "group_by_length": {"length_column_name": "number"},
@@ -110,7 +110,7 @@ def test_every_choice_trains_or_is_refused(name, choice, scene):
     given = needed.get(choice, {}) | {name: [choice] if name == "include_for_metrics" else choice}
     if choice.startswith(("galore", "apollo")):
         given["optim_target_modules"] = "all-linear"
-    small = scene(**given)
+    small = tiny_run(**given)
     small.seq2seq = True
     try:
         trainer = small.trainer()
@@ -162,9 +162,9 @@ def test_what_is_idle_is_called_so(name):
     assert "| for several processes |" in row
 
 
-def test_what_is_idle_leaves_one_process_as_it_is(scene):
+def test_what_is_idle_leaves_one_process_as_it_is(tiny_run):
     assert set(IDLE) == set(answered("idle"))
-    assert weights_of(scene(**IDLE).train().model) == weights_of(scene().train().model)
+    assert weights_of(tiny_run(**IDLE).train().model) == weights_of(tiny_run().train().model)
 
 
 def test_what_is_idle_speaks_in_several_processes(launched):
@@ -211,11 +211,11 @@ def bare(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "words"), REFUSED, ids=lambda value: "-".join(value) if isinstance(value, dict) else ""
 )
-def test_what_is_refused_is_so_when_the_arguments_meet_the_model(given, words, scene, bare):
+def test_what_is_refused_is_so_when_the_arguments_meet_the_model(given, words, tiny_run, bare):
     if {"use_mps_device", "device"} & given.keys():
         given = {"device": None, **given}
     with pytest.raises(RefusedError) as caught:
-        scene(**given).trainer()
+        tiny_run(**given).trainer()
     for word in [*words, "torch", "cpu", "Instead: "]:
         assert word in str(caught.value)
 
@@ -225,13 +225,13 @@ def test_every_argument_that_is_refused_is_tried():
     assert set(answered("refuses", "later")) <= tried
 
 
-def test_the_arguments_of_the_hub_are_refused_with_it(scene, bare):
+def test_the_arguments_of_the_hub_are_refused_with_it(tiny_run, bare):
     hub = [name for name, whose in support.COMPANIONS.items() if whose == "push_to_hub"]
     values = {"hub_model_id": "me/model", "hub_strategy": "end", "hub_token": "secret", "hub_private_repo": True}
     values |= {"hub_always_push": True, "hub_revision": "main"}
     assert set(hub) == set(values)
     with pytest.raises(RefusedError, match="push_to_hub=True") as caught:
-        scene(push_to_hub=True, **values).trainer()
+        tiny_run(push_to_hub=True, **values).trainer()
     assert "secret" not in str(caught.value)
 
 

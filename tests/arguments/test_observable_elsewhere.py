@@ -13,10 +13,10 @@ from oneloop.arguments.fields import declared
 from oneloop.arguments.support import answer
 from oneloop.backends import registry
 from oneloop.errors import OneloopError
-from tests.arguments import sights
-from tests.arguments.observations import OBSERVATIONS, OPTIMIZATION, refuses, shows, workers
-from tests.arguments.scenes import Plain, Scene
-from tests.backends_support import names
+from tests.arguments import probes
+from tests.arguments.cases import OBSERVATIONS, OPTIMIZATION, refuses, shows, workers
+from tests.arguments.tiny_runs import Plain, TinyRun
+from tests.backends.support import names
 
 FRAMEWORKS = [name for name in names() if name != "torch"]
 if "mindspore" in FRAMEWORKS:
@@ -24,56 +24,56 @@ if "mindspore" in FRAMEWORKS:
 NAMES = [rules["public"] or name for name, (_, rules) in declared(Seq2SeqTrainingArguments).items()]
 
 
-def read_back(scene):
+def read_back(tiny_run):
     """The device of the arguments, or the kind of error; a weight of MindSpore's does not tell where it is."""
     try:
-        return str(scene.trainer().args.device)
+        return str(tiny_run.trainer().args.device)
     except OneloopError as error:
         return type(error).__name__
 
 
-def on_a_graph(scene):
+def on_a_graph(tiny_run):
     """Batch by batch, whether an evaluation ran on a compiled graph."""
-    trainer, seen = scene.trainer(model=Plain), []
-    method = "forward" if scene.framework == "paddle" else "__call__"
+    trainer, seen = tiny_run.trainer(model=Plain), []
+    method = "forward" if tiny_run.framework == "paddle" else "__call__"
     plain = getattr(trainer._oneloop.backend.models.Compiled, method)
 
     def noted(model, *args, **kwargs):
         outputs = plain(model, *args, **kwargs)
-        seen.append(scene.framework == "paddle" or model.graphs[False] is not None)
+        seen.append(tiny_run.framework == "paddle" or model.graphs[False] is not None)
         return outputs
 
-    with scene.monkeypatch.context() as patch:
+    with tiny_run.monkeypatch.context() as patch:
         patch.setattr(trainer._oneloop.backend.models.Compiled, method, noted)
         trainer.evaluate()
     return seen
 
 
-def pinned(scene):
+def pinned(tiny_run):
     """Whether batches are pinned when there is an accelerator, which is made up; none is read."""
-    trainer = scene.trainer()
-    with scene.monkeypatch.context() as patch:
+    trainer = tiny_run.trainer()
+    with tiny_run.monkeypatch.context() as patch:
         patch.setattr(trainer._oneloop.backend.devices, "kind", lambda device: "cuda")
         return trainer.get_train_dataloader().pin
 
 
-def first_scale(scene):
+def first_scale(tiny_run):
     """What Paddle's scaler is made with. A CPU has no fp16, so the refusal is put aside, and no step is made."""
     import paddle
 
     asked = []
-    with scene.monkeypatch.context() as patch:
+    with tiny_run.monkeypatch.context() as patch:
         patch.setattr(paddle.amp, "GradScaler", lambda init_loss_scaling: asked.append(init_loss_scaling))
         patch.setattr(TrainingArguments, "check_backend", lambda *_: None)
-        scene.trainer()._oneloop.make_engine()
+        tiny_run.trainer()._oneloop.make_engine()
     return asked[-1]
 
 
-def tf32_setting(scene):
+def tf32_setting(tiny_run):
     """What the libraries of NVIDIA will read, or the kind of error."""
-    scene.monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    tiny_run.monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
     try:
-        scene.trainer()
+        tiny_run.trainer()
     except OneloopError as error:
         return type(error).__name__
     return os.environ.get("NVIDIA_TF32_OVERRIDE")
@@ -83,7 +83,7 @@ def tf32_setting(scene):
 BOTH = {
     "device": shows(read_back, ("cpu", "cpu"), ("mps", "RefusedError"), ("cuda:99", "ArgumentError")),
     "dataloader_multiprocessing_context": shows(
-        sights.start_method, *((way, way) for way in ("fork", "spawn", "forkserver")), max_steps=1, **workers
+        probes.start_method, *((way, way) for way in ("fork", "spawn", "forkserver")), max_steps=1, **workers
     ),
     # compilers of their own, which cannot be replaced by one that takes notes
     "jit_mode_eval": shows(on_a_graph, (False, []), (True, [True, True])),
@@ -95,7 +95,7 @@ OWN = {
     "paddle": BOTH
     | {
         # Paddle has no Adafactor, and its own word for RMSprop
-        "optim": shows(sights.optimizer, ("adamw", "AdamW"), ("sgd", "SGD"), ("rmsprop", "RMSProp")),
+        "optim": shows(probes.optimizer, ("adamw", "AdamW"), ("sgd", "SGD"), ("rmsprop", "RMSProp")),
         # float16: as bfloat16
         "fp16": refuses(False, True),
         "fp16_full_eval": refuses(False, True),
@@ -110,18 +110,18 @@ OWN = {
     "mindspore": BOTH
     | {
         # MindSpore's Adafactor leaves weight decay aside
-        "optim": shows(sights.optimizer, ("adamw", "AdamW"), ("sgd", "SGD"), ("rmsprop", "RMSprop")),
+        "optim": shows(probes.optimizer, ("adamw", "AdamW"), ("sgd", "SGD"), ("rmsprop", "RMSprop")),
         # there is no autocast: O1 is O2, which is said
-        "fp16": shows(sights.precision, (False, ("Float32", "Float32", False)), (True, ("Float16", "Float32", True))),
+        "fp16": shows(probes.precision, (False, ("Float32", "Float32", False)), (True, ("Float16", "Float32", True))),
         "fp16_opt_level": shows(
-            sights.precision,
+            probes.precision,
             ("O0", ("Float32", "Float32", False)),
             ("O1", ("Float16", "Float32", True)),
             ("O2", ("Float16", "Float32", False)),
             ("O3", ("Float16", "Float16", False)),
             fp16=True,
         ),
-        "fp16_full_eval": shows(sights.evaluated_in, (False, "Float32"), (True, "Float16")),
+        "fp16_full_eval": shows(probes.evaluated_in, (False, "Float32"), (True, "Float16")),
         "half_precision_backend": refuses("auto", "apex", "MissingPackageError", fp16=True),
         # a CPU has no switch for it
         "tf32": refuses(None, True),
@@ -148,7 +148,7 @@ def test_what_works_can_be_seen(framework, name, tmp_path_factory, monkeypatch, 
 
     def look(value):
         given = observation.given | {name: copy.copy(value)}
-        return observation.see(Scene(tmp_path_factory.mktemp("scene"), monkeypatch, capsys, framework, **given))
+        return observation.see(TinyRun(tmp_path_factory.mktemp("tiny_run"), monkeypatch, capsys, framework, **given))
 
     seen = [look(value) for value, _ in observation.seen]
     if observation.exact:
@@ -175,7 +175,7 @@ def test_what_a_framework_sees_to_by_itself(tmp_path_factory, monkeypatch, capsy
     assert {answer(name, framework) for name, framework in found} == {"by itself"}
     if "mindspore" in FRAMEWORKS:
         found = [
-            sights.weights(Scene(tmp_path_factory.mktemp("scene"), monkeypatch, capsys, "mindspore", **given))
+            probes.weights(TinyRun(tmp_path_factory.mktemp("tiny_run"), monkeypatch, capsys, "mindspore", **given))
             for given in ({"dataloader_pin_memory": True}, {"dataloader_pin_memory": False})
         ]
         assert found[0] == found[1]

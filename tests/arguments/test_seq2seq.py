@@ -26,7 +26,7 @@ def test_values(tmp_path):
     [("generation_max_length", 0), ("generation_num_beams", 0), ("generation_config", 3), ("sortish_sampler", "x")],
 )
 def test_wrong_values(name, value):
-    with pytest.raises(ArgumentError, match=f"^{name}="):
+    with pytest.raises(ArgumentError, match=f"^Invalid {name}="):
         Seq2SeqTrainingArguments("out", **{name: value})
 
 

@@ -138,13 +138,13 @@ def test_a_value_is_stored_as(name, given, stored):
         ("run_name", 3),
     ],
 )
-def test_a_value_that_is_not_possible(name, given):
+def test_an_invalid_value(name, given):
     with pytest.raises(ArgumentError) as caught:
         TrainingArguments(**{"output_dir": "out", name: given})
     message = str(caught.value)
-    assert message.startswith(name) and "expected" in message
-    shown = repr(float(given)) if isinstance(given, int) and "." in message.split(" ")[0] else repr(given)
-    assert f"{name}={shown} " in message
+    assert message.startswith(f"Invalid {name}=") and "expected" in message
+    shown = repr(float(given)) if isinstance(given, int) and "." in message.split(" ")[1] else repr(given)
+    assert f"{name}={shown}: " in message
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from oneloop import TrainingArguments, backends
 from oneloop.distributed.collectives import SINGLE_PROCESS
 from oneloop.distributed.world import world
 from oneloop.errors import ArgumentError
-from tests.backends_support import names
+from tests.backends.support import names
 
 OF_TORCHRUN = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
 LAUNCHERS = {"paddle": "python -m paddle.distributed.launch", "mindspore": "msrun"}

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.backends_support import names
+from tests.backends.support import names
 
 DRAW = {
     "torch": "torch.rand(4).tolist()",

@@ -12,7 +12,7 @@ import pytest
 
 from oneloop import backends
 from oneloop.backends import base
-from tests.backends_support import names
+from tests.backends.support import names
 
 PACKAGE = Path(backends.__file__).parents[1]
 # Functions that only some backends have; whoever calls them asks first.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.backends_support import FEATURES, rows
+from tests.backends.support import FEATURES, rows
 
 RATE, LIMIT = 0.5, 0.25
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from oneloop import TrainerCallback
-from tests.backends_support import rows
+from tests.backends.support import rows
 
 RATE = 0.5
 

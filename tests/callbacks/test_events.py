@@ -5,7 +5,7 @@ import pytest
 from oneloop import ExportableState, Trainer, TrainerCallback, TrainerControl, TrainerState
 from oneloop.callbacks import EVENTS, DefaultFlowCallback
 from oneloop.errors import ArgumentError
-from tests.backends_support import rows
+from tests.backends.support import rows
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4}
 EVERYWHERE = {"model", "processing_class", "tokenizer", "optimizer", "lr_scheduler"}
@@ -88,7 +88,7 @@ def test_events_without_a_body_cost_nothing(backend, arguments):
     assert "on_step_end" in trainer.callback_handler.active
 
 
-def test_what_events_are_told(backend, arguments):
+def test_arguments_of_events(backend, arguments):
     callback = recorder()
     trainer = run(backend, arguments, callback)
     for event, _, kwargs in callback.seen:
@@ -206,7 +206,7 @@ def test_adding_popping_and_removing(backend, arguments, caplog):
     assert "called twice" in caplog.text
 
 
-def test_removing_the_flow_leaves_the_run_to_the_user(backend, arguments):
+def test_without_the_flow_callback_the_user_controls_the_run(backend, arguments):
     trainer = Trainer(backend.classifier(), arguments(logging_steps=1, max_steps=2, **RUN), train_dataset=rows(8))
     trainer.remove_callback(DefaultFlowCallback)
     trainer.train()
@@ -215,7 +215,7 @@ def test_removing_the_flow_leaves_the_run_to_the_user(backend, arguments):
 
 @pytest.mark.parametrize("callback", [3, "text", object])
 def test_what_is_not_a_callback(backend, arguments, callback):
-    with pytest.raises(ArgumentError, match="without any event"):
+    with pytest.raises(ArgumentError, match="it defines no event"):
         Trainer(backend.classifier(), arguments(), callbacks=[callback])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oneloop import Trainer, TrainerCallback, TrainerState
-from tests.backends_support import rows, same_bytes
+from tests.backends.support import rows, same_bytes
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 

@@ -10,7 +10,7 @@ import pytest
 from oneloop import get_last_checkpoint
 from oneloop.checkpoint import store
 from oneloop.cli.main import main
-from tests.backends_support import rows, same_bytes
+from tests.backends.support import rows, same_bytes
 
 NOON = 1_790_000_000.0
 

@@ -12,9 +12,9 @@ import threading
 import pytest
 
 from oneloop import TrainerCallback
-from oneloop.checkpoint import contents, store, tensors
+from oneloop.checkpoint import contents, safetensors_io, store
 from oneloop.errors import CheckpointError
-from tests.backends_support import rows
+from tests.backends.support import rows
 
 RUN = {"per_device_train_batch_size": 4, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
 
@@ -78,8 +78,8 @@ class InPieces(io.FileIO):
 
 @pytest.mark.parametrize("parts", [[], [b""], [b"ab"], [b"abcdefgh", b"", b"ijklm"], [bytes(range(256)) * 5]])
 def test_a_disk_that_takes_a_file_in_pieces_has_all_of_it(tmp_path, monkeypatch, parts):
-    monkeypatch.setattr(tensors, "open", InPieces, raising=False)
-    facts = tensors.write_bytes(tmp_path / "file", parts)
+    monkeypatch.setattr(safetensors_io, "open", InPieces, raising=False)
+    facts = safetensors_io.write_bytes(tmp_path / "file", parts)
     whole = b"".join(parts)
     assert (tmp_path / "file").read_bytes() == whole
     assert facts == {"bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
@@ -122,7 +122,7 @@ def test_checkpoints_of_another_trainer_are_kept_as_often_as_a_run_comes_by(tmp_
 
 def test_of_a_model_that_was_saved_in_many_files_none_is_left_beside_the_next(tmp_path, monkeypatch):
     """A reader would follow the old index."""
-    raws = {name: tensors.Raw("U8", (100,), bytes([value]) * 100) for value, name in enumerate("abc")}
+    raws = {name: safetensors_io.Raw("U8", (100,), bytes([value]) * 100) for value, name in enumerate("abc")}
 
     def save(limit):
         monkeypatch.setattr(contents, "SHARD_BYTES", limit)

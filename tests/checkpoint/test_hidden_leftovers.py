@@ -7,7 +7,7 @@ import pytest
 from oneloop import get_last_checkpoint
 from oneloop.checkpoint import store
 from oneloop.errors import CheckpointError
-from tests.backends_support import rows, same_bytes
+from tests.backends.support import rows, same_bytes
 
 WEIGHTS = bytes(range(8))
 

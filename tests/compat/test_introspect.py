@@ -14,7 +14,7 @@ from oneloop.distributed.step_sync import SharedUpdate
 from oneloop.trainer.internals import internals_of
 from oneloop.trainer.loss import LossContract
 from oneloop.trainer.update import Update
-from tests.backends_support import largest_difference, rows, same_bytes, tagged
+from tests.backends.support import largest_difference, rows, same_bytes, tagged
 
 LENGTHS = [5, 1, 3, 2, 4, 5, 1, 2]  # tokens with labels: micro-batches of unequal weight
 RUN = {"optim": "sgd", "learning_rate": 0.5, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}

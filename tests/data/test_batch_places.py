@@ -10,12 +10,12 @@ import pytest
 
 from oneloop.data.order import BatchSampler, Order
 from oneloop.data.samplers import SamplerBatches
-from oneloop.processes import Team
+from oneloop.distributed.world import ProcessGroup
 
 SAMPLES = [16, 17, 19, 21, 23]  # in batches of four: some epochs end with a short one, or with fewer than processes
 
 
-class Member(Team):
+class Member(ProcessGroup):
     """One of several processes, which are told the main one's order."""
 
     def __init__(self, rank, size, order):
@@ -33,7 +33,7 @@ def of_order(samples, world, rank, epoch):
 
 def of_users_sampler(samples, world, rank, epoch):
     order = Order(samples, 7, epoch)[:].tolist()
-    made = SamplerBatches(order, 4, False, placed=True, team=Member(rank, world, order))
+    made = SamplerBatches(order, 4, False, placed=True, processes=Member(rank, world, order))
     made.set_epoch(epoch)
     return made
 

@@ -100,7 +100,7 @@ def test_labels_win_over_label_and_label_over_label_ids():
     assert in_numpy([{"label": None, "label_ids": [2, 2]}])["labels"].tolist() == [[2, 2]]
 
 
-def test_text_and_none_are_left_out():
+def test_strings_and_none_are_dropped():
     sample = {"x": 1, "text": "a b", "raw": b"a", "nothing": None, "tokens": ["a", "b"]}
     other = {"x": 1, "text": "c", "raw": b"c", "nothing": None, "tokens": ["c"]}
     assert list(in_numpy([sample, other])) == ["x"]

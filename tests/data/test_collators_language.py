@@ -237,7 +237,7 @@ def test_a_special_token_within_a_word_parts_it(tokenizer):
     assert 0.2 < (chosen[:, 0] == chosen[:, 3]).mean() < 0.8
 
 
-def test_a_subword_after_a_special_token_is_a_word_of_its_own(tokenizer):
+def test_a_subword_after_a_special_token_is_a_separate_word(tokenizer):
     collator = DataCollatorForWholeWordMask(tokenizer, mlm_probability=1.0, return_tensors="np")
     assert (collator([[6, CLS, 6, 7, SEP, 6]])["labels"] != -100).tolist() == [[True, False, True, True, False, True]]
 

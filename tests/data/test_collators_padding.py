@@ -92,7 +92,7 @@ def test_encodings_of_the_tokenizer_pad_and_samples_stay_as_they_were(tokenizer)
     assert [dict(sample) for sample in encoded] == before
 
 
-def test_other_columns_are_stacked_and_text_left_out(tokenizer):
+def test_other_columns_are_stacked_and_strings_dropped(tokenizer):
     pixels = [torch.ones(2, 2, dtype=torch.bfloat16)] * 3
     batch = DataCollatorWithPadding(tokenizer, return_tensors="pt")(samples(pixels=pixels, text=["a", "b", "c"]))
     assert batch["pixels"].dtype == torch.bfloat16
@@ -243,25 +243,25 @@ def test_a_missing_pad_token_is_an_error_only_where_it_is_needed(bare_tokenizer)
 
 
 def test_errors_say_what_to_do(tokenizer):
-    with pytest.raises(DataError, match=r"needs 'input_ids', but the samples have only \['text'\].*Tokenize"):
+    with pytest.raises(DataError, match=r"requires 'input_ids', but the samples have only \['text'\].*Tokenize"):
         DataCollatorWithPadding(tokenizer)([{"text": "a"}])
     with pytest.raises(DataError, match=r"padding=False, but the samples have lengths \[3, 5, 2\]"):
         DataCollatorWithPadding(tokenizer, padding=False)(samples())
     with pytest.raises(DataError, match=r"5 tokens, more than max_length=4.*truncation=True"):
         DataCollatorWithPadding(tokenizer, padding="max_length", max_length=4)(samples())
-    with pytest.raises(ArgumentError, match="needs max_length="):
+    with pytest.raises(ArgumentError, match="requires max_length="):
         DataCollatorWithPadding(tokenizer, padding="max_length")(samples())
     with pytest.raises(ArgumentError, match="padding='widest'"):
         DataCollatorWithPadding(tokenizer, padding="widest")(samples())
     with pytest.raises(DataError, match=r"shape \(1, 3\).*without return_tensors="):
         DataCollatorWithPadding(tokenizer)([{"input_ids": torch.ones(1, 3)}])
-    with pytest.raises(DataError, match=r"'input_ids' has to be one list .* int"):
+    with pytest.raises(DataError, match=r"'input_ids' must be one list .* int"):
         DataCollatorWithPadding(tokenizer)([{"input_ids": 3}])
     with pytest.raises(DataError, match=r"'token_type_ids' has lengths \[3, 4, 2\]"):
         DataCollatorWithPadding(tokenizer)(samples(token_type_ids=[[0] * 3, [0] * 4, [0] * 2]))
     with pytest.raises(DataError, match=r"'labels'.*lengths are 3, 2, 7.*DataCollatorForSeq2Seq"):
         DataCollatorWithPadding(tokenizer)(samples(labels=TARGETS))
-    with pytest.raises(DataError, match=r"takes dicts.*first sample is a tuple"):
+    with pytest.raises(DataError, match=r"expects dicts.*first sample is a tuple"):
         DataCollatorWithPadding(tokenizer)([([1, 2], 0)])
 
 

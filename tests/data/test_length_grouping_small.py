@@ -9,7 +9,7 @@ import pytest
 from oneloop import Trainer
 from oneloop.data.length_grouping import LengthGroups
 from oneloop.data.order import Order
-from tests.backends_support import FEATURES
+from tests.backends.support import FEATURES
 
 
 def spread(lengths, batches):

@@ -120,7 +120,7 @@ def test_far_positions_are_as_good_as_near_ones():
 
 @given(st.integers(1, 3 * SMALL), st.integers(0, 100), st.data())
 @settings(deadline=None, max_examples=30)
-def test_slices_agree_with_the_whole(length, seed, data):
+def test_slices_agree_with_the_full_order(length, seed, data):
     order = Order(length, seed, 0)
     start = data.draw(st.integers(0, length))
     stop = data.draw(st.integers(start, length))
@@ -235,7 +235,7 @@ def test_fewer_samples_than_processes_leave_empty_lists():
     assert deal(partial(Order, 0), 4, 2) == []
 
 
-def test_a_sampler_refuses_what_cannot_be():
+def test_a_sampler_refuses_invalid_values():
     orders = partial(Order, 10, 0)
     with pytest.raises(ArgumentError, match="at least 1"):
         BatchSampler(orders, 0)
@@ -363,7 +363,7 @@ def test_measuring_shows_its_progress(capsys):
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        (iter([{"input_ids": [1]}]), "streams its samples"),
+        (iter([{"input_ids": [1]}]), "is an iterable dataset"),
         ([{"text": "a"}], "neither 'length' nor 'input_ids' in sample 0.*'text'.*length_column_name"),
         ([{"input_ids": [1]}, (1, 2)], "sample 1, a tuple with no keys"),
         ([{"input_ids": 3}], "sample 0 has a int in 'input_ids'"),

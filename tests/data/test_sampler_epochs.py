@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer
-from tests.backends_support import FEATURES, kit_module
+from tests.backends.support import FEATURES, kit_module
 
 SAMPLES, BATCH = 8, 2  # four steps an epoch
 RUN = {

@@ -8,7 +8,7 @@ import pytest
 
 from oneloop import backends, randomness
 from oneloop.data.process_sharding import ProcessShard
-from tests.backends_support import kit_module
+from tests.backends.support import kit_module
 
 BATCH, SAMPLES = 2, 11
 

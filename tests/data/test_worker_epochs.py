@@ -5,7 +5,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.data.order import Order
-from tests.backends_support import FEATURES
+from tests.backends.support import FEATURES
 
 SAMPLES, SEED = 32, 42
 RUN = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer
-from tests.backends_support import FEATURES, kit_module
+from tests.backends.support import FEATURES, kit_module
 
 SAMPLES, BATCH = 10, 4
 RUN = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends_support import names
+from tests.backends.support import names
 
 JOB = Path(__file__).parents[2] / "examples" / "sentiment"
 

@@ -40,7 +40,7 @@ def instructions():
 
 def losses(framework, folder):
     """The losses of 100 steps with AdamW, one thread, no dropout."""
-    from tests.crossing.test_crossing import losses, run
+    from tests.checkpoint.convert.test_between_frameworks import losses, run
 
     return losses(run(framework, Path(folder) / "run", Path(folder), save_strategy="no"))
 

@@ -4,7 +4,7 @@ import warnings
 import numpy as np
 import pytest
 
-from tests.backends_support import names
+from tests.backends.support import names
 from tests.golden import golden
 
 

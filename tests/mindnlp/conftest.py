@@ -21,7 +21,7 @@ SCRIPTS = HERE.parent / "seeds" / "scripts"
 
 @pytest.fixture
 def run_script(tmp_path, monkeypatch):
-    """run_script(name, *options): runs a guide's script of tests/seeds in an empty directory; the names it defined.
+    """run_script(name, *options): runs a guide's script of tests/guides in an empty directory; the names it defined.
 
     What the script downloads comes from stand_ins.py of this folder.
     """

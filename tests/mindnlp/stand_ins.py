@@ -1,6 +1,6 @@
 """What the guide downloads, made in place, for scripts under mindnlp.
 
-Data, tokenizer and metrics are those of tests/seeds/stand_ins.py. Models are opened by transformers' own
+Data, tokenizer and metrics are those of tests/guides/stand_ins.py. Models are opened by transformers' own
 from_pretrained, as mindnlp has patched it, from a directory that takes the place of the download.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import transformers
 
-_PATH = Path(__file__).parent.parent / "seeds" / "stand_ins.py"
+_PATH = Path(__file__).parent.parent / "guides" / "stand_ins.py"
 _spec = importlib.util.spec_from_file_location("seeds_stand_ins", _PATH)
 _seeds = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_seeds)

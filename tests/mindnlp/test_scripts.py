@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tests.migration import local, plans
-from tests.migration.support import environment
+from tests.compat import local, plans
+from tests.compat.support import environment
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def ran(place):
         surroundings = environment() | {"HF_DATASETS_CACHE": str(place / "cache")}
         done = subprocess.run(words, cwd=place, env=surroundings, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr[-4000:]
-        assert "built no Trainer" not in done.stderr
+        assert "created no Trainer" not in done.stderr
         return place / "out" / name, done.stdout
 
     return run

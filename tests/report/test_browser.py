@@ -5,7 +5,7 @@ import json
 import pytest
 
 from oneloop.report import write_comparison, write_page
-from tests.report.scenes import ARGUMENTS, RUN, START, event, lines, write_eventful_run, write_lines, write_run
+from tests.report.tiny_runs import ARGUMENTS, RUN, START, event, lines, write_eventful_run, write_lines, write_run
 
 CHARTS = ["loss", "evaluation", "learning rate", "gradient norm", "samples per second", "tokens per second", "memory"]
 
@@ -47,7 +47,7 @@ def test_facts_stand_in_tables(see, report):
     }
     for word in ("preempted", "SIGTERM", "resumed", "not finite", "[11, 78, 34]", "No space left", "0.41 s"):
         assert word in text["events"]
-    assert "ended without a word" in text["events"] and "passed over checkpoint-2250: torn" in text["events"]
+    assert "ended unexpectedly" in text["events"] and "skipped checkpoint-2250: torn" in text["events"]
     assert "damaged" in text["checkpoints"] and "has 7 bytes instead of 2000" in text["checkpoints"]
     assert "best" in text["checkpoints"] and "latest" in text["checkpoints"]
     assert "learning_rate\t0.0003\t5e-05" in text["arguments"] and "adam_beta1" not in text["arguments"]
@@ -166,7 +166,7 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_words_can_be_read_on_their_ground(see, report, scheme):
+def test_text_has_enough_contrast(see, report, scheme):
     ratio, where = see(report, scheme=scheme).page.evaluate(CONTRAST)
     assert ratio >= 4.5, where
 
@@ -199,7 +199,7 @@ def test_a_phone_shows_all_without_scrolling_sideways(see, report, comparison):
     assert narrow.overflow() <= 0
 
 
-def test_runs_lie_over_each_other_and_are_told_apart(see, comparison):
+def test_runs_are_compared_and_can_be_distinguished(see, comparison):
     sight = see(comparison)
     drawn = sight.drawn()
     assert list(drawn)[:3] == ["loss", "loss (evaluation)", "accuracy (evaluation)"] and min(drawn.values()) > 1000
@@ -226,7 +226,7 @@ def test_runs_lie_over_each_other_and_are_told_apart(see, comparison):
 EVIL = '</script><img src=x onerror="window.caught=1"><script>window.caught=2</script>\u2028"\'&'
 
 
-def test_nothing_that_a_run_says_is_executed(see, tmp_path):
+def test_no_text_of_a_run_is_executed(see, tmp_path):
     folder = tmp_path / "<img src=x onerror=window.caught=3>"
     entries = [entry | {f"eval_{EVIL}": 0.5, EVIL: 1.0} for entry in lines(300)]
     write_lines(folder / "log.jsonl", entries)
@@ -254,7 +254,7 @@ def test_a_script_that_got_in_all_the_same_would_not_run(see, report, tmp_path):
     sight.errors.clear()
 
 
-def test_a_run_that_logged_nothing_says_so(see, tmp_path):
+def test_a_run_without_logs_shows_a_note(see, tmp_path):
     write_lines(tmp_path / "run.jsonl", [event("started", 0, 0, **START)])
     sight = see(write_page(tmp_path))
     assert sight.page.locator("#charts").inner_text() == "Nothing was logged."

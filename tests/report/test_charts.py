@@ -6,8 +6,8 @@ import pytest
 
 from oneloop import Trainer
 from oneloop.report import Run, write_comparison, write_page
-from tests.backends_support import rows
-from tests.report.scenes import write_lines
+from tests.backends.support import rows
+from tests.report.tiny_runs import write_lines
 
 # All that a run can log, with the chart that it belongs to.
 STEP = {"loss": 2.0, "learning_rate": 0.1, "grad_norm": 3.0, "loss_scale": 1024.0, "skipped_steps": 1}
@@ -36,7 +36,7 @@ CHARTS = {
     "memory": {
         "memory_bytes": "process",
         "device_memory_bytes": "device",
-        "device_peak_bytes": "device, most so far",
+        "device_peak_bytes": "device, peak",
     },
     "loss scale": {"loss_scale": "loss scale"},
     "entropy of routing": {"entropy_of_routing": "entropy_of_routing"},

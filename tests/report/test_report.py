@@ -12,7 +12,7 @@ import pytest
 from oneloop.cli.main import main
 from oneloop.errors import DataError, MissingPackageError
 from oneloop.report import Run, page, write_page, write_report
-from tests.report.scenes import write_run
+from tests.report.tiny_runs import write_run
 
 
 def history(steps=50):
@@ -126,7 +126,7 @@ def test_a_missing_matplotlib_is_named(tmp_path, monkeypatch):
     assert data_of(tmp_path / "report.html")["charts"]  # the page needs no package
 
 
-def test_the_command_writes_the_page_without_matplotlib_and_says_what_is_missing(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_the_page_without_matplotlib_and_names_the_package(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     write_run(tmp_path, steps=50)
     assert main(["report", str(tmp_path)]) == 0
@@ -135,7 +135,7 @@ def test_the_command_writes_the_page_without_matplotlib_and_says_what_is_missing
 
 
 def test_a_directory_without_a_run_says_what_was_expected(tmp_path):
-    with pytest.raises(DataError, match="holds no trainer_state.json"):
+    with pytest.raises(DataError, match="contains no trainer_state.json"):
         write_report(tmp_path)
     (tmp_path / "trainer_state.json").write_text("[]")
     with pytest.raises(DataError, match="expected a JSON object with a list log_history"):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from oneloop.report import facts, write_page
-from oneloop.report.lines import Tail
-from oneloop.report.reading import Directory
-from tests.report.scenes import event, lines, write_lines
+from oneloop.report import summary, write_page
+from oneloop.report.json_lines import Tail
+from oneloop.report.log_reader import Directory
+from tests.report.tiny_runs import event, lines, write_lines
 
 PARENT, CHILD = "a" * 16, "b" * 16
 
@@ -60,9 +60,11 @@ def test_what_a_resumed_run_meets_again_is_told_once(tmp_path):
     write_lines(tmp_path / "run.jsonl", told)
     found = Directory(tmp_path)
     found.look()
-    shown = [(one["kind"], one["step"]) for one in facts.events(found)]
+    shown = [(one["kind"], one["step"]) for one in summary.events(found)]
     assert shown == [("started", 0), ("nonfinite", 12), ("died", 10), ("resumed", 10), ("nonfinite", 15), ("ended", 30)]
-    assert [one["text"] for one in facts.events(found) if one["step"] == 15] == ["the update was left out; samples [3]"]
+    assert [one["text"] for one in summary.events(found) if one["step"] == 15] == [
+        "the update was skipped; samples [3]"
+    ]
 
 
 def test_a_branch_has_what_happened_to_the_other_run_before_it_and_nothing_later(tmp_path):

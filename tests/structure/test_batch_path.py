@@ -5,7 +5,7 @@ import sys
 from fnmatch import fnmatch
 
 from oneloop import Trainer
-from tests.backends_support import rows
+from tests.backends.support import rows
 from tests.structure.figures import PACKAGE
 from tests.structure.test_architecture import quoted, section, table
 

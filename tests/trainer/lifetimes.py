@@ -19,7 +19,7 @@ from safetensors.numpy import load, load_file
 from oneloop import EvalLoopOutput, PredictionOutput, TrainerCallback, TrainerState
 from oneloop.errors import ArgumentError, RefusedError
 from oneloop.integrations.writers.base import Writer
-from tests.backends_support import CLASSES, FEATURES, rows, same_bytes
+from tests.backends.support import CLASSES, FEATURES, rows, same_bytes
 
 TRAIN, EVAL = rows(40), rows(6, 1)
 STEPS, RATE, DECAY = 6, 0.1, 0.01

@@ -4,7 +4,7 @@ import pytest
 
 from oneloop import Trainer, TrainingArguments
 from oneloop.errors import ArgumentError, ModelError, RefusedError
-from tests.backends_support import rows
+from tests.backends.support import rows
 
 
 def test_defaults_go_to_tmp_trainer(backend, monkeypatch, tmp_path):

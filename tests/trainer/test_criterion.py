@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer
-from tests.backends_support import largest_difference, rows, tagged
+from tests.backends.support import largest_difference, rows, tagged
 
 LENGTHS = [7, 1, 5, 2, 1, 1, 6, 3, 2, 7, 4, 1, 1, 5, 3, 2]
 WEIGHT = [0.1, 1.0, 4.0]

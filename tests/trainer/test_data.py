@@ -8,7 +8,7 @@ import pytest
 from oneloop import Trainer
 from oneloop.data.order import Order
 from oneloop.errors import ArgumentError, DataError
-from tests.backends_support import rows, same_bytes, tagged
+from tests.backends.support import rows, same_bytes, tagged
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4}
 EPOCH = RUN | {"num_train_epochs": 1}

@@ -5,7 +5,7 @@ import pytest
 
 from oneloop import EvalPrediction, Trainer
 from oneloop.errors import ArgumentError, DataError, ModelError
-from tests.backends_support import RESOLUTION, refuses_half, rows, same_bytes, tagged
+from tests.backends.support import RESOLUTION, refuses_half, rows, same_bytes, tagged
 
 
 def keep(into):

@@ -8,7 +8,7 @@ import pytest
 
 from oneloop import Trainer
 from oneloop.errors import DataError, ModelError
-from tests.backends_support import rows, tagged
+from tests.backends.support import rows, tagged
 from tests.stacks import STACKS
 
 # Each reads ids.npy and writes logits.npy; none of them sees oneloop or the model's class.

@@ -15,8 +15,8 @@ import pytest
 from oneloop import Trainer, TrainerCallback
 from oneloop.distributed.preemption import Preempted
 from oneloop.errors import NonFiniteError
-from tests.backends_support import available, same_bytes, tagged
-from tests.hub.stand_in import serving
+from tests.backends.support import available, same_bytes, tagged
+from tests.integrations.hub.stand_in import serving
 from tests.trainer.lifetimes import (
     AFTER,
     BEFORE,

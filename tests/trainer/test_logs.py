@@ -5,7 +5,7 @@ import json
 import pytest
 
 from oneloop import Trainer
-from tests.backends_support import rows
+from tests.backends.support import rows
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "max_steps": 6, "logging_steps": 2}
 

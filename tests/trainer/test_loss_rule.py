@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer
-from tests.backends_support import largest_difference, rows, tagged
+from tests.backends.support import largest_difference, rows, tagged
 
 ROUNDING = 2e-6
 SGD = {"optim": "sgd", "learning_rate": 0.5, "max_steps": 4, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}

@@ -9,7 +9,7 @@ import pytest
 
 from oneloop import Trainer
 from oneloop.errors import ModelError
-from tests.backends_support import rows, same_bytes
+from tests.backends.support import rows, same_bytes
 
 STEPS = {"max_steps": 6, "learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4}
 

@@ -8,7 +8,7 @@ import pytest
 
 from oneloop import EarlyStoppingCallback, Trainer, TrainerControl, TrainerState
 from oneloop.optim.plateau import Greedy, Plateau
-from tests.backends_support import rows, same_bytes
+from tests.backends.support import rows, same_bytes
 
 NAN = math.nan
 RUN = {"per_device_train_batch_size": 4, "learning_rate": 0.1, "optim": "sgd", "eval_strategy": "steps"}
@@ -75,7 +75,7 @@ def test_a_best_of_nan_in_a_checkpoint_of_transformers(arguments, tmp_path):
     """Some of its versions take a first metric of NaN for the best."""
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from tests.kits.torch_kit import Kit
+    from tests.backends.kits.torch_kit import Kit
 
     shared = {"per_device_train_batch_size": 4, "save_steps": 1, "save_strategy": "steps", "report_to": "none"}
     theirs = transformers.TrainingArguments(str(tmp_path / "theirs"), use_cpu=True, max_steps=1, **shared)

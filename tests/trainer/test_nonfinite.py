@@ -8,7 +8,7 @@ import pytest
 from oneloop import Trainer
 from oneloop.data.order import Order
 from oneloop.errors import NonFiniteError
-from tests.backends_support import refuses_half, rows, same_bytes
+from tests.backends.support import refuses_half, rows, same_bytes
 
 BATCH, SAMPLES = 4, 24
 RUN = {"learning_rate": 0.05, "per_device_train_batch_size": BATCH, "num_train_epochs": 1, "logging_steps": 1}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from oneloop import Trainer
-from tests.backends_support import available, rows, same_bytes
+from tests.backends.support import available, rows, same_bytes
 
 RUN = {
     "max_steps": 5,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from oneloop import PredictionOutput, Trainer
-from tests.backends_support import largest_difference, rows, same_bytes
+from tests.backends.support import largest_difference, rows, same_bytes
 
 STEPS = {"max_steps": 6, "learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4}
 

@@ -7,7 +7,7 @@ import pytest
 
 from oneloop import Trainer
 from oneloop.errors import NonFiniteError
-from tests.backends_support import RESOLUTION, largest_difference, refuses_half, rows, same_bytes, tagged
+from tests.backends.support import RESOLUTION, largest_difference, refuses_half, rows, same_bytes, tagged
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 8, "max_steps": 6, "logging_steps": 1}
 

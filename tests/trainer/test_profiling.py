@@ -10,7 +10,7 @@ from oneloop.arguments.packages import installed
 from oneloop.errors import ArgumentError, NonFiniteError, RefusedError
 from oneloop.trainer import profiling
 from oneloop.trainer.profiling import Operator, operators, text
-from tests.backends_support import rows, same_bytes
+from tests.backends.support import rows, same_bytes
 
 # An operator that every forward pass of the classifier calls, as the framework names it.
 LINEAR = {"torch": "aten::addmm", "paddle": "matmul", "mindspore": "MatMul"}
@@ -127,7 +127,7 @@ def test_how_steps_are_named(arguments, value, stored):
 
 
 def test_mindtorch_refuses(arguments):
-    with pytest.raises(RefusedError, match="profile='3-5' cannot be used on mindtorch.*sees nothing of mindtorch"):
+    with pytest.raises(RefusedError, match="profile='3-5' cannot be used on mindtorch.*does not record mindtorch"):
         arguments(profile=True).check_backend("mindtorch", "cpu")
 
 

@@ -1,4 +1,4 @@
-"""What people suffer from elsewhere, and do not here; tests/state has what concerns lost work."""
+"""What people suffer from elsewhere, and do not here; tests/checkpoint has what concerns lost work."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.checkpoint import store
-from tests.backends_support import rows, same_bytes
+from tests.backends.support import rows, same_bytes
 
 RUN = {"max_steps": 12, "per_device_train_batch_size": 4, "learning_rate": 0.1, "lr_scheduler_type": "constant"}
 SAVED = RUN | {"save_strategy": "steps", "save_steps": 5}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer
-from tests.backends_support import rows
+from tests.backends.support import rows
 
 PADDING = {"float32": -100.0, "int64": -100, "bool": False}
 SHAPES = {  # of one sample, by the widths of its batch

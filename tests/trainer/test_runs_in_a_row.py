@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer, TrainerCallback, TrainerControl, TrainerState
-from tests.backends_support import available, rows, same_bytes
+from tests.backends.support import available, rows, same_bytes
 
 RUN = {
     "max_steps": 6,

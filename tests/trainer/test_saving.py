@@ -7,7 +7,7 @@ import pytest
 
 from oneloop import EarlyStoppingCallback, Trainer, TrainerState, get_last_checkpoint
 from oneloop.errors import CheckpointError
-from tests.backends_support import refuses_half, rows, same_bytes
+from tests.backends.support import refuses_half, rows, same_bytes
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "max_steps": 9, "logging_steps": 3}
 

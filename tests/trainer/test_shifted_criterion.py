@@ -6,7 +6,7 @@ Its class weights, if it has any, are those of the other labels. A batch in part
 import numpy as np
 import pytest
 
-from tests.backends_support import largest_difference, tagged
+from tests.backends.support import largest_difference, tagged
 
 LENGTHS = [7, 1, 5, 2, 1, 1, 6, 3, 2, 7, 4, 1, 1, 5, 3, 2]  # a row of one label has none that counts
 WEIGHT = [0.1, 1.0, 4.0]

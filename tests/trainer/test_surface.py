@@ -10,7 +10,7 @@ import oneloop
 from oneloop import Trainer
 from oneloop.compat.transformers import warn_unused_overrides
 from oneloop.trainer import validation
-from tests.backends_support import rows
+from tests.backends.support import rows
 
 FLAGS = ("use_apex", "is_deepspeed_enabled", "is_fsdp_enabled", "is_fsdp_xla_enabled", "is_model_parallel")
 

@@ -7,7 +7,7 @@ scripts; the others were oneloop's own, and a subclass that happens to use one o
 import pytest
 
 from oneloop import Trainer
-from tests.backends_support import available, rows, same_bytes
+from tests.backends.support import available, rows, same_bytes
 
 INTERNAL = (
     *("accumulate", "agree", "backend", "call", "end_of_empty_epoch", "engine", "first_time", "interrupted"),
@@ -105,6 +105,7 @@ def plain(backend, arguments, tmp_path):
     return weights
 
 
+@pytest.mark.slow  # all of them at once, below, find the same; this tells which one it was
 @pytest.mark.parametrize("backend", available()[:1], ids=lambda kit: kit.name)
 @pytest.mark.parametrize(
     ("name", "way"),

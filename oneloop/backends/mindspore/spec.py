@@ -9,7 +9,7 @@ from ..registry import BackendSpec
 def launched() -> World | None:
     """msrun's variables."""
     if os.environ.get("MS_ROLE") == "MS_SCHED":
-        # msrun starts the script once more, as the scheduler: it is none of the workers, and ends in join().
+        # msrun also starts the script as the scheduler: it is not a worker, and ends in join().
         size = max(2, number("MS_WORKER_NUM", 1))
         return World(rank=size, size=size, local_rank=size, local_size=size, launcher="mindspore")
     if os.environ.get("MS_ROLE") != "MS_WORKER":

@@ -1,8 +1,8 @@
-"""What is refused under mindnlp, where torch is mindtorch on MindSpore, beside all that torch refuses."""
+"""Refused under mindnlp, where torch is mindtorch on MindSpore, in addition to everything refused for torch."""
 
 from ...arguments.refusal import Refusal
 
-_NO_COMPILER = "torch.compile returns the model as it is there"
+_NO_COMPILER = "torch.compile is a no-op in mindtorch"
 _NO_BF16 = "MindSpore has no bfloat16 kernels on a CPU"
 _OPTIMIZERS = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused", "sgd")
 
@@ -15,14 +15,14 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "dataloader_num_workers", "above 0", lambda args: args.dataloader_num_workers > 0,
-        "a process with MindSpore in it cannot be forked safely", "dataloader_num_workers=0",
+        "a process that has imported MindSpore cannot be forked safely", "dataloader_num_workers=0",
     ),
     Refusal(
         "optim", "other than AdamW and SGD", lambda args: args.optim not in _OPTIMIZERS,
         "mindtorch has no other optimizers", 'optim="adamw_torch" or "sgd"',
     ),
     Refusal(
-        "profile", "any", lambda args: bool(args.profile), "torch.profiler sees nothing of mindtorch",
+        "profile", "any", lambda args: bool(args.profile), "torch.profiler does not record mindtorch operators",
         "leave it out",
     ),
 )  # fmt: skip

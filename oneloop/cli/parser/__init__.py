@@ -16,7 +16,7 @@ from .options import Option, collect, nearest, spellings
 
 __all__ = ["ArgumentParser", "HfArgumentParser", "PdArgumentParser"]
 
-# Opens the words of one source (an args file, then the command line), so that a later source beats an earlier one.
+# Marks the start of one source's words (an args file, then the command line), so that later sources override earlier.
 _SOURCE = "--oneloop-args-source"
 _NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?$|-inf$")
 
@@ -29,10 +29,10 @@ D = TypeVar("D")
 
 
 class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
-    """An argparse parser with an option for every field, and every alias, of the dataclasses it is given.
+    """An argparse parser with an option for every field and alias of the given dataclasses.
 
-    Takes dataclasses one by one or as one list or tuple; other keywords go to `argparse.ArgumentParser`. Only what is
-    really given reaches a dataclass's constructor: defaults stay with the dataclass.
+    Accepts dataclasses one by one or as one list or tuple; other keywords are passed to `argparse.ArgumentParser`. Only
+    values that were given are passed to a dataclass's constructor: defaults stay with the dataclass.
     """
 
     # Up to four dataclasses are known to a type checker by their number and types.
@@ -75,7 +75,7 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
         kwargs.setdefault("allow_abbrev", False)
         kwargs.setdefault("epilog", NOTE)
         super().__init__(**kwargs)
-        # argparse before 3.14 takes -1e-5 for an option.
+        # argparse before 3.14 parses -1e-5 as an option.
         self._negative_number_matcher = _NEGATIVE_NUMBER
         listed = [] if dataclass_types is None else [dataclass_types]
         self.dataclass_types: list[Any] = _flatten(classes) + _flatten(listed)
@@ -100,8 +100,8 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
                 )
             except argparse.ArgumentError as error:
                 raise ArgumentError(
-                    f"{option.owner.__name__}.{option.field.name} wants an option that the parser has already "
-                    f"({error}). Rename the field, or pass add_help=False if it is to replace --help."
+                    f"{option.owner.__name__}.{option.field.name} needs an option that the parser already has "
+                    f"({error}). Rename the field, or pass add_help=False if it should replace --help."
                 ) from error
             no = f"no_{option.name}"
             if option.type.is_switch and not option.name.startswith("no_") and no not in self._fields:
@@ -109,7 +109,7 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
                 groups[key].add_argument(*spellings(no), action=NegationAction, nargs=0, help=hidden, **common)
 
     def format_help(self) -> str:
-        # Here and not in the constructor: defaults may be made by functions, and most runs never show any help.
+        # Not in the constructor: default factories may be slow, and most runs never show the help.
         for action in self._actions:
             if isinstance(action, FieldAction) and action.help is not argparse.SUPPRESS:
                 action.help = describe(action.option)
@@ -141,12 +141,13 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
         args_filename: str | os.PathLike[str] | None = None,
         args_file_flag: str | None = None,
     ) -> tuple[Any, ...]:
-        """One instance per dataclass, in their order, from the command line (or `args`).
+        """One instance per dataclass, in order, from the command line (or `args`).
 
-        Before the command line, and beaten by it, come the words of args files: `args_filename`, or else
-        (`look_for_args_file`) the file named like the script with the suffix `.args`; then those that the command line
-        names with `args_file_flag`, which may be given repeatedly. Options added with `add_argument` follow
-        as a namespace; with `return_remaining_strings`, unknown words come last as a list instead of being an error.
+        Args files are read before the command line, which overrides them: `args_filename`, or otherwise
+        (`look_for_args_file`) the file named like the script with the suffix `.args`; then the files given on the
+        command line with `args_file_flag`, which may be repeated. Options added with `add_argument` are returned as a
+        namespace after the dataclasses; with `return_remaining_strings`, unknown words are returned last as a list
+        instead of raising an error.
         """
         words = sys.argv[1:] if args is None else args
         try:
@@ -165,7 +166,7 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
         return cast(Made, tuple(self._build(self._from_data(args, allow_extra_keys), "key")))
 
     def parse_json_file(self, json_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> Made:
-        """One instance per dataclass from a JSON file that holds one object; see parse_dict."""
+        """One instance per dataclass from a JSON file with one object; see parse_dict."""
         return self._parse_file(json_file, files.read_json(json_file), allow_extra_keys)
 
     @overload
@@ -173,9 +174,9 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
     @overload
     def parse_json_file_and_cmd_lines(self, return_remaining_strings: bool = False) -> tuple[Any, ...]: ...
     def parse_json_file_and_cmd_lines(self, return_remaining_strings: bool = False) -> tuple[Any, ...]:
-        """From `script.py settings.json --option value ...`: what the command line says beats the file."""
+        """From `script.py settings.json --option value ...`: the command line overrides the file."""
         if len(sys.argv) < 2 or not sys.argv[1].endswith(".json"):
-            self.error("the first word has to be a JSON file with arguments: script.py settings.json --option value")
+            self.error("the first argument must be a JSON file: script.py settings.json --option value")
         try:
             stored = self._from_data(files.read_json(sys.argv[1]), False)
             namespace, rest = self.parse_known_args(sys.argv[2:])
@@ -188,7 +189,7 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
         return (*made, rest) if return_remaining_strings else tuple(made)
 
     def parse_yaml_file(self, yaml_file: str | os.PathLike[str], allow_extra_keys: bool = False) -> Made:
-        """One instance per dataclass from a YAML file that holds one mapping; see parse_dict. Needs PyYAML."""
+        """One instance per dataclass from a YAML file with one mapping; see parse_dict. Requires PyYAML."""
         return self._parse_file(yaml_file, files.read_yaml(yaml_file), allow_extra_keys)
 
     def _parse_file(self, path: str | os.PathLike[str], data: Mapping[str, Any], allow_extra_keys: bool) -> Made:
@@ -214,14 +215,14 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
         if unknown and not allow_extra_keys:
             raise UnknownArgumentError(
                 f"unknown {'keys' if len(unknown) > 1 else 'key'} {', '.join(unknown)}. "
-                f"Known are the fields of {self._owners()}; allow_extra_keys=True ignores the others."
+                f"Expected fields of {self._owners()}; pass allow_extra_keys=True to ignore other keys."
             )
         if wrong:
             raise ArgumentError("; ".join(wrong))
         return given
 
     def _build(self, given: dict[str, Any], noun: str, prefix: str = "") -> list[Any]:
-        """The dataclasses made from the values given by name; what is required and what contradicts is checked here."""
+        """Build the dataclasses from values by name; checks for missing and conflicting values."""
         reached = {self._fields[name].field.name for name in given}
         required = [option.name for option in self._fields.values() if option.required and not option.is_alias]
         missing = [prefix + name for name in required if name not in reached]
@@ -236,18 +237,18 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
             first = spelt.setdefault((option.owner, option.keyword), name)
             if first != name and taken != value:
                 raise ArgumentError(
-                    f"{prefix}{first} and {prefix}{name} are the same argument, but were given different values, "
-                    f"{taken!r} and {value!r}. Give one of them."
+                    f"{prefix}{first} and {prefix}{name} are aliases of one argument, but have different values: "
+                    f"{taken!r} and {value!r}. Pass one of them."
                 )
         return [cls(**keywords[cls]) for cls in self.dataclass_types]
 
     def _pop(self, namespace: argparse.Namespace) -> dict[str, Any]:
-        """Takes the values of fields out of a namespace, leaving what was added by hand."""
+        """Remove the values of fields from a namespace; options added with add_argument remain."""
         held = vars(namespace)
         return {name: held.pop(name) for name in list(held) if name in self._fields}
 
     def _take(self, namespace: argparse.Namespace) -> dict[str, Any]:
-        """What was given, with each source beating those before it, whichever spellings they use."""
+        """The given values; each source overrides those before it, whichever aliases they use."""
         earlier = vars(namespace).pop("_args_sources", [])
         vars(namespace).pop("_args_file", None)
         given: dict[str, Any] = {}
@@ -269,12 +270,12 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
                 where = next((f" in {source.path}" for source in sources if source.path and word in source.words), "")
                 messages.append(f"unknown option {flag}{where}{hint}")
             elif not messages:
-                # Words after an unknown option are its values, and the option is what needs correcting.
-                messages.append(f"unexpected {word!r}, which belongs to no option")
+                # Words after an unknown option are its values: report only the option.
+                messages.append(f"unexpected argument {word!r}")
         return f"{'; '.join(messages)}. See --help for all options."
 
     def _hint(self, name: str, shown: dict[str, str]) -> str:
-        """What an unknown name may have been meant to be; `shown` maps the known names to how they are printed."""
+        """A suggestion for an unknown name; `shown` maps the known names to how they are printed."""
         name = name.replace("-", "_")
         for cls in self.dataclass_types:
             if name in getattr(cls, "__elsewhere__", {}):
@@ -287,7 +288,7 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
 
 
 class _SourceAction(argparse.Action):
-    """Sets aside what the sources so far gave, and remembers the name of the one that begins."""
+    """Stores the values of the sources so far, and the name of the source that follows."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         namespace._args_sources = [*getattr(namespace, "_args_sources", []), parser._pop(namespace)]

@@ -1,4 +1,4 @@
-"""Files that hold arguments: words as on the command line (`.args`), JSON and YAML."""
+"""Argument files: command-line words (`.args`), JSON and YAML."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Source(NamedTuple):
 def read_sources(
     words: Sequence[str], beside_script: bool, filename: str | os.PathLike[str] | None, flag: str | None
 ) -> list[Source]:
-    """The args files and, last and strongest, the command line without the flags that named files."""
+    """The args files, then the command line, without the flags that name args files."""
     paths = []
     rest = list(words)
     if filename is not None:
@@ -42,11 +42,11 @@ def read_sources(
 
 
 def read_args_file(path: Path) -> list[str]:
-    """The words in an args file: quotes group, a line that starts with # is a comment, backslashes are themselves."""
+    """The words in an args file: quotes group, lines starting with # are comments, backslashes are literal."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ArgumentError(f"the args file {path} cannot be read ({error}). Give the path of a text file.") from error
+        raise ArgumentError(f"the args file {path} cannot be read ({error}). Pass the path of a text file.") from error
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     lexer = shlex.shlex("\n".join(lines), posix=True)
     lexer.whitespace_split = True
@@ -54,7 +54,7 @@ def read_args_file(path: Path) -> list[str]:
     try:
         return list(lexer)
     except ValueError as error:
-        raise ArgumentError(f"a quote in the args file {path} is not closed ({error}). Close it.") from error
+        raise ArgumentError(f"the args file {path} has an unclosed quote ({error}). Close it.") from error
 
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         return _object(json.loads(text), path)
     except json.JSONDecodeError as error:
-        raise ArgumentError(f"{os.fspath(path)} is not valid JSON: {error}. Correct the file.") from error
+        raise ArgumentError(f"{os.fspath(path)} is not valid JSON: {error}. Fix the file.") from error
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -72,12 +72,12 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         import yaml
     except ImportError as error:
         raise MissingPackageError(
-            f"reading {os.fspath(path)} needs the package PyYAML, which is not installed. "
+            f"reading {os.fspath(path)} requires the package PyYAML, which is not installed. "
             "Run `pip install pyyaml`, or write the arguments as JSON and use parse_json_file."
         ) from error
 
     class Loader(yaml.SafeLoader):
-        """YAML 1.2's idea of a bool: true and false. `save_strategy: no` must stay the word it is."""
+        """Reads booleans as YAML 1.2 does: true and false only. `save_strategy: no` stays the string "no"."""
 
     resolvers = {first: list(pairs) for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()}
     for first in "yYnNoO":
@@ -88,13 +88,13 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         return _object(yaml.load(text, Loader) or {}, path)
     except yaml.YAMLError as error:
         words = " ".join(str(error).split())
-        raise ArgumentError(f"{os.fspath(path)} is not valid YAML: {words}. Correct the file.") from error
+        raise ArgumentError(f"{os.fspath(path)} is not valid YAML: {words}. Fix the file.") from error
 
 
 def _object(value: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
     raise ArgumentError(
-        f"{os.fspath(path)} holds {type(value).__name__} where names and values were expected. "
-        "Write the arguments as one mapping from name to value."
+        f"{os.fspath(path)} contains {type(value).__name__}; expected a mapping from argument names to values. "
+        "Write the arguments as one mapping."
     )

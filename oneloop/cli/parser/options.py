@@ -1,4 +1,4 @@
-"""The options that dataclasses ask for: one per field and one per other spelling of it."""
+"""The options of dataclasses: one per field and one per alias."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .values import ValueType
 
 @dataclasses.dataclass(slots=True)
 class Option:
-    """One spelling of one field."""
+    """One option: a field, or an alias of it."""
 
     owner: type
     name: str
@@ -25,14 +25,14 @@ class Option:
     metadata: Mapping[str, Any]
     type: ValueType
     keyword: str
-    """The name under which the constructor of `owner` takes the value."""
+    """The parameter of `owner`'s constructor."""
     flags: list[str]
     merges: bool = False
     """Adds to the field's value instead of replacing it."""
     aliases: list[str] = dataclasses.field(default_factory=list)
-    """Flags of the other spellings, on the field's own option only."""
+    """Flags of the aliases; only on the field's main option."""
     hidden: bool = False
-    """Taken, and not shown in the help."""
+    """Accepted, but not shown in the help."""
 
     @property
     def is_alias(self) -> bool:
@@ -44,11 +44,11 @@ class Option:
 
     @property
     def converts(self) -> bool:
-        """Whether the dataclass reads text itself (as oneloop's do), so that what puzzles us may make sense to it."""
+        """Whether the dataclass converts strings itself (as oneloop's do), so it may accept what this parser cannot."""
         return "convert" in self.metadata
 
     def from_words(self, words: str | list[str] | None) -> Any:
-        """The value of this option on the command line; ValueError says what is wrong."""
+        """The value of this option on the command line; raises ValueError if it is invalid."""
         word = words[0] if isinstance(words, list) and len(words) == 1 else words
         try:
             value = self._check(self.type.from_words(words))
@@ -56,11 +56,11 @@ class Option:
             if self.converts:
                 return word
             raise
-        # "a,b" is one word to us, and may be a list to the dataclass.
+        # "a,b" is one word here, but may be a list for the dataclass.
         return word if self.converts and value == [word] else value
 
     def from_data(self, value: Any) -> Any:
-        """The value of this option in a dict or a file; ValueError says what is wrong."""
+        """The value of this option in a dict or a file; raises ValueError if it is invalid."""
         return value if self.converts else self._check(self.type.from_data(value))
 
     def _check(self, value: Any) -> Any:
@@ -73,8 +73,8 @@ class Option:
 
 
 def collect(classes: Iterable[type]) -> list[Option]:
-    """The options of all these dataclasses. Two fields of one name are an error; a field beats a foreign alias, and
-    both beat an argument that has one answer."""
+    """The options of all these dataclasses. Two fields with the same name are an error; a field overrides another
+    class's alias, and both override an argument with a fixed value."""
     classes = list(classes)
     found: dict[str, Option] = {}
     per_class = _without_unknown([_options_of(cls) for cls in classes])
@@ -108,8 +108,8 @@ def _settled_option(cls: type, name: str, settled: Any) -> Option:
 
 
 def _without_unknown(per_class: list[list[Option]]) -> list[list[Option]]:
-    """In a script for PaddleNLP a field of its own beats an argument of oneloop's: PaddleNLP has no such argument, or
-    the script would not run there. The argument keeps its default."""
+    """In a PaddleNLP script, the script's field overrides an argument of oneloop with the same name: PaddleNLP has no
+    such argument, or the script would not run there. The argument keeps its default."""
     if not mode.follows("paddlenlp"):
         return per_class
     own = {option.name for options in per_class for option in options if not _is_of_oneloop(option)}
@@ -127,16 +127,16 @@ def _refuse_twins(holder: Option | None, option: Option, flag: str | None = None
     if holder is not None:
         kinds = " and ".join(f"{each.owner.__name__}.{each.field.name}" for each in (holder, option))
         raise ArgumentError(
-            f"{kinds} would both be the option {flag or '--' + option.name}. "
-            "Rename one of them, or use a parser for each class."
+            f"{kinds} would both define the option {flag or '--' + option.name}. "
+            "Rename one of them, or use one parser per class."
         )
 
 
 def _options_of(cls: type) -> list[Option]:
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         raise TypeError(
-            f"ArgumentParser takes dataclasses (the types, not instances), got {cls!r}. "
-            "Put @dataclass above the class, or add single options with add_argument."
+            f"ArgumentParser expects dataclasses (types, not instances), got {cls!r}. "
+            "Decorate the class with @dataclass, or add single options with add_argument."
         )
     hints = _Hints(cls)
     own = getattr(cls, "__aliases__", {})
@@ -167,7 +167,7 @@ def _options_of(cls: type) -> list[Option]:
 
 
 def _metadata(cls: type, field: dataclasses.Field[Any]) -> Mapping[str, Any]:
-    """A field's metadata; that of the class it was inherited from where a subclass gave it just a new default."""
+    """A field's metadata; if a subclass only changed the default, that of the class it was inherited from."""
     if field.metadata:
         return field.metadata
     for base in cls.__mro__[1:]:
@@ -178,19 +178,19 @@ def _metadata(cls: type, field: dataclasses.Field[Any]) -> Mapping[str, Any]:
 
 
 def spellings(name: str) -> list[str]:
-    """The flags of a name: as it is, and with dashes."""
+    """The flags for a name: as written, and with dashes."""
     return list(dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"]))
 
 
 class _Hints:
-    """The annotations of a dataclass as objects, also where they are written as strings."""
+    """The annotations of a dataclass as objects, also if they are written as strings."""
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
         try:
             self.known = typing.get_type_hints(cls, include_extras=True)
         except Exception:
-            # One field that cannot be resolved (perhaps not even an option) must not spoil the others.
+            # One unresolvable annotation (perhaps not even of an option) must not affect the others.
             self.known = {}
 
     def __getitem__(self, field: dataclasses.Field[Any]) -> Any:
@@ -205,16 +205,16 @@ class _Hints:
             except Exception:
                 continue
         raise ArgumentError(
-            f"the annotation {hint!r} of {self.cls.__name__}.{name} cannot be resolved. Import what it names at the "
-            "top of the module that defines the class (not inside a function, nor only under TYPE_CHECKING)."
+            f"the annotation {hint!r} of {self.cls.__name__}.{name} cannot be resolved. Import its names at the top of "
+            "the module that defines the class (not inside a function, nor only under TYPE_CHECKING)."
         )
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name that was probably meant, if any is near."""
+    """The closest known name, if any is close enough."""
     pool = list(names)
     close = difflib.get_close_matches(name, pool, n=1)
     if close:
         return close[0]
-    # "batch_size" is far from "per_device_train_batch_size" letter by letter, yet names it.
+    # "batch_size" is far from "per_device_train_batch_size" in edit distance, yet is part of it.
     return next((other for other in sorted(pool, key=len) if len(name) > 3 and name in other), None)

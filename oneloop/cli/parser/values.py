@@ -1,4 +1,4 @@
-"""From words on a command line, or values read from a file, to what a field's annotation asks for."""
+"""Convert command-line words, or values from a file, to the type of a field's annotation."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _CONTAINERS: dict[Any, Callable[[list[Any]], Any]] = {
     collections.abc.Iterable: list,
     collections.abc.Set: set,
 }
-_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "text", dict: "a JSON object"}
+_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string", dict: "a JSON object"}
 _LABELS = {bool: "BOOL", int: "INT", float: "FLOAT", str: "TEXT", dict: "JSON", pathlib.Path: "PATH"}
 
 
 def alternatives(hint: Any) -> list[Any]:
-    """The types a value may have: unions flattened, Annotated and NewType unwrapped, no type at all read as str."""
+    """The types a value may have: unions flattened, Annotated and NewType unwrapped, a missing type is str."""
     if hint is None:
         return [types.NoneType]
     origin = typing.get_origin(hint)
@@ -49,10 +49,10 @@ def alternatives(hint: Any) -> list[Any]:
 
 
 class ValueType:
-    """What one annotation accepts, and how text or data become it. Conversions raise ValueError with a reason."""
+    """What one annotation accepts, and the conversions to it. Conversions raise ValueError with a reason."""
 
     def __init__(self, hint: Any, listed: Collection[Any] = ()) -> None:
-        # A "none" among a field's choices, or in a list of words, is a value of its own, as in `--report_to none`.
+        # "none" is a value where it is among a field's choices or in a list of words, as in `--report_to none`.
         self.none_words = {"None", "none"} - set(map(str, listed))
         self.optional = False
         self.literals: list[Any] = []
@@ -84,12 +84,12 @@ class ValueType:
 
     @property
     def is_switch(self) -> bool:
-        """True when the bare option (`--x`) means True."""
+        """True if the bare option (`--x`) means True."""
         return bool in self.scalars
 
     @property
     def nargs(self) -> str | None:
-        """How many words argparse shall hand over."""
+        """The `nargs` of the option for argparse."""
         return "*" if self.container else "?" if self.is_switch else None
 
     @property
@@ -99,7 +99,7 @@ class ValueType:
 
     @property
     def label(self) -> str:
-        """What `--help` calls the value."""
+        """The metavar in `--help`."""
         kinds = ["CHOICE"] if self.choices else []
         kinds += [_LABELS.get(kind) or getattr(kind, "__name__", str(kind)).upper() for kind in self.scalars]
         kinds += ["JSON"] if self.mapping else []
@@ -108,7 +108,7 @@ class ValueType:
 
     @property
     def expected(self) -> str:
-        """The types in words, for error messages."""
+        """A description of the accepted types, for error messages."""
         words = ["one of " + ", ".join(map(str, self.choices))] if self.choices else []
         words += [_NAMES.get(kind) or f"a valid {getattr(kind, '__name__', kind)}" for kind in self.scalars]
         words += [_NAMES[dict]] if self.mapping else []
@@ -117,7 +117,7 @@ class ValueType:
         return " or ".join(words)
 
     def from_words(self, words: str | list[str] | None) -> Any:
-        """The value of an option followed by these words (None: the option stood alone)."""
+        """The value of an option followed by these words (None: the bare option)."""
         if words is None or (words == [] and self.is_switch):
             return True
         if isinstance(words, list) and len(words) != 1:
@@ -125,20 +125,20 @@ class ValueType:
         return self.from_text(words if isinstance(words, str) else words[0])
 
     def from_text(self, text: str) -> Any:
-        """The value that one word stands for."""
+        """The value of one word."""
         if self.optional and text in self.none_words:
             return None
         for convert in (self._choice, self._json, self._scalar):
             value = convert(text)
             if value is not _MISSING:
                 return value
-        # "[" announces JSON, and what is no JSON by now is a slip, not a list of one odd word.
+        # "[" starts JSON: what failed to parse is a typo, not a list of one odd word.
         if self.container and not text.startswith("["):
             return self._contain([text], ValueType.from_text)
         raise ValueError(f"{text!r} is not {self.expected}")
 
     def from_data(self, value: Any) -> Any:
-        """A value from JSON, YAML or a dict: text is converted where no text is wanted, the rest mostly kept."""
+        """A value from JSON, YAML or a dict: strings are converted unless the type accepts them; others mostly kept."""
         found = self._choice(value)
         if found is not _MISSING:
             return found
@@ -154,7 +154,7 @@ class ValueType:
         return value
 
     def _choice(self, value: Any) -> Any:
-        """The Literal or Enum member that is spelt like this, with the type it was declared with."""
+        """The Literal or Enum member with this spelling, in its declared type."""
         if value is None:
             return _MISSING
         for literal in self.literals:
@@ -188,11 +188,11 @@ class ValueType:
     def _scalar(self, text: str) -> Any:
         word = text.lower()
         if bool in self.scalars:
-            # Beside numbers or text, "1" and "no" are themselves; only the two plain words are bools.
+            # If numbers or strings are accepted too, "1" and "no" are not bools; only "true" and "false" are.
             alone = not {int, float, str} & set(self.scalars)
             if word in ("true", "false") or (alone and word in TRUE_WORDS | FALSE_WORDS):
                 return word in TRUE_WORDS
-        # Narrow before wide: text swallows everything, so it comes last of the plain types.
+        # Narrow types before wide ones: str accepts everything, so it comes last.
         for kind in (int, float, str):
             if kind in self.scalars:
                 try:
@@ -208,7 +208,7 @@ class ValueType:
         return _MISSING
 
     def _elements(self, count: int = 1) -> list[ValueType]:
-        """The types of so many elements of the container."""
+        """The types of `count` elements of the container."""
         inner = typing.get_args(self.container)
         if (typing.get_origin(self.container) or self.container) is tuple and inner and inner[-1] is not Ellipsis:
             return [ValueType(hint) for hint in inner]
@@ -217,7 +217,7 @@ class ValueType:
     def _contain(self, items: Any, convert: Callable[[ValueType, Any], Any]) -> Any:
         kinds = self._elements(len(items))
         if len(kinds) != len(items):
-            raise ValueError(f"{len(kinds)} values are needed here, got {len(items)}: {list(items)}")
+            raise ValueError(f"expected {len(kinds)} values, got {len(items)}: {list(items)}")
         build = _CONTAINERS[typing.get_origin(self.container) or self.container]
         return build([convert(kind, item) for kind, item in zip(kinds, items, strict=True)])
 

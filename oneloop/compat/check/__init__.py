@@ -1,4 +1,4 @@
-"""Scripts written for other trainers: run unmodified (`oneloop run`) and read beforehand (`oneloop check`)."""
+"""`oneloop check`: check scripts written for other trainers before running them with `oneloop run`."""
 
 from ..redirect import redirect
 

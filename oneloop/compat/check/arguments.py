@@ -1,4 +1,4 @@
-"""The part of `check` that knows arguments: keywords, command lines and JSON files, against the tables of answers."""
+"""Checks arguments: keywords, command lines and JSON files, against the tables of supported values."""
 
 import ast
 import difflib
@@ -18,14 +18,14 @@ from ...errors import ArgumentError, OneloopError
 from .classes import Classes
 from .findings import Finding
 
-# Arguments that work, and whose outcome differs from what the script's library would do.
+# Arguments that work, but with a different result than in the script's library.
 CHANGES = {
-    "gradient_accumulation_steps": "the update is that of the undivided batch: micro-batches weigh by their labels",
-    "load_best_model_at_end": "an evaluation that improves is saved at once: eval_steps and save_steps need not agree",
-    "overwrite_output_dir": "nothing is ever deleted; old checkpoints are left beside the new ones",
+    "gradient_accumulation_steps": "updates equal those of the undivided batch: micro-batches are weighted by labels",
+    "load_best_model_at_end": "the best model is saved at each improvement: eval_steps and save_steps need not match",
+    "overwrite_output_dir": "nothing is deleted; old checkpoints are kept",
     "fp16_opt_level": "O2 is O1 on torch: the weights stay in float32",
-    "ignore_data_skip": "a resume computes its place in the data and skips nothing, so there is no time to save",
-    "save_only_model": "a run cannot be resumed from such a checkpoint, as there",
+    "ignore_data_skip": "a resume computes its position in the data instead of skipping, so there is no time to save",
+    "save_only_model": "as there, a run cannot be resumed from such a checkpoint",
 }
 _NOT_READ = object()
 
@@ -36,10 +36,10 @@ class _Parser(ArgumentParser):
 
 
 class Arguments:
-    """Answers for arguments of a script that runs on this framework."""
+    """Checks the arguments of a script that runs on this framework."""
 
     def __init__(self, framework: str, classes: Classes, parsed: set[str] | None = None) -> None:
-        """parsed: the classes that the command line goes into, where no other options are taken; see parsers.py."""
+        """parsed: the classes that the command line is parsed into, if it accepts no other options; see parsers.py."""
         self.framework, self.classes, self.parsed = framework, classes, parsed
         self.cls: Any = Seq2SeqTrainingArguments
         self.compression = COMPRESSION if "CompressionArguments" in classes.library_names() else frozenset()
@@ -55,7 +55,7 @@ class Arguments:
             line = keyword.value.lineno
             if keyword.arg is None:
                 found.append(
-                    Finding(file, line, "argument", f"**{ast.unparse(keyword.value)}", "unseen", "a dict: not seen")
+                    Finding(file, line, "argument", f"**{ast.unparse(keyword.value)}", "unseen", "a dict: not checked")
                 )
                 read_all = False
                 continue
@@ -97,9 +97,9 @@ class Arguments:
         return (known[stored][1]["public"] or stored) if stored in known else stored
 
     def _answer(self, name: str, value: Any) -> tuple[str, str]:
-        """The answer to a name, before its value is looked at together with the others."""
+        """The finding for a name, before its value is checked together with the others."""
         if name in SETTLED and name not in self.classes.fields():
-            return _of_settled(name, value)
+            return _fixed_finding(name, value)
         if name in self.known or name in self.known.values():
             change = CHANGES.get(name)
             idle = value is None or value is False or (type(value) is int and value == 1)
@@ -111,7 +111,7 @@ class Arguments:
         if name in self.compression:
             return self._of_compression(name, value)
         if name in self.classes.fields():
-            return "works", "a field of the script's own"
+            return "works", "a field of the script"
         try:
             self.cls(output_dir="output", **{name: None})
         except OneloopError as error:
@@ -120,13 +120,13 @@ class Arguments:
 
     def _of_compression(self, name: str, value: Any) -> tuple[str, str]:
         if name != "do_compress":
-            return "works", "for compression alone, which is refused"
+            return "works", "only for model compression, which is not supported"
         if value is _NOT_READ:
-            return "depends", f"refused when True: {WHY}"
+            return "depends", f"refused if True: {WHY}"
         return ("refused", WHY) if value else ("works", "")
 
     def _refused(self, values: dict[str, Any], read_all: bool) -> dict[str, list[tuple[str, str]]]:
-        """By public name of the argument, and "" for all together: what these values meet."""
+        """By public name of the argument, and "" for all together: the findings for these values."""
         given = {name: value for name, value in values.items() if name in self.known or name in self.cls.__aliases__}
         given.setdefault("output_dir", "output")
         try:
@@ -134,11 +134,11 @@ class Arguments:
         except OneloopError as error:
             if read_all:
                 return {"": [("refused", str(error))]}
-            return {"": [("unseen", f"depends on values that are not written out: {error}")]}
+            return {"": [("unseen", f"depends on values that are not literals: {error}")]}
         return self._met(args)
 
     def _met(self, args: Any) -> dict[str, list[tuple[str, str]]]:
-        """By public name of the argument: what refuses these arguments, here or on some devices."""
+        """By public name of the argument: why it is refused, here or on some devices."""
         found: dict[str, list[tuple[str, str]]] = {}
         for refusal in refusals_of(self.framework):
             verdict = _verdict(refusal)
@@ -149,28 +149,30 @@ class Arguments:
     # -- after the script's name
 
     def of_command_line(self, words: list[str]) -> list[Finding]:
-        """Words as they would follow the script; a single JSON file is read as the script would."""
+        """The words after the script's name; a single JSON file is read as the script would."""
         place = "command line"
         if not words:
             return []
         if words[0].endswith(".json") and len(words) == 1:
             return self._of_json(words[0])
-        # In PaddleNLP's scripts a field of their own beats an argument of the same name; see parser/options.py.
-        beats = self.classes.fields(beside=True) & set(self.known) if self.framework == "paddle" else set()
+        # In PaddleNLP scripts, the script's field overrides an argument of the same name; see parser/options.py.
+        overriding = self.classes.fields(beside=True) & set(self.known) if self.framework == "paddle" else set()
         settled = {name for name in SETTLED if name not in self.classes.fields()}
-        given = _without(beats | settled, words)
+        given = _without(overriding | settled, words)
         given = given if "--output_dir" in given else ["--output_dir", "output", *given]
         try:
             parser = _Parser(self.cls, add_help=False)
             args, *_, rest = parser.parse_args_into_dataclasses(given, True, look_for_args_file=False)
         except ArgumentError as error:
             return [Finding(place, 0, "argument", "together", "refused", str(error))]
-        met, others = self._met(args), {*_options(rest), *beats}
+        met, others = self._met(args), {*_options(rest), *overriding}
         found = []
         for name in _options(words):
             elsewhere = TrainingArguments.__elsewhere__.get(name)
             if name in settled:
-                found.append(Finding(place, 0, "argument", name, *_of_settled(name, _said(parser, name, words))))
+                found.append(
+                    Finding(place, 0, "argument", name, *_fixed_finding(name, _option_value(parser, name, words)))
+                )
             elif name in others:
                 found.append(self._foreign(place, name, _is_said(name, words)))
             elif elsewhere and self.parsed is not None and elsewhere not in self.parsed:
@@ -186,8 +188,8 @@ class Arguments:
         if name in self.compression:
             return Finding(place, 0, "argument", name, *self._of_compression(name, value))
         if name in self.classes.fields() or name.removeprefix("no_") in self.classes.fields():
-            return Finding(place, 0, "argument", name, "works", "a field of the script's own")
-        text = "no argument of oneloop and no field of a class in the files that were read"
+            return Finding(place, 0, "argument", name, "works", "a field of the script")
+        text = "neither an argument of oneloop nor a field of a class in the files that were read"
         if self.parsed is None:
             return Finding(place, 0, "argument", name, "unseen", text)
         near = difflib.get_close_matches(name, [*self.known, *self.cls.__aliases__, *self.classes.fields()], 1)
@@ -235,15 +237,15 @@ def _without(names: set[str], words: list[str]) -> list[str]:
     return kept
 
 
-def _of_settled(name: str, value: Any) -> tuple[str, str]:
+def _fixed_finding(name: str, value: Any) -> tuple[str, str]:
     settled = SETTLED[name]
     if value is _NOT_READ:
         return "depends", f"refused unless {settled.shown}: {settled.why}"
     return ("works", "") if settled.agrees(value) else ("refused", settled.why)
 
 
-def _said(parser: ArgumentParser, name: str, words: list[str]) -> Any:
-    """The value of an option, or the words that make none."""
+def _option_value(parser: ArgumentParser, name: str, words: list[str]) -> Any:
+    """The value of an option, or its words if they are invalid."""
     following = _words_of(name, words)
     try:
         return parser._fields[name].from_words(following or None)
@@ -252,7 +254,7 @@ def _said(parser: ArgumentParser, name: str, words: list[str]) -> Any:
 
 
 def _words_of(name: str, words: list[str]) -> list[str]:
-    """What follows an option; of one that is given twice, the last."""
+    """The words after an option; if it is given twice, after the last one."""
     found: list[str] = []
     taking = False
     for word in words:
@@ -266,7 +268,7 @@ def _words_of(name: str, words: list[str]) -> list[str]:
 
 
 def _is_said(name: str, words: list[str]) -> bool:
-    """Whether a switch is on: named alone, or with any word but a no."""
+    """Whether a boolean option is on: bare, or with any value other than false."""
     for word, following in zip(words, [*words[1:], ""]):
         if word == f"--{name}":
             return following.lower() not in ("false", "0", "no", "off")

@@ -21,12 +21,12 @@ KNOWN = OWN | REFUSED.keys()
 
 
 class Classes:
-    """The classes of all files of a script, by name, with the role that they inherit."""
+    """The classes of all files of a script, by name, with their inherited role."""
 
     def __init__(self, files: list[Source]) -> None:
         self.nodes: dict[str, ast.ClassDef] = {}
-        self.names: dict[str, str] = {}  # local name -> where it is from
-        self.set_on_arguments: set[str] = set()  # what the script adds to training arguments
+        self.names: dict[str, str] = {}  # local name -> its origin
+        self.set_on_arguments: set[str] = set()  # attributes that the script sets on training arguments
         for source in files:
             for node in ast.walk(source.tree):
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -44,7 +44,7 @@ class Classes:
                         self.names[each.asname or each.name] = f"{node.module}.{each.name}"
 
     def origin(self, node: ast.AST) -> str:
-        """A dotted name with what was imported put in: tf.Trainer -> transformers.Trainer."""
+        """A dotted name with imports resolved: tf.Trainer -> transformers.Trainer."""
         if isinstance(node, ast.Name):
             return self.names.get(node.id, node.id)
         if isinstance(node, ast.Attribute):
@@ -52,25 +52,25 @@ class Classes:
         return ""
 
     def library_name(self, node: ast.AST) -> str | None:
-        """The name in the Trainer's machinery that an expression stands for, or None."""
+        """The Trainer-related name that an expression refers to, or None."""
         origin = self.origin(node)
         root, _, last = origin.partition(".")[0], None, origin.rpartition(".")[2]
         return last if root in (*LIBRARIES, "oneloop") and last in OWN else None
 
     def derived_name(self, node: ast.AST) -> str | None:
-        """The name of a Trainer that a library derives from its own, such as PaddleNLP's PromptTrainer, or None."""
+        """The name of a library's own Trainer subclass, such as PaddleNLP's PromptTrainer, or None."""
         origin = self.origin(node)
         last = origin.rpartition(".")[2]
         return last if origin.split(".")[0] in LIBRARIES and last.endswith("Trainer") and last not in KNOWN else None
 
     def derived_arguments(self) -> list[str]:
-        """Training arguments that a library derives from its own, of those that the script imports."""
+        """Libraries' own subclasses of TrainingArguments that the script imports."""
         origins = [origin.split(".") for origin in self.names.values()]
         derived = {parts[-1] for parts in origins if parts[0] in LIBRARIES and parts[-1].endswith("Arguments")}
         return sorted(derived - KNOWN)
 
     def library_names(self) -> set[str]:
-        """The names of the Trainer's machinery that the script imports."""
+        """The Trainer-related names that the script imports."""
         origins = [origin.split(".") for origin in self.names.values()]
         return {parts[-1] for parts in origins if parts[0] in (*LIBRARIES, "oneloop") and parts[-1] in OWN}
 
@@ -108,8 +108,8 @@ class Classes:
             ]
 
     def fields(self, beside: bool = False) -> set[str]:
-        """The annotated names of all classes of the script: the options that its own dataclasses have. beside: of
-        those alone that are no training arguments."""
+        """The annotated names of all classes of the script: the options of its dataclasses. beside: only of classes
+        that are not training arguments."""
         return {
             item.target.id
             for node in self.nodes.values()

@@ -1,4 +1,4 @@
-"""The part of `check` that reads code: imports, calls, overrides and attributes of one file."""
+"""Checks the code of one file: imports, calls, overrides and attributes."""
 
 import ast
 import inspect
@@ -18,21 +18,21 @@ from .syntax import Source
 _SIGNATURE = inspect.signature(Trainer.__init__).parameters
 PARAMETERS = [name for name, each in _SIGNATURE.items() if each.kind is not each.VAR_POSITIONAL and name != "self"]
 POSITIONAL = [name for name in PARAMETERS if _SIGNATURE[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-OPTIONAL = ("num_items_in_batch", "start_time", "_internal_call")  # passed to overrides that take them
+OPTIONAL = ("num_items_in_batch", "start_time", "_internal_call")  # passed to overrides that accept them
 EVENTS = {*(name for name in dir(TrainerCallback) if name.startswith("on_")), *OF_PADDLENLP}
-# Libraries whose trainers derive from transformers' own, and so from oneloop's under redirection.
+# Libraries whose trainers derive from transformers' Trainer, and so from oneloop's when redirected.
 DERIVED = {
-    "trl": "its trainers become subclasses of oneloop's Trainer and lean on transformers' internals: not tried",
-    "sentence_transformers": "its Trainer becomes a subclass of oneloop's, and leans on internals: not tried",
-    "setfit": "its Trainer has a loop of its own: not redirected",
-    "accelerate": "an Accelerator of the script's own is not oneloop's: a loop written with it is not redirected",
-    "deepspeed": "the argument deepspeed starts it; an engine of the script's own is not redirected",
+    "trl": "its trainers become subclasses of oneloop's Trainer and use transformers' internals: not tested",
+    "sentence_transformers": "its Trainer becomes a subclass of oneloop's and uses internals: not tested",
+    "setfit": "its Trainer has its own training loop: not redirected",
+    "accelerate": "the script's own Accelerator is not oneloop's: a training loop written with it is not redirected",
+    "deepspeed": "use the argument deepspeed; the script's own engine is not redirected",
 }
 
 
 @cache
 def trainer_attributes() -> frozenset[str]:
-    """Everything that a Trainer has: of its class, and set on self in its parts."""
+    """All attributes of a Trainer: of its class, and set on self."""
     names = set(dir(Trainer))
     for path in Path(inspect.getfile(Trainer)).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -73,7 +73,7 @@ class Reader:
         self.found.append(Finding(self.file, getattr(node, "lineno", 0), kind, name, answer, text))
 
     def _variables(self) -> tuple[set[str], set[str]]:
-        """Names of variables that hold a Trainer, and of those that hold training arguments."""
+        """Names of variables that hold a Trainer, and that hold training arguments."""
         trainers, settings = set(), {"training_args"}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
@@ -97,9 +97,9 @@ class Reader:
             if each.name in REFUSED and any(module in modules for modules in MODULES.values()):
                 self._add(each, "import", each.name, "refused", REFUSED[each.name])
             elif source_of(each.name, module) is not None:
-                self._add(each, "import", each.name, "works", "oneloop's own")
+                self._add(each, "import", each.name, "works", "from oneloop")
             elif each.name == "*":
-                self._add(node, "import", f"{module}.*", "unseen", "which names are used is not seen")
+                self._add(node, "import", f"{module}.*", "unseen", "the names used are not known")
 
     def _import(self, node: ast.Import) -> None:
         for each in node.names:
@@ -119,7 +119,7 @@ class Reader:
         elif role == "Trainer":
             self._trainer_call(node)
         elif (name := self.classes.derived_name(node.func)) is not None:
-            text = "the library's own subclass of its Trainer, and so of oneloop's here: what it overrides is not read"
+            text = "a subclass of the library's Trainer, and so of oneloop's here: its overrides are not checked"
             self._add(node, "class", name, "unseen", text)
 
     def _trainer_call(self, node: ast.Call) -> None:
@@ -135,13 +135,13 @@ class Reader:
             self._add(node, "argument", "Trainer(...)", "refused", text)
         for keyword in node.keywords:
             if keyword.arg is None:
-                self._add(keyword.value, "argument", f"**{ast.unparse(keyword.value)}", "unseen", "a dict: not seen")
+                self._add(keyword.value, "argument", f"**{ast.unparse(keyword.value)}", "unseen", "a dict: not checked")
             elif keyword.arg == "tokenizer":
                 self._add(keyword.value, "argument", "tokenizer", "maps", "processing_class")
             elif keyword.arg in known:
                 self._add(keyword.value, "argument", keyword.arg, "works")
             else:
-                self._add(keyword.value, "argument", keyword.arg, "refused", "Trainer takes no such argument")
+                self._add(keyword.value, "argument", keyword.arg, "refused", "Trainer has no such argument")
 
     # -- classes
 
@@ -173,11 +173,11 @@ class Reader:
         elif hasattr(Trainer, name):
             self._add(method, "method", name, "works", self._signature(method))
         elif name.startswith("_") and name not in called:
-            text = "oneloop's Trainer has no such method: where it overrides one of the library's, it is not called"
+            text = "oneloop's Trainer has no such method: if it overrides one of the library, it is never called"
             self._add(method, "method", name, "changes", text)
 
     def _signature(self, method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-        """What oneloop leaves out for an override that was written for an older version."""
+        """The arguments that an override written for an older version does not accept."""
         own = inspect.signature(getattr(Trainer, method.name)).parameters
         taken = [each.arg for each in (*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs)]
         missing = [name for name in OPTIONAL if name in own and name not in taken]
@@ -193,7 +193,7 @@ class Reader:
         holder = node.value
         if isinstance(holder, ast.Attribute) and holder.attr == "accelerator" and self._is_trainer(holder.value):
             if node.attr not in accelerator_attributes():
-                text = "oneloop's accelerator has no such attribute; ask trainer.args, or the framework itself"
+                text = "oneloop's accelerator has no such attribute; use trainer.args, or the framework"
                 self._add(node, "attribute", f"accelerator.{node.attr}", "refused", text)
         elif self._is_arguments(holder):
             self._argument_attribute(node)

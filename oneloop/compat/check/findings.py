@@ -1,22 +1,22 @@
-"""What `oneloop check` finds: one line for each name, argument, method or attribute of a script."""
+"""The findings of `oneloop check`: one line for each name, argument, method or attribute of a script."""
 
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
 ANSWERS = {
-    "works": "it does the same",
-    "maps": "another spelling of an argument of oneloop",
-    "changes": "it works, and means something else or does nothing",
+    "works": "works the same",
+    "maps": "alias of an argument of oneloop",
+    "changes": "accepted, but works differently or has no effect",
     "depends": "refused on some devices or without a package",
-    "refused": "an error that says what to do",
-    "unseen": "it cannot be read off the script",
+    "refused": "raises an error that says what to do",
+    "unseen": "cannot be determined from the script",
 }
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """file and line, what it is (import, argument, method, attribute, ...), its name, the answer, and why."""
+    """file and line, kind (import, argument, method, attribute, ...), name, result, and reason."""
 
     file: str
     line: int
@@ -36,7 +36,7 @@ def as_data(found: list[Finding], libraries: list[str], framework: str) -> dict[
 
 
 def as_text(found: list[Finding], libraries: list[str], framework: str) -> str:
-    lines = [f"read as a script of {', '.join(libraries)} for {framework}; nothing was run"]
+    lines = [f"checked as a script of {', '.join(libraries)} for {framework}; nothing was run"]
     width = max((len(each.name) for each in found), default=0)
     before = None
     for each in found:

@@ -1,13 +1,13 @@
-"""Which classes a script's own parser is built from, where that can be read off: then an option of none is an error."""
+"""The classes that a script's parser is built from, if they can be determined: then an unknown option is an error."""
 
 import ast
 
 from .classes import Classes
 from .syntax import Source
 
-# Calls after which options may be known that no class has.
+# Calls after which the parser may accept options of no class.
 OPEN = {"add_argument", "add_argument_group", "parse_known_args"}
-# Methods of the parsers, and the second of their arguments: with it, what no class has is no error.
+# Methods of the parsers, and their argument with which unknown options are not an error.
 READING = {
     "parse_args_into_dataclasses": "return_remaining_strings",
     "parse_json_file_and_cmd_lines": "return_remaining_strings",
@@ -18,7 +18,7 @@ READING = {
 
 
 def parsed_classes(files: list[Source], classes: Classes) -> set[str] | None:
-    """Names of all classes that the command line is parsed into; None when other options may be taken as well."""
+    """Names of all classes that the command line is parsed into; None if other options may be accepted too."""
     calls = [node for source in files for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
     methods = {_method(call) for call in calls}
     parsers = [call for call in calls if classes.role(call.func) == "Parser"]
@@ -38,7 +38,7 @@ def _method(call: ast.Call) -> str:
 
 
 def _keeps_the_rest(call: ast.Call) -> bool:
-    """Whether it reads options, and unknown ones are, or may be, no error."""
+    """Whether it parses options, and unknown ones are, or may be, accepted."""
     name = READING.get(_method(call))
     if name is None:
         return False
@@ -48,13 +48,13 @@ def _keeps_the_rest(call: ast.Call) -> bool:
 
 
 def _types(call: ast.Call) -> list[ast.expr]:
-    """What a parser is given: the classes, one by one."""
+    """The classes that are passed to a parser."""
     given = call.args[:1] or [each.value for each in call.keywords if each.arg == "dataclass_types"]
     return list(given[0].elts) if given and isinstance(given[0], (ast.Tuple, ast.List)) else given
 
 
 def _names(node: ast.AST, classes: Classes) -> set[str] | None:
-    """A class and those that it derives from, when the fields of all are known."""
+    """A class and its bases, if the fields of all are known."""
     name = classes.library_name(node)
     if name is not None:
         return {name}

@@ -1,4 +1,4 @@
-"""`oneloop check`: what a script would meet under oneloop, read off its syntax tree."""
+"""`oneloop check`: what would happen to a script under oneloop, determined from its syntax tree."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from .syntax import imported, libraries_of, sources
 
 
 def run(script: str, words: Sequence[str], library: str | None = None, as_json: bool = False) -> int:
-    """Prints what was found; 1 when something is refused, else 0."""
+    """Print the findings; returns 1 if anything is refused, otherwise 0."""
     found, libraries, framework = check(script, words, library)
     if as_json:
         print(json.dumps(as_data(found, libraries, framework), indent=2))
@@ -24,10 +24,10 @@ def run(script: str, words: Sequence[str], library: str | None = None, as_json: 
 
 
 def check(script: str, words: Sequence[str] = (), library: str | None = None) -> tuple[list[Finding], list[str], str]:
-    """The findings, the libraries that the script was taken to be written for, and the framework."""
+    """The findings, the libraries that the script seems to be written for, and the framework."""
     path = Path(script)
     if not path.is_file():
-        raise ArgumentError(f"there is no script {script}; the script comes before -- and its arguments.")
+        raise ArgumentError(f"script {script} not found; pass its path before -- and its arguments.")
     files = list(sources(path))
     modules = {name for source in files for name in imported(source.tree)}
     libraries = [library] if library else libraries_of(path)
@@ -38,16 +38,16 @@ def check(script: str, words: Sequence[str] = (), library: str | None = None) ->
     for source in files:
         found += Reader(source, classes, arguments).findings()
     if not classes.trainer_is_built(files):
-        text = "no Trainer is built in the files that were read: nothing of them would run on oneloop"
+        text = "the files that were read create no Trainer: none of their code would run on oneloop"
         found.append(Finding(str(path), 0, "class", "Trainer", "unseen", text))
     found += arguments.of_command_line(list(words))
     return sorted(set(found), key=lambda each: (each.file != str(path), each)), libraries, framework
 
 
 def _framework(modules: set[str], libraries: list[str]) -> str:
-    """The framework that a script is for, as its refusals are listed."""
+    """The framework of a script, as named in the tables of supported arguments."""
     roots = {name.partition(".")[0] for name in modules}
-    # mindnlp.transformers is transformers itself on mindtorch.
+    # mindnlp.transformers is transformers on mindtorch.
     if "mindnlp" in libraries and ("transformers" in roots or "mindnlp.transformers" in modules):
         return "mindtorch"
     for name, signs in (("paddle", {"paddle", "paddlenlp"}), ("mindspore", {"mindspore", "mindnlp"})):

@@ -1,4 +1,4 @@
-"""What can be read off a script without running it: its syntax tree, its imports, and the files beside it."""
+"""What can be determined without running a script: its syntax tree, its imports, and the modules beside it."""
 
 import ast
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from ..redirected_names import LIBRARIES
 
 @dataclass(frozen=True)
 class Source:
-    """One file of the script's own: itself, or a module beside it that it imports."""
+    """One file of the script: itself, or a module in its directory that it imports."""
 
     path: Path
     tree: ast.Module
@@ -21,11 +21,11 @@ def parse(path: Path, text: str | bytes | None = None) -> ast.Module:
     try:
         return ast.parse(path.read_bytes() if text is None else text, str(path))
     except SyntaxError as error:
-        raise ArgumentError(f"{path} is not Python that can be read: {error}") from error
+        raise ArgumentError(f"{path} cannot be parsed as Python: {error}") from error
 
 
 def sources(path: Path, text: str | bytes | None = None) -> Iterator[Source]:
-    """The script, then every module that it or another of them imports from the script's own directory."""
+    """The script, then every module that it imports, directly or not, from its directory."""
     folder, seen = path.parent, {path.resolve()}
     yield (first := Source(path, parse(path, text)))
     waiting = [first]
@@ -44,7 +44,7 @@ def _beside(folder: Path, name: str) -> Path | None:
 
 
 def imported(tree: ast.Module) -> set[str]:
-    """The modules that a file imports, wherever in it."""
+    """The modules that a file imports, anywhere in it."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -55,16 +55,16 @@ def imported(tree: ast.Module) -> set[str]:
 
 
 def libraries_of(path: Path, text: str | bytes | None = None) -> list[str]:
-    """The libraries that a script and its modules import; all when none is seen, since others may import them."""
+    """The libraries that a script and its modules import; all if none is found, since others may import them."""
     try:
         roots = {name.partition(".")[0] for source in sources(path, text) for name in imported(source.tree)}
     except ArgumentError:
-        roots = set()  # Python itself says what is wrong with the file
+        roots = set()  # Python reports what is wrong with the file
     return [library for library in LIBRARIES if library in roots] or list(LIBRARIES)
 
 
 def imports_itself(path: Path, text: str | bytes | None, library: str) -> bool:
-    """Whether a script or one of its modules says `import LIBRARY` and no more, for what that does."""
+    """Whether a script or one of its modules has a plain `import LIBRARY`, for its side effects."""
     try:
         return any(library in imported(source.tree) for source in sources(path, text))
     except ArgumentError:

@@ -1,4 +1,4 @@
-"""Collators: a list of samples becomes a batch. Written in NumPy, returned as the tensors of the framework in use."""
+"""Collators: turn a list of samples into a batch. Implemented in NumPy; they return tensors of the framework in use."""
 
 from .base import DataCollator, DataCollatorMixin, for_framework
 from .default import (

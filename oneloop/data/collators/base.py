@@ -1,4 +1,4 @@
-"""What all collators share: how they are called, and the way from NumPy to the framework's tensors."""
+"""What all collators share: the call protocol, and the conversion from NumPy to the framework's tensors."""
 
 import functools
 import inspect
@@ -12,14 +12,14 @@ from ...backends import registry
 from ...backends.base import Tensors
 from ...errors import ArgumentError, DataError
 
-#: Anything that makes one batch out of a list of samples.
+#: A callable that turns a list of samples into one batch.
 DataCollator = Callable[[list[Any]], Any]
 
 
 def backend_of(return_tensors: str | None) -> str | None:
-    """The backend that `return_tensors` names; None stands for NumPy.
+    """The backend for `return_tensors`; None means NumPy.
 
-    `return_tensors=None` leaves the choice to the framework that this process uses.
+    `return_tensors=None` selects the framework that this process uses.
     """
     if return_tensors is None:
         return _guess(tuple(spec.name for spec in registry.specs() if spec.listed and spec.is_imported))
@@ -29,7 +29,7 @@ def backend_of(return_tensors: str | None) -> str | None:
     if return_tensors not in formats:
         known = ", ".join(f"{word!r} ({spec.short_title})" for word, spec in formats.items())
         raise ArgumentError(
-            f"return_tensors={return_tensors!r} is not known; use 'np' (NumPy), {known}, or None for the framework in "
+            f"Invalid return_tensors={return_tensors!r}: expected 'np' (NumPy), {known}, or None for the framework in "
             "use."
         )
     return formats[return_tensors].name
@@ -37,7 +37,7 @@ def backend_of(return_tensors: str | None) -> str | None:
 
 @functools.cache
 def _guess(imported: tuple[str, ...]) -> str | None:
-    # Asked for every batch: one answer per set of imported frameworks is enough.
+    # Called for every batch, so the result is cached per set of imported frameworks.
     return backends.guess()
 
 
@@ -48,7 +48,7 @@ def tensors(backend: str) -> Tensors:
 
 
 def _framework_of(cls: type) -> str | None:
-    """The framework whose tensor class this is, read off its base classes without importing anything."""
+    """The framework that this tensor class belongs to, from its base classes, without importing anything."""
     for base in cls.__mro__:
         spec = registry.of_module(base.__module__) if base.__name__ == "Tensor" else None
         if spec is not None and spec.listed:
@@ -56,12 +56,12 @@ def _framework_of(cls: type) -> str | None:
     return None
 
 
-# Once per class, since it is asked for every column of every batch.
+# Cached per class, since it is called for every column of every batch.
 framework_of: Callable[[type], str | None] = functools.cache(_framework_of)
 
 
 def to_backend(value: Any, backend: str | None) -> Any:
-    """A column, or nested columns, with every array and tensor turned into one of this backend (None: NumPy)."""
+    """A column, or nested columns, with all arrays and tensors converted to this backend (None: NumPy)."""
     kind = type(value)
     if kind is np.ndarray:
         return value if backend is None else tensors(backend).from_numpy(value)
@@ -77,7 +77,7 @@ def to_backend(value: Any, backend: str | None) -> Any:
 
 
 def for_framework(collator: Any, framework: str) -> Any:
-    """A collator of ours that leaves its tensors to "the framework in use", for this one: several may be imported."""
+    """Bind one of our collators with return_tensors=None to this framework, since several may be imported."""
     unsaid = isinstance(collator, DataCollatorMixin) and collator.return_tensors is None
     if not unsaid and getattr(collator, "__name__", "") != "default_data_collator":
         return collator
@@ -89,22 +89,22 @@ def for_framework(collator: Any, framework: str) -> Any:
 
 
 def to_numpy(value: Any) -> np.ndarray:
-    """Any array, tensor, number or list as an array; memory is shared where it can be."""
+    """Any array, tensor, number or list as an array; without a copy where possible."""
     source = framework_of(type(value))
     return np.asarray(value) if source is None else tensors(source).to_numpy(value)
 
 
 def check_samples(samples: Any) -> None:
-    """Refuse what is not a list of at least one sample."""
+    """Raise DataError unless this is a list of at least one sample."""
     if type(samples) is list and samples:
         return
     if isinstance(samples, Mapping) or not isinstance(samples, Sequence):
         raise DataError(
-            f"a collator takes a list of samples, but got a {type(samples).__name__}. "
+            f"a collator expects a list of samples, but got a {type(samples).__name__}. "
             "Pass a list with one dict (or tuple) per sample."
         )
     if not samples:
-        raise DataError("a collator got an empty list of samples; a batch needs at least one.")
+        raise DataError("a collator got an empty list of samples; expected at least one.")
 
 
 def as_mappings(samples: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
@@ -116,13 +116,13 @@ def as_mappings(samples: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
     if hasattr(first, "__dict__") and framework_of(type(first)) is None:
         return [vars(sample) for sample in samples]
     raise DataError(
-        f"this collator takes dicts (such as a tokenizer returns), but the first sample is a {type(first).__name__}. "
-        "Return a dict from the data set, or pass a data_collator of your own."
+        f"this collator expects dicts (such as a tokenizer returns), but the first sample is a {type(first).__name__}. "
+        "Return a dict from the dataset, or pass your own data_collator."
     )
 
 
 def column_of(samples: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
-    """One key's value from every sample."""
+    """The value of one key in every sample."""
     try:
         return [sample[key] for sample in samples]
     except KeyError:
@@ -134,7 +134,7 @@ def column_of(samples: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
 
 
 class DataCollatorMixin:
-    """A collator written once in NumPy that returns the tensors of any framework.
+    """Base class of collators that are written in NumPy and return the tensors of any framework.
 
     Subclasses implement `collate`. `torch_call` and `numpy_call` may be overridden to change one of them only.
     """
@@ -151,10 +151,10 @@ class DataCollatorMixin:
         return to_backend(self.collate(features), backend)
 
     def collate(self, features: Sequence[Any]) -> Any:
-        """The batch in NumPy; columns given as tensors may stay what they are."""
+        """The batch in NumPy; columns that are tensors may stay tensors."""
         raise NotImplementedError(
             f"{type(self).__name__} has no collate(features); implement it, or the numpy_call or torch_call "
-            "that return_tensors asks for."
+            "for that value of return_tensors."
         )
 
     def numpy_call(self, features: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The default collator: columns are stacked as they are, nothing is padded. It runs once per training step."""
+"""The default collator: stacks columns without padding. It runs in every training step."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -21,14 +21,14 @@ from .base import (
     to_numpy,
 )
 
-#: Other names for labels, the stronger one first; a column that is already called labels wins over both.
+#: Other names for labels, in order of precedence; a column named labels takes precedence over both.
 LABEL_ALIASES = ("label", "label_ids")
 
 
 def default_data_collator(features: Sequence[Any], return_tensors: str | None = None) -> Any:
     """Stack samples into a batch: dicts into a dict, tuples into a tuple, bare values into one array.
 
-    `label` and `label_ids` become `labels` (int64 or float32); text and None are left out.
+    `label` and `label_ids` become `labels` (int64 or float32); strings and None are dropped.
     """
     return to_backend(stack_samples(features), backend_of(return_tensors))
 
@@ -43,7 +43,7 @@ def numpy_default_data_collator(features: Sequence[Any]) -> Any:
 
 @dataclass
 class DefaultDataCollator(DataCollatorMixin):
-    """`default_data_collator` as an object that remembers `return_tensors`."""
+    """`default_data_collator` as an object with a fixed `return_tensors`."""
 
     return_tensors: str | None = None
 
@@ -52,7 +52,7 @@ class DefaultDataCollator(DataCollatorMixin):
 
 
 def stack_samples(samples: Sequence[Any]) -> Any:
-    """Decided by the first sample; the others have to look the same."""
+    """The first sample decides the structure; the others must match it."""
     check_samples(samples)
     first = samples[0]
     if type(first) is dict or isinstance(first, Mapping):
@@ -98,7 +98,7 @@ def rename_labels(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kind_of(cls: type) -> str:
-    """What a value of this class is; tensors go by the name of their framework."""
+    """The kind of values of this class; for tensors, the name of their framework."""
     if cls is type(None) or issubclass(cls, (str, bytes)):
         return "text"
     if issubclass(cls, (int, float, np.generic)):
@@ -108,18 +108,18 @@ def _kind_of(cls: type) -> str:
     return framework_of(cls) or ("mapping" if issubclass(cls, Mapping) else "sequence")
 
 
-# Once per class: a step has no time for a row of isinstance.
+# Cached per class: a chain of isinstance checks would be too slow in every step.
 _kind: Callable[[type], str] = functools.cache(_kind_of)
 
 
-# Python's numbers carry no width: floats become float32, and ints int64 also where NumPy 1 makes them int32 (Windows).
+# Python numbers have no width: floats become float32, and ints int64 even where NumPy 1 makes them int32 (Windows).
 _LOOSE: dict[str, Any] = {np.dtype(float).char: np.float32}
 if np.dtype(int) != np.int64:
     _LOOSE[np.dtype(int).char] = np.int64
 
 
 def stack(name: str, values: Sequence[Any]) -> Any:
-    """One column with a new first axis, as an array, or as a tensor if it holds tensors; None for text and None."""
+    """Stack one column on a new first axis: an array, or a tensor if it holds tensors; None for strings and None."""
     first = values[0]
     kind = _kind(type(first))
     if kind == "text":
@@ -133,7 +133,7 @@ def stack(name: str, values: Sequence[Any]) -> Any:
             first = _leaf(first)
             if isinstance(first, (str, bytes)):
                 return None
-        # Half the cost of np.stack, which looks at every sample in Python.
+        # Half the cost of np.stack, which inspects every sample in Python.
         column = np.array(values)
     except (ValueError, TypeError, RuntimeError) as problem:
         raise _not_stackable(name, values, problem) from problem
@@ -155,7 +155,9 @@ def _not_stackable(name: str, values: Sequence[Any], problem: Exception | None =
     label = repr(name) if name.isidentifier() else name
     absent = [i for i, value in enumerate(values) if value is None]
     if absent:
-        return DataError(f"{label} is None in sample {absent[0]}, but not in the first. Fill it in or drop the sample.")
+        return DataError(
+            f"{label} is None in sample {absent[0]}, but not in the first. Set a value or drop the sample."
+        )
     shapes = []
     for value in values:
         try:
@@ -166,7 +168,7 @@ def _not_stackable(name: str, values: Sequence[Any], problem: Exception | None =
         sizes = [shape[0] if len(shape) == 1 else shape for shape in shapes]
         what = "lengths" if all(len(shape) == 1 for shape in shapes) else "shapes"
         return DataError(
-            f"{label} cannot be stacked into one array: its {what} are {_shown(sizes)}. They have to be equal, or "
+            f"{label} cannot be stacked into one array: its {what} are {_shown(sizes)}. They must be equal or "
             "padded: pass tokenizer= (processing_class=) to the Trainer, or data_collator=DataCollatorWithPadding("
             "tokenizer); for one label per token DataCollatorForTokenClassification, for target text "
             "DataCollatorForSeq2Seq."
@@ -174,8 +176,8 @@ def _not_stackable(name: str, values: Sequence[Any], problem: Exception | None =
     reason = f" ({problem})" if problem else ""
     kinds = sorted({type(_leaf(value)).__name__ for value in values})
     return DataError(
-        f"{label} holds {', '.join(kinds)}, which does not make an array of numbers{reason}. Convert it in the data "
-        "set, drop the column, or pass a data_collator that knows it."
+        f"{label} holds {', '.join(kinds)}, which cannot be converted to an array of numbers{reason}. Convert it in "
+        "the dataset, drop the column, or pass a data_collator that handles it."
     )
 
 

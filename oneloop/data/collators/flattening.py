@@ -1,4 +1,4 @@
-"""Padding-free packing: a batch as one long row."""
+"""Padding-free packing: all samples of a batch in one row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from .padding import lengths_of
 class DataCollatorWithFlattening(DataCollatorMixin):
     """All samples in one row of shape (1, tokens), without padding.
 
-    `position_ids` restart at every sample, so that attention that knows them (flash attention, or
+    `position_ids` restart at every sample, so that attention that uses them (flash attention, or
     `return_flash_attn_kwargs`) keeps samples apart; other attention would mix them. The first label of every sample is
-    `separator_id`, so nothing is predicted across a border.
+    `separator_id`, so that nothing is predicted across sample boundaries.
     """
 
     return_tensors: str | None = None
@@ -43,7 +43,7 @@ class DataCollatorWithFlattening(DataCollatorMixin):
         if [len(row) for row in labels] != lengths.tolist():
             raise DataError(
                 f"'labels' has lengths {[len(row) for row in labels]}, but 'input_ids' has {lengths.tolist()}. Packing "
-                "needs one label per token."
+                "requires one label per token."
             )
         ends = np.cumsum(lengths)
         starts = ends - lengths

@@ -1,4 +1,4 @@
-"""Collators that make labels out of text itself: causal and masked language modelling, by token or by whole word."""
+"""Collators that create labels from the input text: causal and masked language modelling, by token or whole word."""
 
 import multiprocessing
 from collections.abc import Mapping, Sequence
@@ -15,25 +15,25 @@ from .padding import pad, pad_token_id, pads_left, take_labels
 
 
 class RandomCollator(DataCollatorMixin):
-    """A collator that draws numbers: from a stream of its own if it has a seed, else from NumPy's global one."""
+    """A collator that draws random numbers: from its own generator if it has a seed, else from NumPy's global one."""
 
     seed: int | None = None
     _stream: tuple[list[int], np.random.Generator] | None = None
 
     def _generator(self) -> Any:
-        """What has random(size): a Generator, or the module np.random, whose state checkpoints keep."""
+        """An object with random(size): a Generator, or np.random, whose state is in checkpoints."""
         if self.seed is None:
             return np.random
-        if worker_seeding.current is not None:  # in a worker: the batch's place in the run decides
+        if worker_seeding.current is not None:  # in a worker: seeded by the batch's position in the run
             return np.random.default_rng([self.seed, *worker_seeding.current])
-        # A worker or a rank that drew the same numbers as its neighbour would mask the same places.
+        # Workers and ranks with the same random numbers would mask the same positions.
         origin = [self.seed, world().rank, *multiprocessing.current_process()._identity]
         if self._stream is None or self._stream[0] != origin:
             self._stream = (origin, np.random.default_rng(origin))
         return self._stream[1]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the collator's own stream stands; goes into the checkpoint."""
+        """The state of the collator's generator, for the checkpoint."""
         return (
             {} if self._stream is None else {"origin": self._stream[0], "stream": self._stream[1].bit_generator.state}
         )
@@ -47,14 +47,13 @@ class RandomCollator(DataCollatorMixin):
 
 @dataclass
 class DataCollatorForLanguageModeling(RandomCollator):
-    """Pads token ids and makes labels: masked tokens (`mlm=True`), or a copy of the input without padding.
+    """Pads token ids and creates labels: masked tokens (`mlm=True`), or a copy of the input without padding.
 
-    Of the tokens that are chosen with `mlm_probability`, `mask_replace_prob` become the mask token and
-    `random_replace_prob` a random one; the rest stay. Special tokens are never chosen, and a batch has at least one
-    masked token.
+    Of the tokens selected with `mlm_probability`, `mask_replace_prob` become the mask token and `random_replace_prob` a
+    random token; the rest are unchanged. Special tokens are never selected, and a batch has at least one masked token.
 
-    With `whole_word_mask` all tokens of a chosen word are masked. Words are told apart by `offset_mapping`, or, without
-    that column, by a leading "##" and the positions in `chinese_ref`.
+    With `whole_word_mask` all tokens of a selected word are masked. Word boundaries come from `offset_mapping`, or
+    without that column, from a leading "##" and the positions in `chinese_ref`.
     """
 
     tokenizer: Any
@@ -69,23 +68,23 @@ class DataCollatorForLanguageModeling(RandomCollator):
 
     def __post_init__(self) -> None:
         if self.whole_word_mask and not self.mlm:
-            raise ArgumentError("whole_word_mask=True masks words, which mlm=False does not; set mlm=True.")
+            raise ArgumentError(
+                "whole_word_mask=True requires masked language modelling, but mlm is False; set mlm=True."
+            )
         if not self.mlm:
             return
         if getattr(self.tokenizer, "mask_token", None) is None:
             raise ArgumentError(
-                f"{type(self.tokenizer).__name__} has no mask token, which mlm=True needs. Pass mlm=False for causal "
-                "language modelling, or add one: tokenizer.add_special_tokens({'mask_token': '[MASK]'})."
+                f"{type(self.tokenizer).__name__} has no mask token, which mlm=True requires. Pass mlm=False for "
+                "causal language modelling, or add one: tokenizer.add_special_tokens({'mask_token': '[MASK]'})."
             )
         for name in ("mlm_probability", "mask_replace_prob", "random_replace_prob"):
             value = getattr(self, name)
             if value is None or not 0 <= value <= 1:
-                raise ArgumentError(f"{name}={value!r}; expected a number from 0 to 1.")
+                raise ArgumentError(f"Invalid {name}={value!r}: expected a number from 0 to 1.")
         total = self.mask_replace_prob + self.random_replace_prob
         if total > 1 + 1e-9:
-            raise ArgumentError(
-                f"mask_replace_prob + random_replace_prob is {total:g}; together they may be at most 1."
-            )
+            raise ArgumentError(f"mask_replace_prob + random_replace_prob is {total:g}; expected at most 1.")
 
     def collate(self, features: Sequence[Any]) -> dict[str, Any]:
         check_samples(features)
@@ -113,23 +112,23 @@ class DataCollatorForLanguageModeling(RandomCollator):
     def mask_tokens(
         self, ids: np.ndarray, special: np.ndarray, starts: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and labels; with `starts`, what holds for the first token of a word holds for all of it."""
+        """Inputs and labels; with `starts`, all tokens of a word are treated like its first one."""
         choice, fate = self._generator().random((2, *ids.shape))
         if starts is not None:
-            # A special token ends a word; one that goes on after it takes its number, which nothing else uses.
+            # A special token ends a word; a continuation after it takes its number, which nothing else uses.
             place = np.where(starts | special, np.arange(ids.shape[1]), 0)
             choice = np.take_along_axis(choice, np.maximum.accumulate(place, axis=1), axis=1)
         choice = np.where(special, 2.0, choice)
         chosen = choice < self.mlm_probability
         if self.mlm_probability and not chosen.any():
-            # The mean over no label at all is NaN, so the token that came closest is taken.
+            # The mean over no labels is NaN, so mask the token that came closest to being selected.
             chosen = (choice == choice.min()) & ~special
         masked = chosen & (fate < self.mask_replace_prob)
         swapped = chosen & ~masked & (fate < self.mask_replace_prob + self.random_replace_prob)
         inputs = ids.copy()
         inputs[masked] = self.tokenizer.mask_token_id
         if swapped.any():
-            # Within its band `fate` is uniform again, so it also picks the token.
+            # Within its band `fate` is uniform again, so it also selects the token.
             share = (fate[swapped] - self.mask_replace_prob) / self.random_replace_prob
             size = len(self.tokenizer)
             inputs[swapped] = np.minimum((share * size).astype(ids.dtype), size - 1)
@@ -143,13 +142,13 @@ class DataCollatorForLanguageModeling(RandomCollator):
         rows = [self.tokenizer.convert_ids_to_tokens(row) for row in ids.tolist()]
         starts = np.array([[not str(token).startswith("##") for token in row] for row in rows])
         if chinese is not None:
-            # Counted from the first token of the text, which padding on the left moves.
+            # Relative to the first token of the text, which left padding shifts.
             shifts = np.zeros(len(ids), int)
             if pads_left(self.tokenizer):
                 shifts = (ids != pad_token_id(self.tokenizer)).argmax(axis=1)
             for row, shift, positions in zip(starts, shifts, chinese, strict=True):
                 places = np.asarray(positions, dtype=int) + shift
-                row[places[places < len(row)]] = False  # the text may have been cut since
+                row[places[places < len(row)]] = False  # the text may have been truncated since
         return starts
 
 
@@ -162,19 +161,19 @@ class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
 
 @dataclass
 class DataCollatorForSOP(DataCollatorForLanguageModeling):
-    """Masked language modelling with `sentence_order_label`, which every sample carries."""
+    """Masked language modelling plus `sentence_order_label`, which every sample must have."""
 
     def collate(self, features: Sequence[Any]) -> dict[str, Any]:
         check_samples(features)
         if not isinstance(features[0], Mapping) or "sentence_order_label" not in features[0]:
             raise DataError(
-                "sentence order prediction needs 'sentence_order_label' in every sample: 0 for two segments in order, "
-                "1 for swapped ones. Without it, use DataCollatorForLanguageModeling."
+                "sentence order prediction requires 'sentence_order_label' in every sample: 0 for two segments in "
+                "order, 1 for swapped ones. Without it, use DataCollatorForLanguageModeling."
             )
         return super().collate(features)
 
 
 def special_tokens(tokenizer: Any, ids: np.ndarray) -> np.ndarray:
-    """Where special tokens and padding stand."""
+    """A mask of special tokens and padding."""
     rows = [tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True) for row in ids.tolist()]
     return np.array(rows, dtype=bool) | (ids == pad_token_id(tokenizer))

@@ -1,4 +1,4 @@
-"""Padding in NumPy, from the tokenizer's own facts: its pad token, its side and the names of its inputs."""
+"""Padding in NumPy, using the tokenizer's properties: its pad token, padding side and input names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ...errors import ArgumentError, DataError
 from .base import DataCollatorMixin, as_mappings, column_of, to_numpy
 from .default import LABEL_ALIASES, rename_labels, stack
 
-# pad() of these classes does what `pad` below does, unless a subclass changes it.
+# pad() of these classes is equivalent to `pad` below, unless a subclass overrides it.
 _KNOWN_BASES = ("PreTrainedTokenizerBase.", "PretrainedTokenizerBase.")
 
 
@@ -40,22 +40,22 @@ def pad(
     max_length: int | None = None,
     pad_to_multiple_of: int | None = None,
 ) -> dict[str, Any]:
-    """A batch of tokenized samples; columns that are not the tokenizer's are stacked."""
+    """Pad tokenized samples into a batch; columns that are not the tokenizer's are stacked."""
     if not _pads_by_facts(tokenizer):
         return _pad_by_method(tokenizer, samples, padding, max_length, pad_to_multiple_of)
     names = tokenizer.model_input_names
     main = main_input(tokenizer)
     if main not in samples[0]:
         raise DataError(
-            f"padding needs {main!r}, but the samples have only {sorted(map(str, samples[0]))}. Tokenize the data set "
-            "first; if it was, check that column removal (remove_unused_columns) does not drop the tokens."
+            f"padding requires {main!r}, but the samples have only {sorted(map(str, samples[0]))}. Tokenize the "
+            "dataset first; if it is tokenized, check that remove_unused_columns does not drop the tokens."
         )
     lengths = lengths_of(main, column_of(samples, main))
     width = padded_length(tokenizer, lengths, padding, max_length, pad_to_multiple_of)
     left = pads_left(tokenizer)
     fills = {"attention_mask": 0, "special_tokens_mask": 1, "position_ids": 0, "offset_mapping": 0}
     fills["token_type_ids"] = getattr(tokenizer, "pad_token_type_id", 0)
-    # Asked for only when it is needed: reading a pad token that is not set is an error or a warning.
+    # Read only when needed: reading an unset pad token raises or warns.
     fills[main] = 0 if min(lengths) == width else _pad_token(tokenizer, lengths)
 
     batch: dict[str, Any] = {}
@@ -63,7 +63,9 @@ def pad(
         values = column_of(samples, key)
         if key in fills and values[0] is not None and not _is_matrix(key, values[0]):
             if key != main and lengths_of(key, values) != lengths:
-                raise DataError(f"{key!r} has lengths {lengths_of(key, values)}, but {main!r} has {lengths}.")
+                raise DataError(
+                    f"{key!r} has lengths {lengths_of(key, values)}, but {main!r} has {lengths}; expected equal."
+                )
             batch[key] = pad_column(key, values, width, fills[key], left)
         else:
             column = stack(key, values)
@@ -76,7 +78,7 @@ def pad(
 
 
 def main_input(tokenizer: Any) -> str:
-    """The column whose length is the sample's."""
+    """The column that determines a sample's length."""
     return getattr(tokenizer, "model_input_names", ("input_ids",))[0]
 
 
@@ -85,14 +87,14 @@ def pads_left(tokenizer: Any) -> bool:
 
 
 def _is_matrix(key: str, value: Any) -> bool:
-    # A mask per pair of tokens is complete as it is: which of its axes to pad is the model's affair.
+    # A mask per pair of tokens is left unpadded: which of its axes to pad depends on the model.
     return key == "attention_mask" and getattr(value, "ndim", 1) > 1
 
 
 def padded_length(
     tokenizer: Any, lengths: Sequence[int], padding: bool | str, max_length: int | None, multiple: int | None
 ) -> int:
-    """The common length that the arguments ask for."""
+    """The common length to pad to."""
     longest = max(lengths)
     if padding is False or padding == "do_not_pad":
         if min(lengths) != longest:
@@ -104,19 +106,19 @@ def padded_length(
     if padding == "max_length":
         if max_length is None:
             max_length = getattr(tokenizer, "model_max_length", None)
-        # Tokenizers that know no limit say so with a number as large as 1e30.
+        # Tokenizers without a limit report a number as large as 1e30.
         if max_length is None or max_length > 1e12:
             raise ArgumentError(
-                "padding='max_length' needs max_length=..., since the tokenizer has no model_max_length."
+                "padding='max_length' requires max_length=..., since the tokenizer has no model_max_length."
             )
         if longest > max_length:
             raise DataError(
-                f"a sample has {longest} tokens, more than max_length={max_length}. Truncate while tokenizing: "
+                f"a sample has {longest} tokens, more than max_length={max_length}. Truncate when tokenizing: "
                 f"tokenizer(text, truncation=True, max_length={max_length})."
             )
         longest = max_length
     elif padding is not True and padding != "longest":
-        raise ArgumentError(f"padding={padding!r} is not known; use True, 'longest', 'max_length' or False.")
+        raise ArgumentError(f"Invalid padding={padding!r}: expected True, 'longest', 'max_length' or False.")
     return round_up(longest, multiple)
 
 
@@ -132,14 +134,14 @@ def lengths_of(name: str, values: Sequence[Any]) -> list[int]:
     if lengths is None or (hasattr(values[0], "ndim") and values[0].ndim > 1 and values[0].shape[0] == 1):
         shape = tuple(getattr(values[0], "shape", ()))
         raise DataError(
-            f"{name!r} has to be one list of numbers per sample, but the first is a {type(values[0]).__name__} "
+            f"{name!r} must be one list of numbers per sample, but the first is a {type(values[0]).__name__} "
             f"of shape {shape}. Tokenize without return_tensors=, and one text per sample."
         )
     return lengths
 
 
 def pad_column(name: str, values: Sequence[Any], width: int, fill: int, left: bool) -> np.ndarray:
-    """Rows of unequal length in one array; numbers per token may themselves be short lists, such as offsets."""
+    """Pad rows of unequal length into one array; values per token may be short lists, such as offsets."""
     if type(values[0]) is not list:
         values = [to_numpy(value) for value in values]
     token = next((value[0] for value in values if len(value)), 0)
@@ -157,14 +159,14 @@ def pad_column(name: str, values: Sequence[Any], width: int, fill: int, left: bo
                 row[: len(value)] = value
     except (ValueError, TypeError) as problem:
         raise DataError(
-            f"{name!r} cannot be padded to {width} tokens ({problem}). Every sample needs one flat list of numbers, "
-            f"not longer than that; the lengths are {[len(value) for value in values]}."
+            f"{name!r} cannot be padded to {width} tokens ({problem}). Every sample must have one flat list of "
+            f"numbers, no longer than that; the lengths are {[len(value) for value in values]}."
         ) from problem
     return column
 
 
 def pad_token_id(tokenizer: Any) -> int | None:
-    """The tokenizer's pad token, or None; asked so that tokenizers without one print no error."""
+    """The tokenizer's pad token, or None; read so that tokenizers without one log no error."""
     known = getattr(tokenizer, "special_tokens_map", None)
     if isinstance(known, Mapping) and known and "pad_token" not in known:
         return None
@@ -176,8 +178,8 @@ def _pad_token(tokenizer: Any, lengths: Sequence[int]) -> int:
     if token is None:
         raise DataError(
             f"the samples have lengths {list(lengths)} and need padding, but {type(tokenizer).__name__} has no pad "
-            "token. Set one, for example tokenizer.pad_token = tokenizer.eos_token, or cut the text into blocks of one "
-            "length."
+            "token. Set one, for example tokenizer.pad_token = tokenizer.eos_token, or split the text into blocks of "
+            "equal length."
         )
     return token
 
@@ -185,7 +187,7 @@ def _pad_token(tokenizer: Any, lengths: Sequence[int]) -> int:
 def _pads_by_facts(tokenizer: Any) -> bool:
     cls = type(tokenizer)
     if hasattr(cls, "_pad"):
-        # A class that pads columns of its own (boxes, entities) says so by overriding one of the two.
+        # A class that pads additional columns (boxes, entities) overrides one of the two.
         return all(
             getattr(getattr(cls, name, None), "__qualname__", "").startswith(_KNOWN_BASES) for name in ("pad", "_pad")
         )
@@ -210,12 +212,12 @@ def _pad_by_method(
             return_tensors="np",
         )
     except ValueError as problem:
-        raise DataError(f"{type(tokenizer).__name__}.pad() refused the samples: {problem}") from problem
+        raise DataError(f"{type(tokenizer).__name__}.pad() failed: {problem}") from problem
     return dict(padded)
 
 
 def take_labels(samples: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Any] | None]:
-    """Samples without their labels, and the labels under whatever name, or None if there are none."""
+    """The samples without labels, and the labels (under any of their names), or None."""
     names = ("labels", *LABEL_ALIASES)
     present = next((name for name in names if samples[0].get(name) is not None), None)
     rest = [{key: value for key, value in sample.items() if key not in names} for sample in samples]

@@ -1,4 +1,4 @@
-"""Permutation language modelling, as XLNet is trained."""
+"""Permutation language modelling, as used to train XLNet."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from .padding import pad
 
 @dataclass
 class DataCollatorForPermutationLanguageModeling(RandomCollator):
-    """Spans of 1 to `max_span_length` tokens are predicted, about `plm_probability` of all.
+    """Predicts spans of 1 to `max_span_length` tokens, about `plm_probability` of all tokens.
 
     Returns input_ids, perm_mask (1: may not attend), target_mapping and labels. Lengths are padded to even numbers,
-    since both halves of a text share one order.
+    since both halves of a text use the same order.
     """
 
     tokenizer: Any
@@ -29,13 +29,13 @@ class DataCollatorForPermutationLanguageModeling(RandomCollator):
     def __post_init__(self) -> None:
         if getattr(self.tokenizer, "mask_token", None) is None:
             raise ArgumentError(
-                f"{type(self.tokenizer).__name__} has no mask token, which permutation language modelling needs. Add "
-                "one: tokenizer.add_special_tokens({'mask_token': '<mask>'})."
+                f"{type(self.tokenizer).__name__} has no mask token, which permutation language modelling requires. "
+                "Add one: tokenizer.add_special_tokens({'mask_token': '<mask>'})."
             )
         if not 0 < self.plm_probability <= 1 or self.max_span_length < 1:
             raise ArgumentError(
-                f"plm_probability={self.plm_probability!r}, max_span_length={self.max_span_length!r}; expected a "
-                "number above 0 and at most 1, and a length of at least 1."
+                f"Invalid plm_probability={self.plm_probability!r}, max_span_length={self.max_span_length!r}: expected "
+                "a number above 0 and at most 1, and a length of at least 1."
             )
 
     def collate(self, features: Sequence[Any]) -> dict[str, Any]:
@@ -47,8 +47,8 @@ class DataCollatorForPermutationLanguageModeling(RandomCollator):
         special = special_tokens(self.tokenizer, ids)
         predicted = self._spans(rows, width) & ~special
 
-        # A place attends to those that come earlier in a random order. Ordinary tokens that are not predicted come
-        # first (-1), so all see them; special tokens keep a place of their own but are never hidden.
+        # A position attends to those earlier in a random order. Ordinary tokens that are not predicted come first
+        # (-1), so that all positions see them; special tokens have their own position but are never hidden.
         half = self._generator().random((rows, width // 2)).argsort(axis=1)
         order = np.concatenate([half, half + width // 2], axis=1)
         order[~predicted & ~special] = -1
@@ -61,7 +61,7 @@ class DataCollatorForPermutationLanguageModeling(RandomCollator):
         }
 
     def _spans(self, rows: int, width: int) -> np.ndarray:
-        """Each span lies at random within a stretch of text 1 / plm_probability times as long as itself."""
+        """Each span is placed at random in a window that is 1 / plm_probability times its length."""
         most = -(-width // max(1, int(1 / self.plm_probability)))
         size, place = self._generator().random((2, rows, most))
         spans = 1 + (size * self.max_span_length).astype(int)

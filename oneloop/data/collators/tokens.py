@@ -15,7 +15,7 @@ from .padding import lengths_of, main_input, pad, pad_column, padded_length, pad
 
 @dataclass
 class DataCollatorForTokenClassification(DataCollatorMixin):
-    """Pads the samples and their one label per token; the loss ignores `label_pad_token_id`."""
+    """Pads the samples and their labels (one per token); the loss ignores `label_pad_token_id`."""
 
     tokenizer: Any
     padding: bool | str = True
@@ -33,7 +33,7 @@ class DataCollatorForTokenClassification(DataCollatorMixin):
         lengths = lengths_of("labels", labels)
         if max(lengths) > width:
             raise DataError(
-                f"there are up to {max(lengths)} labels, but only {width} tokens in a sample. Align the labels with "
+                f"samples have up to {max(lengths)} labels, but only {width} tokens. Align the labels with "
                 "the tokens (word_ids() of the tokenizer's output), with -100 for special tokens."
             )
         batch["labels"] = pad_column("labels", labels, width, self.label_pad_token_id, pads_left(self.tokenizer))
@@ -44,8 +44,8 @@ class DataCollatorForTokenClassification(DataCollatorMixin):
 class DataCollatorForSeq2Seq(DataCollatorMixin):
     """Pads inputs and target tokens, each to its own length.
 
-    Given a `model` that has prepare_decoder_input_ids_from_labels, the batch carries `decoder_input_ids` as well, which
-    label smoothing needs.
+    With a `model` that has prepare_decoder_input_ids_from_labels, the batch also contains `decoder_input_ids`, which
+    label smoothing requires.
     """
 
     tokenizer: Any
@@ -63,7 +63,7 @@ class DataCollatorForSeq2Seq(DataCollatorMixin):
             return batch
         lengths = lengths_of("labels", labels)
         if self.padding == "max_length" and self.max_length is None:
-            # The tokenizer's limit is meant for inputs; targets then take the longest of the batch.
+            # The tokenizer's limit is for inputs; targets are padded to the longest of the batch.
             width = round_up(max(lengths), self.pad_to_multiple_of)
         else:
             width = padded_length(self.tokenizer, lengths, self.padding, self.max_length, self.pad_to_multiple_of)
@@ -88,7 +88,7 @@ class DataCollatorForMultipleChoice(DataCollatorMixin):
         samples, labels = take_labels(as_mappings(features))
         names = [key for key, value in samples[0].items() if value is not None and not isinstance(value, str)]
         if not names:
-            raise DataError("the samples have no columns besides labels; tokenize every choice of every sample.")
+            raise DataError("the samples have no columns other than labels; tokenize every choice of every sample.")
         choices = self._choices(samples, names)
         flat = [{key: sample[key][choice] for key in names} for sample in samples for choice in range(choices)]
         batch = pad(self.tokenizer, flat, self.padding, self.max_length, self.pad_to_multiple_of)
@@ -104,7 +104,7 @@ class DataCollatorForMultipleChoice(DataCollatorMixin):
         for key, column in counts.items():
             if set(column) != {choices}:
                 raise DataError(
-                    f"{key!r} has {column} choices in the samples of the batch, but every column of every sample needs "
-                    f"{choices}. Drop or fill up the samples that differ."
+                    f"{key!r} has {column} choices in the samples of the batch; expected {choices} in every column of "
+                    "every sample. Drop or fill the samples that differ."
                 )
         return choices

@@ -1,1 +1,1 @@
-"""The Hub: uploads in the background, and the model card."""
+"""The Hub: background uploads, and the model card."""

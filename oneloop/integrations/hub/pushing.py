@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,13 +77,13 @@ class HubPushes:
                 (stage / "README.md").write_text(self._card(state), encoding="utf-8")
             delete = f"{replaced}/*" if replaced else None
             message = f"Training in progress, step {step}"
-            return hub.push(stage, message, delete=delete, after=self._note_push)
+            return hub.push(stage, message, delete=delete, after=partial(self._note_push, step))
         except Exception as error:  # no disk space for the copies, say
             logger.error("Step %d was NOT pushed: %s", step, hub.clean(str(error)))
             self._pushed_step = None
 
-    def _note_push(self, well: bool) -> None:
-        if not well:
+    def _note_push(self, step: int, well: bool) -> None:
+        if not well and self._pushed_step == step:
             self._pushed_step = None  # so that the end of training tries again
 
     def finish(self) -> None:
@@ -121,10 +122,9 @@ class HubPushes:
         trainer.callback_handler.on_push_begin(args, trainer.state, trainer.control)
         trainer.create_model_card(**{"model_name": hub.repo_id.rpartition("/")[2], **facts})
         stage = uploads.snapshot(args.output_dir, _results(Path(args.output_dir)))
-        self._pushed_step = trainer.state.global_step
-        push = hub.push(
-            stage, commit_message or "End of training", revision=revision, token=token, after=self._note_push
-        )
+        step = self._pushed_step = trainer.state.global_step
+        after = partial(self._note_push, step)
+        push = hub.push(stage, commit_message or "End of training", revision=revision, token=token, after=after)
         if not blocking:
             return push
         hub.wait()

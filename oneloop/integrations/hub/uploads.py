@@ -1,4 +1,4 @@
-"""Folders on their way to the Hub: one after the other, in the background, and no error reaches the training."""
+"""Uploads to the Hub: one after the other, in the background; errors never reach the training."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from ...errors import HubError, MissingPackageError
 logger = logging.getLogger(__name__)
 
 STAGE = ".pushes"
-# Files that are replaced, never written to, and may be large: a second name is as good as a copy.
+# Files that are replaced, never modified in place, and may be large: a hard link is as good as a copy.
 LINKED = (".safetensors", ".bin", ".pdparams", ".ckpt")
 
 
@@ -24,14 +24,14 @@ def package() -> Any:
         import huggingface_hub
     except ImportError as error:
         raise MissingPackageError(
-            "the Hub needs the package huggingface_hub, which is not installed: pip install huggingface_hub, or leave "
-            "push_to_hub out"
+            "push_to_hub requires the package huggingface_hub, which is not installed: pip install huggingface_hub, or "
+            "remove push_to_hub"
         ) from error
     return huggingface_hub
 
 
 def snapshot(output_dir: Any, files: Iterable[tuple[Path, str]]) -> Path:
-    """A folder with these files under these names, which stays as it is while checkpoints come and go."""
+    """A folder with these files under these names, which does not change when checkpoints are deleted."""
     stage = Path(output_dir) / STAGE / uuid.uuid4().hex[:8]
     for source, name in files:
         target = stage / name
@@ -40,18 +40,18 @@ def snapshot(output_dir: Any, files: Iterable[tuple[Path, str]]) -> Path:
             if source.suffix not in LINKED:
                 raise OSError
             os.link(source, target)
-        except OSError:  # or the disk knows no links
+        except OSError:  # or the file system has no hard links
             shutil.copy2(source, target)
     return stage
 
 
 def clear(output_dir: Any) -> None:
-    """Take away what the pushes of a run that died have left behind."""
+    """Remove leftovers of the uploads of a run that died."""
     shutil.rmtree(Path(output_dir) / STAGE, ignore_errors=True)
 
 
 class Hub:
-    """One repository. Its token is in no message."""
+    """One repository. The token appears in no message."""
 
     def __init__(self, repo_id: str, token: str | None, private: bool | None, revision: str | None) -> None:
         self._token = token
@@ -64,7 +64,7 @@ class Hub:
             if revision:
                 api.create_branch(self.repo_id, branch=revision, exist_ok=True)
         except Exception as error:
-            raise self.error(f"the repository {repo_id!r} cannot be used", error) from None
+            raise self.error(f"the repository {repo_id!r} is not accessible", error) from None
         self._lock = threading.Lock()
         self._under_way: list[tuple[Future, threading.Event]] = []
 
@@ -72,16 +72,16 @@ class Hub:
         return f"Hub({self.repo_id!r})"
 
     def error(self, what: str, error: BaseException) -> HubError:
-        """What went wrong, without any token; raise it `from None`, since the cause may have one."""
+        """The error without any token; raise it `from None`, since the cause may contain one."""
         return HubError(
             f"{what}: {type(error).__name__}: {self.clean(str(error))} Check hub_model_id, the token and the network; "
-            "or leave push_to_hub out."
+            "or remove push_to_hub."
         )
 
     def clean(self, text: str) -> str:
         tokens = {token for token in (*self._seen, package().get_token()) if token}
         for token in sorted(tokens, key=len, reverse=True):  # one may begin with another
-            # An error may quote it escaped, when it has a line break in it that no header can hold.
+            # An error may contain the token escaped, if it has a line break, which is invalid in a header.
             for piece in (token, repr(token)[1:-1], *token.split()):
                 text = text.replace(piece, "<HUB_TOKEN>") if piece else text
         return text
@@ -101,17 +101,17 @@ class Hub:
         token: str | None = None,
         after: Callable[[bool], None] | None = None,
     ) -> Future:
-        """Upload a folder, which is deleted afterwards, as one commit. What fails is said; the future has the error."""
+        """Upload a folder as one commit, then delete it. Failures are logged; the future has the error."""
 
         self._seen.add(token)
-        settled = threading.Event()  # the future itself is done before its folder is gone
+        settled = threading.Event()  # the future is done before its folder is deleted
 
         def done(push: Future) -> None:
             shutil.rmtree(folder, ignore_errors=True)
             error = push.exception()
             if error is not None:
                 logger.error(
-                    "%r was NOT pushed to %s: %s: %s The files are on disk; the next push tries again.",
+                    "%r was NOT pushed to %s: %s: %s The files are on disk; the next push will retry.",
                     message,
                     self.repo_id,
                     type(error).__name__,
@@ -136,7 +136,7 @@ class Hub:
         return push
 
     def wait(self) -> None:
-        """Until nothing is under way; errors have been said."""
+        """Wait for all uploads; errors have been logged."""
         with self._lock:
             under_way = list(self._under_way)
         if any(not settled.is_set() for _, settled in under_way):

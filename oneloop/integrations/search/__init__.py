@@ -1,4 +1,4 @@
-"""Searches for hyperparameters: one small module for each library that proposes values."""
+"""Hyperparameter search: one small module for each search library."""
 
 from importlib import import_module
 from typing import Any
@@ -8,39 +8,41 @@ from ...enums import HPSearchBackend
 from ...errors import MissingPackageError, RefusedError
 from ...outputs import BestRun
 
-# name -> (module that is imported, what to install, the module of ours that drives it)
+# name -> (module to import, package to install, our module for it)
 PACKAGES = {"optuna": ("optuna", "optuna", "optuna_search"), "ray": ("ray.tune", "'ray[tune]'", "ray_search")}
 
 
-def _is_here(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     module = PACKAGES[name][0]
     return installed(module.partition(".")[0]) and installed(module)
 
 
 def choose(backend: Any) -> HPSearchBackend:
-    """The library to search with: the one that was named, or the first that is installed."""
+    """The search library: the given one, or the first that is installed."""
     if backend is None:
-        here = [name for name in PACKAGES if _is_here(name)]
+        here = [name for name in PACKAGES if _is_installed(name)]
         if not here:
             commands = " or ".join(f"pip install {package}" for _, package, _ in PACKAGES.values())
             raise MissingPackageError(
-                f"hyperparameter_search needs Optuna or Ray Tune, and neither is here: {commands}"
+                f"hyperparameter_search requires Optuna or Ray Tune, but neither is installed: {commands}"
             )
         return HPSearchBackend(here[0])
     chosen = HPSearchBackend(backend)
     if chosen == "wandb":
         raise RefusedError(
-            "backend='wandb': sweeps are proposed by the service and need an account, and are not driven by oneloop. "
-            "Use 'optuna' or 'ray'; report_to='wandb' shows their trials there."
+            "backend='wandb' is not supported: W&B sweeps are run by the service and need an account. "
+            "Use 'optuna' or 'ray'; report_to='wandb' logs their trials to W&B."
         )
-    if not _is_here(chosen.value):
+    if not _is_installed(chosen.value):
         package = PACKAGES[chosen.value][1]
-        raise MissingPackageError(f"backend={chosen.value!r} needs a package that is not here: pip install {package}")
+        raise MissingPackageError(
+            f"backend={chosen.value!r} requires a package that is not installed: pip install {package}"
+        )
     return chosen
 
 
 def driver(chosen: HPSearchBackend) -> Any:
-    """The module that runs a search on it."""
+    """The module that runs a search with it."""
     return import_module(f".{PACKAGES[chosen.value][2]}", __name__)
 
 

@@ -1,4 +1,4 @@
-"""A search on Optuna: a study proposes, trials report, and pruned ones stop at an evaluation."""
+"""Search with Optuna: a study suggests values, trials report, and pruned trials stop at an evaluation."""
 
 import inspect
 import logging
@@ -30,29 +30,29 @@ def default_space() -> Any:
 
 
 def check(trainer: "Trainer", options: dict[str, Any]) -> None:
-    """What cannot be, before anything begins."""
+    """Check the options before the search starts."""
     unknown = [name for name in options if name not in _STUDY | _OPTIMIZE]
     if unknown:
         raise ArgumentError(
-            f"hyperparameter_search takes no {', '.join(unknown)} for Optuna; it takes what create_study and optimize "
-            f"take: {', '.join(sorted(_STUDY | _OPTIMIZE))}."
+            f"hyperparameter_search has no option {', '.join(unknown)} for Optuna; expected options of create_study "
+            f"and optimize: {', '.join(sorted(_STUDY | _OPTIMIZE))}."
         )
     if options.get("n_jobs", 1) != 1:
         raise RefusedError(
-            f"n_jobs={options['n_jobs']}: the threads would train in one Trainer at once. Start the script several "
-            "times with one storage, study_name and load_if_exists=True: the processes then share the study."
+            f"n_jobs={options['n_jobs']} is not supported: the threads would train in one Trainer at once. Start the "
+            "script several times with the same storage, study_name and load_if_exists=True to share one study."
         )
     if internals_of(trainer).processes.size > 1 and options.get("catch"):
         raise RefusedError(
-            "catch: a trial that fails in one of several processes leaves the others in the middle of a step, so the "
-            "search cannot go on. Leave it out, or search with one process."
+            "catch is not supported with several processes: a trial that fails in one of them leaves the others in the "
+            "middle of a step. Remove it, or search with one process."
         )
 
 
 def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> BestRun | list[BestRun]:
-    """As many more trials as n_trials says, or until the timeout; the best of the whole study."""
+    """Run n_trials more trials, or until the timeout; returns the best of the whole study."""
     if not internals_of(trainer).processes.is_main:
-        return _follow(trainer)
+        return _run_other_process(trainer)
     search = _Search(trainer)
     study = optuna.create_study(**trainer_directions(trainer), **_part(options, _STUDY))
     try:
@@ -83,13 +83,13 @@ def _part(options: dict[str, Any], names: set[str]) -> dict[str, Any]:
 
 
 class _Search:
-    """What the main process does for each trial. The others hear the values from it."""
+    """The main process's part of each trial. It broadcasts the values to the others."""
 
     def __init__(self, trainer: "Trainer") -> None:
         self.trainer = trainer
-        self.running: Trial | None = None  # the last trial that began and has not ended well
-        self.together = False  # all processes are within a trial
-        self.left: BaseException | None = None  # a signal that asked the run to leave
+        self.running: Trial | None = None  # the last trial that has started and not completed
+        self.together = False  # all processes are running a trial
+        self.left: BaseException | None = None  # the exception of a preemption signal
 
     def objective(self, given: optuna.Trial) -> Any:
         trainer, self.running = self.trainer, None
@@ -97,15 +97,17 @@ class _Search:
         trials.arguments_for(trainer.args, values, "x", takes_trial(trainer.model_init))
         name = trials.name_of(trainer, given, given.number)
         given.set_user_attr("arguments", {key: _plain(value) for key, value in values.items()})
-        trial = self.running = Trial(name, values, dict(given.params), given, self.tell(given), _made_together(given))
+        trial = self.running = Trial(
+            name, values, dict(given.params), given, self.tell(given), _shared_model_init(given)
+        )
         internals_of(trainer).processes.broadcast_object(("trial", name, values, trial.params, given.number))
         self.together = True
         try:
             objective = trials.run(trainer, trial)
         except (Preempted, KeyboardInterrupt) as signalled:
             self.left = signalled
-            given.study.stop()  # whatever `catch` says
-            given.study.enqueue_trial(given.params)  # tried again when the study goes on
+            given.study.stop()  # even if `catch` includes this error
+            given.study.enqueue_trial(given.params)  # retried when the study resumes
             raise
         self.together = False
         if trial.stopped:
@@ -113,7 +115,7 @@ class _Search:
         return objective
 
     def tell(self, given: optuna.Trial) -> Any:
-        if internals_of(self.trainer).search.several:  # Optuna prunes by one figure
+        if internals_of(self.trainer).search.several:  # Optuna can only prune by a single objective
             return lambda objective, step, metrics: False
 
         def tell(objective: float, step: int, metrics: dict[str, Any]) -> bool:
@@ -123,13 +125,13 @@ class _Search:
         return tell
 
     def end(self, why: str | None) -> None:
-        """Let the other processes go. Within a trial they notice for themselves that the main one has left."""
+        """Tell the other processes that the search is over. During a trial they detect the lost main process."""
         if not self.together:
             internals_of(self.trainer).processes.broadcast_object(("end", why))
 
 
-def _made_together(given: Any) -> Any:
-    """model_init may draw values of its own: the main process goes first, and the others get what it drew."""
+def _shared_model_init(given: Any) -> Any:
+    """model_init may suggest further values: the main process runs it first and broadcasts them."""
 
     def make(trainer: "Trainer") -> Any:
         if internals_of(trainer).processes.size == 1:
@@ -148,17 +150,17 @@ def _made_together(given: Any) -> Any:
     return make
 
 
-def _follow(trainer: "Trainer") -> Any:
-    """A process that is not the main one: it trains what the main one says until that says it is over."""
+def _run_other_process(trainer: "Trainer") -> Any:
+    """In other processes: train the trials that the main process broadcasts until the search is over."""
     while True:
         what, *rest = internals_of(trainer).processes.broadcast_object(None)
         if what == "end":
             break
         name, values, params, number = rest
         given = optuna.trial.FixedTrial(params, number=number)
-        trials.run(trainer, Trial(name, values, params, given, make_model=_made_together(given)))
+        trials.run(trainer, Trial(name, values, params, given, make_model=_shared_model_init(given)))
     if rest[0] is not None:
-        raise ProcessLostError(f"process 0 failed in the search, so this one leaves too. There: {rest[0]}")
+        raise ProcessLostError(f"process 0 failed in the search, so this process stops too. Its error: {rest[0]}")
     found: list[BestRun] = internals_of(trainer).processes.run_on_main(list, "the search")
     return found if internals_of(trainer).search.several else found[0]
 
@@ -168,8 +170,8 @@ def _best(study: optuna.Study) -> list[BestRun]:
     if not done:
         states = ", ".join(f"{trial.number} {trial.state.name.lower()}" for trial in study.trials) or "none was run"
         raise SearchError(
-            f"the search has no trial that ended well ({states}), so there is no best one. A trial fails when its "
-            "objective is not a number, as after a learning rate that is too high, and is pruned when others do better."
+            f"no trial of the search completed ({states}), so there is no best trial. A trial fails if its objective "
+            "is not a number, for example after a learning rate that is too high, and is pruned if others do better."
         )
     several = len(study.directions) > 1
     best = study.best_trials if several else [study.best_trial]

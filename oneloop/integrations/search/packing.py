@@ -1,4 +1,4 @@
-"""A Trainer as something that can be sent to another process: without its model, which model_init makes there."""
+"""A Trainer in a form that can be sent to another process: without its model, which model_init creates there."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ...trainer import Trainer
     from ...trainer.internals import Internals
 
-# What belongs to a process; train() makes some of it, and `unpack` the rest.
+# Attributes of a process; train() creates some of them, and `unpack` the rest.
 LEFT = (
     *("model", "model_wrapped", "optimizer", "lr_scheduler", "accelerator", "callback_handler", "state", "control"),
     "_oneloop",
@@ -22,7 +22,7 @@ LEFT = (
 
 
 def pack(trainer: "Trainer", dumps: Any) -> dict[str, Any]:
-    """Plain parts, each of which `dumps` takes; an error that names the one it does not."""
+    """The parts, each of which can be pickled by `dumps`; raises an error that names one that cannot."""
     attributes = {name: value for name, value in trainer.__dict__.items() if name not in LEFT}
     packed = {
         "class": type(trainer),
@@ -44,19 +44,19 @@ def _try(name: str, value: Any, dumps: Any) -> None:
         dumps(value)
     except Exception as error:
         raise ArgumentError(
-            f"{name}, a {type(value).__name__}, cannot be sent to Ray's workers ({type(error).__name__}: {error}). Use "
-            "something that can be pickled, or make it in model_init or in get_train_dataloader; or backend='optuna', "
-            "which searches in this process."
+            f"{name} ({type(value).__name__}) cannot be sent to Ray's workers ({type(error).__name__}: {error}). Use a "
+            "picklable object, or create it in model_init or in get_train_dataloader; or use backend='optuna', which "
+            "searches in this process."
         ) from error
 
 
 def _portable(callback: Any) -> Any:
-    """The callback itself, or for those that hold files or the Trainer their class, to be made anew."""
+    """The callback, or, if it holds files or the Trainer, its class, to be instantiated again."""
     return type(callback) if isinstance(callback, (Writer, JsonLinesCallback)) else callback
 
 
 def unpack(packed: dict[str, Any]) -> "Trainer":
-    """The Trainer again, in this process. It has no model before train()."""
+    """Restore the Trainer in this process. It has no model before train()."""
     from ...trainer import setup
 
     cls = packed["class"]
@@ -67,13 +67,13 @@ def unpack(packed: dict[str, Any]) -> "Trainer":
     core = install(trainer, packed["framework"])
     core.attach()
     trainer.accelerator = Accelerator(trainer)
-    found = [_made(callback, core) for callback in packed["callbacks"]]
+    found = [_instantiate(callback, core) for callback in packed["callbacks"]]
     trainer.callback_handler = CallbackHandler(found, None, trainer.processing_class, None, None)
     setup.link_writers(core)
     return trainer
 
 
-def _made(callback: Any, core: "Internals") -> Any:
+def _instantiate(callback: Any, core: "Internals") -> Any:
     if isinstance(callback, type) and issubclass(callback, JsonLinesCallback):
         return callback(lambda: core.run.id)
     return callback() if isinstance(callback, type) else callback

@@ -1,4 +1,4 @@
-"""A search on Ray Tune: trials run in the workers of a cluster, and a scheduler may stop them at an evaluation."""
+"""Search with Ray Tune: trials run in the workers of a cluster, and a scheduler may stop them at an evaluation."""
 
 import inspect
 import math
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...trainer import Trainer
 
 _OWN = {"run_or_experiment", "config", "num_samples", "metric", "mode"}
-# A trial writes the checkpoints of its Trainer, which Ray Tune knows nothing of.
+# A trial writes its Trainer's checkpoints, which Ray Tune does not manage.
 _CHECKPOINTS = {
     *("checkpoint_config", "keep_checkpoints_num", "checkpoint_score_attr", "checkpoint_freq", "checkpoint_at_end"),
     *("restore", "resume", "resume_config", "reuse_actors", "export_formats"),
@@ -35,22 +35,24 @@ def default_space() -> Any:
 
 
 def check(trainer: "Trainer", options: dict[str, Any]) -> None:
-    """What cannot be, before anything begins."""
+    """Check the options before the search starts."""
     refused = sorted(_CHECKPOINTS & options.keys())
     if refused:
         raise RefusedError(
-            f"{', '.join(refused)}: Ray Tune neither writes nor reads the checkpoints of a trial. Each trial saves "
-            "into its own folder under output_dir, as save_strategy and save_total_limit say."
+            f"{', '.join(refused)} is not supported: Ray Tune neither writes nor reads the checkpoints of a trial. "
+            "Each trial saves to its own folder under output_dir, according to save_strategy and save_total_limit."
         )
     unknown = [name for name in options if name not in _RUN]
     if unknown:
         raise ArgumentError(
-            f"hyperparameter_search takes no {', '.join(unknown)} for Ray Tune; it takes what ray.tune.run takes: "
+            f"hyperparameter_search has no option {', '.join(unknown)} for Ray Tune; expected options of ray.tune.run: "
             f"{', '.join(sorted(_RUN))}."
         )
     core = internals_of(trainer)
     if core.search.several:
-        raise RefusedError("Ray Tune compares trials by one figure; for several directions use backend='optuna'.")
+        raise RefusedError(
+            "Ray Tune compares trials by a single objective; for several directions use backend='optuna'."
+        )
     if core.processes.size > 1:
         raise RefusedError(
             f"{core.processes.size} processes were launched, but Ray Tune starts the processes of its trials "
@@ -65,22 +67,22 @@ def _check_scheduler(trainer: "Trainer", scheduler: Any) -> None:
     named = scheduler if isinstance(scheduler, str) else type(scheduler).__name__
     if named.startswith(("PopulationBased", "pbt", "PB2", "pb2", "ResourceChanging", "resource_changing")):
         raise RefusedError(
-            f"scheduler={named}: it changes trials while they run, which takes checkpoints of Ray Tune. Use one that "
-            "stops trials, such as ASHAScheduler."
+            f"scheduler={named} is not supported: it changes running trials, which requires checkpoints of Ray Tune. "
+            "Use a scheduler that stops trials, such as ASHAScheduler."
         )
     if trainer.args.eval_strategy == "no":
         raise ArgumentError(
-            f"scheduler={named} stops trials by their evaluations, and eval_strategy is 'no'. Set eval_strategy to "
+            f"scheduler={named} stops trials based on evaluations, but eval_strategy is 'no'. Set eval_strategy to "
             "'epoch' or 'steps'."
         )
 
 
 def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> BestRun:
-    """n_trials samples of the space, or as many as time_budget_s allows; the best by what args.ray_scope compares."""
+    """Run n_trials trials, or as many as time_budget_s allows; returns the best according to args.ray_scope."""
     if n_trials is None and options.get("time_budget_s") is None and options.get("stop") is None:
-        raise ArgumentError("n_trials=None has no end here; expected a number, or time_budget_s in seconds beside it.")
+        raise ArgumentError("n_trials=None would never end; expected a number, or time_budget_s in seconds.")
     space = trainer.hp_space(None)
-    # Values are drawn in the cluster; a name that is wrong is said here.
+    # Values are sampled in the cluster; an invalid name is reported here.
     trials.known_values(type(trainer.args), space, takes_trial(trainer.model_init))
     mode = "min" if internals_of(trainer).search.directions[0] == "minimize" else "max"
     raises = options.pop("raise_on_failed_trial", True)
@@ -88,7 +90,7 @@ def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> Be
     if not {"storage_path", "local_dir", "storage_filesystem"} & given.keys():
         given["storage_path"] = os.path.join(os.path.abspath(trainer.args.output_dir), "ray")
     own = trainer.args.output_dir
-    trainer.args.output_dir = os.path.abspath(own)  # workers have another working directory
+    trainer.args.output_dir = os.path.abspath(own)  # workers have a different working directory
     try:
         packed = pack(trainer, ray.cloudpickle.dumps)
     finally:
@@ -104,26 +106,26 @@ def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> Be
     )
     failed = [trial for trial in analysis.trials if trial.status == "ERROR"]
     if failed and (raises or len(failed) == len(analysis.trials)):
-        raise SearchError(_told(failed))
+        raise SearchError(_failure_message(failed))
     return _best(analysis, mode, trainer.args.ray_scope)
 
 
 def _named(given: dict[str, Any], mode: str) -> dict[str, Any]:
-    """metric and mode, unless the scheduler or the search algorithm has been told by the user: Ray refuses both."""
-    told = [
+    """metric and mode, unless the user set them on the scheduler or search algorithm: Ray rejects both."""
+    configured = [
         getattr(given.get(name), attribute, None)
         for name in ("scheduler", "search_alg")
         for attribute in ("metric", "_metric")
     ]
-    return {} if any(told) else {"metric": OBJECTIVE, "mode": mode}
+    return {} if any(configured) else {"metric": OBJECTIVE, "mode": mode}
 
 
 def _resources(trainer: "Trainer") -> dict[str, float]:
     return {"cpu": 1, "gpu": 1} if trainer.args.n_gpu else {"cpu": 1}
 
 
-def _told(failed: list[Any]) -> str:
-    """The first failure in words, with the values that it came of."""
+def _failure_message(failed: list[Any]) -> str:
+    """A message about the first failure, with the trial's values."""
     first = failed[0]
     error = first.get_error() if hasattr(first, "get_error") else None
     cause: Any = getattr(error, "cause", None) or error
@@ -138,7 +140,7 @@ def _best(analysis: Any, mode: str, scope: str) -> BestRun:
     figure = trials.compared(results, mode, scope) if results else math.nan
     if best is None or math.isnan(figure):
         raise SearchError(
-            "the search has no trial with an objective that is a number, so there is no best one. A learning rate "
-            "that is too high gives none."
+            "no trial of the search has a numeric objective, so there is no best trial. A learning rate that is too "
+            "high can cause this."
         )
     return BestRun(best.trial_id, figure, dict(best.config), analysis)

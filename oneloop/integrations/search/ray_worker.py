@@ -1,4 +1,4 @@
-"""A trial in a worker of Ray Tune: it trains in a thread, which each step lets go to the next evaluation."""
+"""A trial in a worker of Ray Tune: it trains in a thread, and each step advances it to the next evaluation."""
 
 import queue
 import threading
@@ -15,7 +15,7 @@ OBJECTIVE = "objective"
 
 
 class TrainerTrial(tune.Trainable):
-    """Not a function of Ray's: that is killed at once when a scheduler stops it. This one ends its run first."""
+    """A Trainable, not a function: Ray kills a function at once when a scheduler stops it; this ends its run first."""
 
     def setup(self, config: dict[str, Any], packed: Any = None) -> None:
         self._stop = False
@@ -30,11 +30,11 @@ class TrainerTrial(tune.Trainable):
         found = self._reports.get()
         if isinstance(found, BaseException):
             raise found
-        # The end is no result of its own: means over results count each evaluation once.
+        # The end is not a separate result: means over results count each evaluation once.
         return {DONE: True, RESULT_DUPLICATE: True} if found is None else found
 
     def cleanup(self) -> None:
-        """The trial is over or was stopped: let the run end, with its callbacks and its saves."""
+        """The trial is over or was stopped: end the run, with its callbacks and saves."""
         self._stop = True
         self._go.release()
         self._thread.join()
@@ -54,12 +54,12 @@ class TrainerTrial(tune.Trainable):
         trainer = unpack(self._packed)
         del self._packed
         name = trials.name_of(trainer, self._values, self.trial_id)
-        trial = Trial(name, self._values, dict(self._values), self._values, self._tell)
+        trial = Trial(name, self._values, dict(self._values), self._values, self._send_result)
         objective = trials.run(trainer, trial)
         if objective != objective and not self._stop:
-            self._tell(objective, trainer.state.global_step, {})
+            self._send_result(objective, trainer.state.global_step, {})
 
-    def _tell(self, objective: Any, step: int, metrics: dict[str, Any]) -> bool:
+    def _send_result(self, objective: Any, step: int, metrics: dict[str, Any]) -> bool:
         numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
         self._reports.put({**numbers, "step": step, OBJECTIVE: objective})
         self._go.acquire()

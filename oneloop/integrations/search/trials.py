@@ -1,4 +1,4 @@
-"""One trial of a search: its arguments, its folder, what its evaluations say, and its objective."""
+"""One trial of a search: its arguments, its folder, its evaluations and its objective."""
 
 import copy
 import difflib
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...trainer import Trainer
 
 DIRECTIONS = ("minimize", "maximize")
-# What the Trainer has read when it was built, or what belongs to the search as a whole.
+# Arguments that the Trainer read in its constructor, or that belong to the whole search.
 FIXED = {
     *("output_dir", "overwrite_output_dir", "logging_dir", "run_name", "resume_from_checkpoint", "device_spec"),
     *("report_to", "disable_tqdm", "log_level", "log_level_replica", "skip_memory_metrics", "full_determinism"),
@@ -30,9 +30,9 @@ FIXED = {
 
 @dataclass
 class Trial:
-    """`given` is what model_init and hp_name get: Optuna's trial, or on Ray Tune the dict of values.
+    """`given` is passed to model_init and hp_name: Optuna's trial, or with Ray Tune the dict of values.
 
-    `tell` hands an objective on, with the step and the metrics; it says whether the trial should stop.
+    `tell` reports an objective with the step and the metrics; it returns whether the trial should stop.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Trial:
         return trainer.call_model_init(self.given) if self.make_model is None else self.make_model(trainer)
 
     def report(self, trainer: "Trainer", step: int, metrics: dict[str, Any]) -> None:
-        """After an evaluation: the main process decides, and a trial that should stop ends as any run does."""
+        """After an evaluation: the main process decides; a trial that should stop ends like any run."""
         if self.stopped:
             return
 
@@ -63,7 +63,7 @@ class Trial:
 
 
 def run(trainer: "Trainer", trial: Trial) -> Any:
-    """Train with the values of a trial; its objective. The Trainer has its own arguments again afterwards."""
+    """Train with the values of a trial; returns its objective. The Trainer's arguments are restored afterwards."""
     own = trainer.args
     trainer.args = arguments_for(own, trial.values, trial.name, takes_trial(trainer.model_init))
     search = internals_of(trainer).search
@@ -73,9 +73,9 @@ def run(trainer: "Trainer", trial: Trial) -> Any:
         trainer.train(trial=trial.given)
         if trial.objective is None:
             trial.report(trainer, trainer.state.global_step, trainer.evaluate())
-            trial.stopped = False  # it has trained to its end
+            trial.stopped = False  # it has trained to the end
     except NonFiniteError:
-        # A rate that is too high is an answer too: the search goes on.
+        # A learning rate that is too high is a result too: the search continues.
         trial.objective = math.nan
     finally:
         trainer.args = own
@@ -84,10 +84,10 @@ def run(trainer: "Trainer", trial: Trial) -> Any:
 
 
 def arguments_for(own: Any, values: Mapping[str, Any], name: str, for_model: bool) -> Any:
-    """The arguments of a trial: a copy with its values, checked as if they had been given by hand."""
+    """The arguments of a trial: a copy with its values, validated like arguments that a user passes."""
     cls: Any = type(own)
     known = known_values(cls, values, for_model)
-    resolve(cls, known)  # two spellings of one argument with different values
+    resolve(cls, known)  # raises if two aliases of one argument have different values
     stored = {item.name: getattr(own, item.name) for item in fields(own) if item.init}
     resolved, _ = resolve(cls, {**stored, **known})
     aliases = cls.__aliases__
@@ -96,7 +96,7 @@ def arguments_for(own: Any, values: Mapping[str, Any], name: str, for_model: boo
         _check_free(cls, target)
         setattr(args, target, resolved[target])
     args.output_dir = os.path.join(own.output_dir, name)
-    args.run_name = own.run_name  # what all trials have in common; writers that name runs take state.trial_name
+    args.run_name = own.run_name  # common to all trials; writers that name runs use state.trial_name
     if own.__dict__.get("_filled", {}).get("logging_dir") != own.logging_dir:
         args.logging_dir = os.path.join(own.logging_dir, name)
     args.validate()
@@ -104,7 +104,7 @@ def arguments_for(own: Any, values: Mapping[str, Any], name: str, for_model: boo
 
 
 def known_values(cls: Any, values: Mapping[str, Any], for_model: bool) -> dict[str, Any]:
-    """The values that are arguments. Others are an error, or, when model_init takes the trial, are left to it."""
+    """The values that are arguments. Others are an error unless model_init accepts the trial."""
     if not isinstance(values, Mapping):
         raise ArgumentError(
             f"hp_space returned a {type(values).__name__}; expected a dict of argument names and values"
@@ -118,7 +118,7 @@ def known_values(cls: Any, values: Mapping[str, Any], for_model: bool) -> dict[s
             if for_model and not difflib.get_close_matches(str(name), names, n=1, cutoff=0.85):
                 continue
             raise UnknownArgumentError(
-                f"hp_space: {error} A value for the model is allowed when model_init takes the trial."
+                f"hp_space: {error} Values for the model are allowed if model_init accepts the trial."
             ) from None
         known[name] = value
     return known
@@ -129,12 +129,12 @@ def _check_free(cls: Any, target: str) -> None:
     if target in FIXED or (rules is not None and rules[1]["group"] == "Many processes"):
         name = (rules[1]["public"] if rules else None) or target
         raise ArgumentError(
-            f"hp_space: {name} cannot be tried out, since all trials of a search share it. Set it in TrainingArguments."
+            f"hp_space: {name} cannot be searched, since all trials share it. Set it in TrainingArguments."
         )
 
 
 def objective_of(trainer: "Trainer", metrics: dict[str, Any]) -> Any:
-    """The figure that the search compares, or one for each direction."""
+    """The objective that the search compares, or one per direction."""
     found = plain_metrics(trainer.compute_objective(dict(metrics)))
     several = isinstance(found, (list, tuple))
     numbers = list(found) if several else [found]
@@ -142,7 +142,7 @@ def objective_of(trainer: "Trainer", metrics: dict[str, Any]) -> Any:
     state = internals_of(trainer).search
     wanted = len(state.directions)
     if wrong or len(numbers) != wanted or several != state.several:
-        expected = f"a list of {wanted} numbers, one for each direction" if state.several else "a number"
+        expected = f"a list of {wanted} numbers, one per direction" if state.several else "a number"
         raise ArgumentError(
             f"compute_objective returned {found!r}; expected {expected}. The evaluation has "
             f"{', '.join(sorted(metrics))}."
@@ -151,7 +151,7 @@ def objective_of(trainer: "Trainer", metrics: dict[str, Any]) -> Any:
 
 
 def compared(results: dict[str, float], mode: str, scope: str) -> float:
-    """The figure by which Ray Tune compares a trial: its last, its best ("all") or a mean."""
+    """The value by which Ray Tune compares a trial: its last, its best ("all") or a mean."""
     return results[mode if scope == "all" else scope]
 
 
@@ -161,14 +161,14 @@ def name_of(trainer: "Trainer", given: Any, number: Any) -> str:
         return f"run-{number}"
     name = trainer.hp_name(given)
     if not isinstance(name, str) or not name or name in (".", "..") or os.path.basename(name) != name:
-        raise ArgumentError(f"hp_name returned {name!r}; expected the name of a folder for this trial, as text")
+        raise ArgumentError(f"hp_name returned {name!r}; expected a folder name for this trial, as a string")
     names = internals_of(trainer).search.names
     if name in names:
-        raise ArgumentError(f"hp_name gave the name {name!r} to two trials; expected another one for each")
+        raise ArgumentError(f"hp_name returned {name!r} for two trials; expected a different name for each")
     names.add(name)
     return name
 
 
 def shown(values: Mapping[str, Any]) -> str:
-    """Values as an error names them."""
+    """Values as text, for error messages."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items()) or "no values"

@@ -1,4 +1,4 @@
-"""Where logs go. Each writer is one small file and one line in `table`; only those named in report_to are imported."""
+"""Log writers. Each is one small file and one line in `table`; only those named in report_to are imported."""
 
 from typing import Any
 

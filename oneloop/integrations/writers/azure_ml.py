@@ -8,7 +8,7 @@ from .base import Writer
 
 
 class AzureMLCallback(Writer):
-    """Metrics of the run that Azure has started this script in; a run of your own can be given."""
+    """Logs metrics to the Azure ML run of this job, or to a run that you pass."""
 
     name = "azure_ml"
 
@@ -28,4 +28,4 @@ class AzureMLCallback(Writer):
         self._run.flush()
 
     def close(self) -> None:
-        """The run is Azure's: it ends with the job."""
+        """Does nothing: Azure ends the run with the job."""

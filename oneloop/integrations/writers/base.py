@@ -1,4 +1,4 @@
-"""One shape for all writers: open a run or go on with it, write what is logged, hand over models, close."""
+"""Base class of the writers: start or resume a run of the service, write logs, upload models, close."""
 
 import logging
 import os
@@ -36,26 +36,26 @@ def untag(name: str) -> str:
 
 
 def switch(variable: str, default: str = "") -> bool:
-    """Whether an environment variable says yes."""
+    """Whether an environment variable is set to a true value."""
     return os.environ.get(variable, default).strip().lower() in ("1", "true", "yes", "on", "y")
 
 
 def configuration(model: Any) -> dict[str, Any]:
-    """The model's configuration as plain data, without what looks like a secret."""
+    """The model's configuration as plain data, without anything that looks like a secret."""
     config: Any = getattr(model, "config", None)
     found = config.to_dict() if callable(getattr(config, "to_dict", None)) else config
     return {name: value for name, value in found.items() if not _hidden(name)} if isinstance(found, dict) else {}
 
 
 def _hidden(name: Any) -> bool:
-    # A tokenizer's pad_token is no secret: what is hidden has to be a token of something that lets people in.
+    # A tokenizer's pad_token is not a secret; only access tokens are hidden.
     text = str(name).lower()
     keys = ("api_key", "apikey", "password", "secret", "auth_token", "access_token", "hub_token", "hf_token")
     return text == "token" or text.endswith(keys)
 
 
 def flat(values: dict[str, Any], prefix: str = "", joint: str = "/") -> dict[str, Any]:
-    """Nested dictionaries as one, for services that take no others."""
+    """Flatten nested dictionaries, for services that do not support them."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         key = f"{prefix}{joint}{name}" if prefix else str(name)
@@ -64,49 +64,49 @@ def flat(values: dict[str, Any], prefix: str = "", joint: str = "/") -> dict[str
 
 
 class Writer(TrainerCallback, ExportableState):
-    """A subclass defines open, write and close, and what else its service has. Only the main process writes.
+    """Subclasses define open, write and close, and whatever else the service supports. Only the main process writes.
 
-    `run` is what the service needs to go on with a run, such as its id; open() finds it empty for a new one, and fills
-    it. Every checkpoint keeps it. A service that fails once training has begun costs the run nothing: values wait and
-    are offered again with the next ones.
+    `run` is what the service needs to resume a run, such as its id; it is empty for a new run, and open()
+    fills it. It is saved in every checkpoint. If the service fails during training, the run continues: values are kept
+    and sent again with the next ones.
     """
 
     name = ""  # in report_to
-    rewinds: bool = False  # open() takes out what lies at or after resumed_step; the history is written from there
-    closes: bool = True  # at the end of training; False where scripts go on writing to the run themselves
+    rewinds: bool = False  # open() removes values at or after resumed_step; the history is written again from there
+    closes: bool = True  # close at the end of training; False if scripts continue to write to the run
 
     def __init__(self) -> None:
         self.is_open: bool = False
         self.run: dict[str, Any] = {}
-        self.owner: str = ""  # the id of the run of oneloop that `run` belongs to
+        self.owner: str = ""  # the oneloop run id that `run` belongs to
         self.mark: dict[str, Any] = {}
         self.resumed_step: int = 0
-        self._seen = Mark()  # what the service had before this process
+        self._seen = Mark()  # what the service had received before this process
         self._waiting: list[tuple[int, dict[str, float]]] = []
         self._trained = self._failed = False
         self.run_id: Callable[[], str] = str
         self.save_model: Callable[[str], None] | None = None
 
     def link(self, run_id: Callable[[], str], save_model: Callable[[str], None]) -> None:
-        """What the Trainer lends: the id of its run, and a way to save the model as it is."""
+        """Called by the Trainer with functions that return its run id and save the current model."""
         self.run_id, self.save_model = run_id, save_model
 
-    # -- what a subclass defines
+    # -- to be defined by subclasses
 
     def open(self, args: TrainingArguments, state: TrainerState) -> None:
-        """Start a run, or go on with self.run."""
+        """Start a run, or resume self.run."""
         raise NotImplementedError
 
     def parameters(self, arguments: dict[str, Any], model: dict[str, Any]) -> None:
         """The arguments, without secrets, and the model's configuration."""
 
     def write(self, values: dict[str, float], step: int) -> None:
-        """Values under the names that they were logged by."""
+        """Write values under their logged names."""
         raise NotImplementedError
 
     def reported(self) -> Mark | None:
-        """How far the service has the run that goes on, where it can be asked. A service that writes in the background
-        loses its last values when the process is killed; what was noted on the way is then too much."""
+        """The progress of the resumed run as known to the service, if it can be queried. A service that writes in the
+        background loses its last values when the process is killed; the local mark is then too far ahead."""
         return None
 
     def flush(self) -> None:
@@ -116,22 +116,22 @@ class Writer(TrainerCallback, ExportableState):
         raise NotImplementedError
 
     def wants(self, what: str) -> bool:
-        """Whether to hand over every "checkpoint", or the "model" of the end."""
+        """Whether to upload every "checkpoint", or the final "model"."""
         return False
 
     def artifact(self, folder: Path, what: str, state: TrainerState) -> None:
-        """Take over a folder: a checkpoint, or the model. It may be deleted afterwards."""
+        """Upload a folder: a checkpoint, or the model. It may be deleted afterwards."""
 
-    # -- what they share
+    # -- common to all writers
 
     def package(self, module: str = "") -> Any:
-        """The module that serves the writer; an error in words when it is not installed."""
+        """The writer's module; raises MissingPackageError if it is not installed."""
         known = WRITERS[self.name]
         try:
             return import_module(module or known.module)
         except ImportError as error:
             raise MissingPackageError(
-                f"report_to={self.name!r} needs the package {known.package}, which cannot be imported ({error}). "
+                f"report_to={self.name!r} requires the package {known.package}, which cannot be imported ({error}). "
                 f"pip install {known.package}"
             ) from error
 
@@ -145,13 +145,13 @@ class Writer(TrainerCallback, ExportableState):
             return
         resumed = state.global_step > 0
         goes_on = resumed and bool(self.run) and self.owner == self.run_id()
-        if self._trained or resumed:  # a run that only an evaluation has opened is the one that is trained now
+        if self._trained or resumed:  # a run opened by an evaluation is reused for training
             self.shut()
             if not goes_on:
                 self.run, self.mark = {}, {}
         self.resumed_step, before = state.global_step if goes_on else 0, self.run
         self._open(args, state)
-        goes_on = goes_on and self.run == before  # the service may have lost it, or a script has opened another
+        goes_on = goes_on and self.run == before  # the service may have lost it, or the script may have opened another
         self._trained = True
         self.parameters(public_arguments(args), configuration(model))
         if resumed:
@@ -166,14 +166,14 @@ class Writer(TrainerCallback, ExportableState):
             self.open(args, state)
         except OSError as error:
             raise ArgumentError(
-                f"logging_dir={str(args.logging_dir)!r} cannot be written: {error.strerror or error}. Choose "
+                f"logging_dir={str(args.logging_dir)!r} cannot be written: {error.strerror or error}. Use "
                 'another directory, or report_to="none".'
             ) from error
         self.owner = self.run_id()
         self.is_open = True
 
     def _catch_up(self, args: TrainingArguments, state: TrainerState, goes_on: bool) -> None:
-        """Write what the run has logged so far and the service does not have."""
+        """Write what the run has logged so far and the service has not received."""
         self._seen = Mark()
         if goes_on and self.rewinds:
             self._seen = Mark(self.resumed_step)
@@ -183,7 +183,7 @@ class Writer(TrainerCallback, ExportableState):
             self._seen = noted if found is None else found
         self.mark = asdict(self._seen)
         for entry in list(state.log_history):
-            self._offer(args, entry, int(entry.get("step", 0)))
+            self._queue(args, entry, int(entry.get("step", 0)))
 
     def on_log(
         self,
@@ -195,7 +195,7 @@ class Writer(TrainerCallback, ExportableState):
     ) -> None:
         if state.is_world_process_zero and logs:
             self._open(args, state)
-            self._offer(args, logs, state.global_step)
+            self._queue(args, logs, state.global_step)
 
     def on_predict(
         self,
@@ -207,14 +207,14 @@ class Writer(TrainerCallback, ExportableState):
     ) -> None:
         self.on_log(args, state, control, logs=metrics)
 
-    def _offer(self, args: TrainingArguments, logs: dict[str, Any], step: int) -> None:
+    def _queue(self, args: TrainingArguments, logs: dict[str, Any], step: int) -> None:
         numbers = {
             name: float(value)
             for name, value in logs.items()
             if isinstance(value, (int, float)) and not isinstance(value, bool) and name != "step"
         }
         new = {name: value for name, value in numbers.items() if not self._seen.covers(step, name)}
-        if Mark(**self.mark).covers(step, "epoch"):  # every log of a step has it
+        if Mark(**self.mark).covers(step, "epoch"):  # every log of a step contains it
             new.pop("epoch", None)
         if new:
             self._waiting.append((step, new))
@@ -230,25 +230,25 @@ class Writer(TrainerCallback, ExportableState):
             if written:
                 self.flush()
         except Exception as error:
-            self._tell(error)
+            self._warn_once(error)
         del self._waiting[:written]
         if written:
             self.mark = asdict(mark)
             progress_marks.keep(args.output_dir, self.name, self.run, mark)
 
-    def _tell(self, error: Exception) -> None:
-        """A run is worth more than its report: it goes on, and this is said once."""
+    def _warn_once(self, error: Exception) -> None:
+        """A failing writer must not stop the run; warn once."""
         log = logger.debug if self._failed else logger.warning
-        text = "Training goes on; values wait and are offered again with the next ones"
+        text = "Training continues; values are kept and sent again with the next ones"
         log("report_to=%r failed: %s: %s. %s.", self.name, type(error).__name__, error, text)
         self._failed = True
 
-    def _hand_over(self, folder: Path, what: str, state: TrainerState) -> None:
+    def _upload(self, folder: Path, what: str, state: TrainerState) -> None:
         try:
             self.artifact(folder, what, state)
         except Exception as error:
             logger.warning(
-                "report_to=%r did not take the %s: %s: %s. Training goes on.",
+                "report_to=%r could not upload the %s: %s: %s. Training continues.",
                 self.name,
                 what,
                 type(error).__name__,
@@ -258,7 +258,7 @@ class Writer(TrainerCallback, ExportableState):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if self.is_open and self.wants("checkpoint") and folder.is_dir():
-            self._hand_over(folder, "checkpoint", state)
+            self._upload(folder, "checkpoint", state)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -267,39 +267,39 @@ class Writer(TrainerCallback, ExportableState):
             self._write_waiting(args)
         if self.wants("model") and self.save_model is not None:
             with tempfile.TemporaryDirectory() as folder:
-                self.save_model(folder)  # all processes do: each may hold a part of the model
+                self.save_model(folder)  # called in all processes: each may hold a shard of the model
                 if self.is_open:
-                    self._hand_over(Path(folder), "model", state)
+                    self._upload(Path(folder), "model", state)
         if self.closes:
             self.shut()
 
     def shut(self) -> None:
-        """Close the run, if it is open. A later evaluation opens it again."""
+        """Close the run if it is open. A later evaluation reopens it."""
         if not self.is_open:
             return
         if self._waiting:
-            logger.error("report_to=%r: the values of %d logs were never taken.", self.name, len(self._waiting))
+            logger.error("report_to=%r: the values of %d logs could not be written.", self.name, len(self._waiting))
             self._waiting = []
         try:
             self.close()
         except Exception as error:
-            self._tell(error)
+            self._warn_once(error)
         self.is_open, self.resumed_step = False, 0
 
 
 def public_arguments(args: TrainingArguments) -> dict[str, Any]:
-    """The arguments as plain data; whatever is named like a secret is left out altogether."""
+    """The arguments as plain data; anything named like a secret is removed."""
     return {name: value for name, value in args.to_dict().items() if not is_secret(name) and not _hidden(name)}
 
 
 def log_directory(args: TrainingArguments, run: dict[str, Any]) -> str:
-    """Where a writer of files writes: on a resume where the run did so far, unless logging_dir names another place."""
+    """The directory of a file writer: on a resume that of the run so far, unless logging_dir is another one."""
     named = args.__dict__.get("_filled", {}).get("logging_dir") != args.logging_dir
-    before = os.path.join(args.output_dir, run.get("directory", ""))  # the run may have been moved as a whole
+    before = os.path.join(args.output_dir, run.get("directory", ""))  # the output directory may have been moved
     return before if run.get("directory") and not named and os.path.isdir(before) else str(args.logging_dir)
 
 
-def remembered(args: TrainingArguments, directory: str) -> str:
-    """A directory as a checkpoint keeps it: relative to output_dir when it lies in there."""
+def stored_directory(args: TrainingArguments, directory: str) -> str:
+    """A directory as stored in a checkpoint: relative to output_dir if it is inside."""
     inside = os.path.relpath(os.path.abspath(directory), os.path.abspath(args.output_dir))
     return os.path.abspath(directory) if inside.startswith("..") else inside

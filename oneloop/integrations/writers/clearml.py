@@ -10,9 +10,9 @@ from .base import Writer, flat, switch, tag
 
 
 class ClearMLCallback(Writer):
-    """CLEARML_PROJECT, CLEARML_TASK, CLEARML_LOG_MODEL, CLEARML_OFFLINE_MODE, and whatever clearml itself reads.
+    """CLEARML_PROJECT, CLEARML_TASK, CLEARML_LOG_MODEL, CLEARML_OFFLINE_MODE, and the variables of clearml.
 
-    A task that the script has started is used, and left open.
+    A task started by the script is used, and left open.
     """
 
     name = "clearml"
@@ -27,7 +27,7 @@ class ClearMLCallback(Writer):
                 project_name=os.environ.get("CLEARML_PROJECT") or args.project,
                 task_name=os.environ.get("CLEARML_TASK") or state.trial_name or args.run_name,
                 reuse_last_task_id=self.run.get("id", False),
-                continue_last_task=0 if self.run else False,  # 0: steps are ours, and not counted on from the last
+                continue_last_task=0 if self.run else False,  # 0: our steps are absolute, not relative to the last one
                 auto_connect_frameworks={"tensorboard": False, "pytorch": False},
                 auto_connect_arg_parser=False,
             )
@@ -50,7 +50,7 @@ class ClearMLCallback(Writer):
             self._task.close()
 
     def wants(self, what: str) -> bool:
-        return switch("CLEARML_LOG_MODEL", "true") and not self.package().Task.is_offline()  # which has no models
+        return switch("CLEARML_LOG_MODEL", "true") and not self.package().Task.is_offline()  # no models in offline mode
 
     def artifact(self, folder: Path, what: str, state: TrainerState) -> None:
         name = folder.name if what == "checkpoint" else "model"

@@ -1,4 +1,4 @@
-"""CodeCarbon: the energy that a training takes, in emissions.csv of the output directory."""
+"""CodeCarbon: the energy used by training, in emissions.csv of the output directory."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from .base import Writer
 
 
 class CodeCarbonCallback(Writer):
-    """A row for each time that the run was started; rows of one run have its id as experiment_id."""
+    """One row per start of the run; all rows of a run have its id as experiment_id."""
 
     name = "codecarbon"
 
@@ -28,10 +28,10 @@ class CodeCarbonCallback(Writer):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Logs are for the others; an evaluation alone is not measured."""
+        """Does nothing: logs are not used, and a standalone evaluation is not measured."""
 
     def write(self, values: dict[str, float], step: int) -> None:
-        """Nothing: CodeCarbon measures."""
+        """Does nothing: CodeCarbon measures by itself."""
 
     def close(self) -> None:
         self._tracker.stop()

@@ -13,7 +13,7 @@ from .progress_marks import Mark
 
 
 class CometCallback(Writer):
-    """COMET_MODE, COMET_START_ONLINE, COMET_PROJECT_NAME, COMET_LOG_ASSETS, and whatever comet_ml itself reads."""
+    """COMET_MODE, COMET_START_ONLINE, COMET_PROJECT_NAME, COMET_LOG_ASSETS, and the variables of comet_ml."""
 
     name = "comet_ml"
     closes = False
@@ -32,14 +32,14 @@ class CometCallback(Writer):
         self.run = {"id": self._experiment.get_key()}
 
     def reported(self) -> Mark | None:
-        """Offline, what the archives of the experiment have: a process that is killed leaves none."""
+        """Offline, what the experiment's archives contain: a killed process leaves none."""
         folder = getattr(self._experiment, "offline_directory", None)
         if folder is None:
             return None
         mark = Mark()
         for path in sorted(Path(folder).glob(f"{self.run['id']}*.zip")):
             with zipfile.ZipFile(path) as archive:
-                if "messages.json" not in archive.namelist():  # that of this process, which is still being filled
+                if "messages.json" not in archive.namelist():  # the archive of this process, which is not complete yet
                     continue
                 lines = archive.read("messages.json").decode().splitlines()
             for metric in (json.loads(line)["payload"].get("metric") for line in lines):
@@ -62,4 +62,4 @@ class CometCallback(Writer):
 
     def artifact(self, folder: Path, what: str, state: TrainerState) -> None:
         self._experiment.log_model("model", str(folder))
-        self._experiment.flush()  # it reads the folder later, and by then it is gone
+        self._experiment.flush()  # uploads are asynchronous, and the folder is deleted afterwards

@@ -10,7 +10,7 @@ from .base import Writer, switch, tag
 
 
 class DVCLiveCallback(Writer):
-    """HF_DVCLIVE_LOG_MODEL (true: the model of the end; all: every checkpoint too). A Live of your own can be given."""
+    """HF_DVCLIVE_LOG_MODEL (true: the final model; all: also every checkpoint). You can pass your own Live."""
 
     name = "dvclive"
 

@@ -1,4 +1,4 @@
-"""log.jsonl in the output directory: one line a log, of every run that went there."""
+"""log.jsonl in the output directory: one line per log, of every run in that directory."""
 
 import json
 import logging
@@ -19,12 +19,12 @@ NAME = "log.jsonl"
 
 
 class JsonLinesCallback(TrainerCallback):
-    """Each line has the run's id, the step and a time. After a resume, lines that the dead run had written beyond the
-    checkpoint are taken out, so that no step is there twice."""
+    """Each line has the run's id, the step and a time. On resume, lines that were written after the checkpoint are
+    removed, so that no step appears twice."""
 
     def __init__(self, run_id: Any, figures: Any = dict) -> None:
-        self._run_id = run_id  # a function: a resumed run takes the id of its checkpoint
-        self._figures = figures  # what is measured for the run's page and is in no history
+        self._run_id = run_id  # a function: a resumed run uses the id in its checkpoint
+        self._figures = figures  # values measured for the run's page that are not in the log history
         self._failed = False
 
     def on_train_begin(
@@ -35,7 +35,7 @@ class JsonLinesCallback(TrainerCallback):
             return
         partial = path.with_name(f".{NAME}.partial")
         try:
-            with (  # line by line: the log of a long run may be larger than what memory is left
+            with (  # line by line: the log of a long run may not fit into memory
                 open(path, encoding="utf-8", errors="replace", newline="\n") as lines,
                 open(partial, "w", encoding="utf-8") as kept,
             ):
@@ -44,7 +44,7 @@ class JsonLinesCallback(TrainerCallback):
             os.replace(partial, path)
         except OSError as error:
             partial.unlink(missing_ok=True)
-            self._tell(path, error)
+            self._warn_once(path, error)
 
     def on_log(
         self,
@@ -66,24 +66,24 @@ class JsonLinesCallback(TrainerCallback):
             with open(path, "a", encoding="utf-8") as f:
                 f.write(json.dumps(entry) + "\n")
         except OSError as error:
-            self._tell(path, error)
+            self._warn_once(path, error)
 
-    def _tell(self, path: Path, error: OSError) -> None:
-        # Metrics are worth more than their log: an evaluation or a long run does not end over it.
+    def _warn_once(self, path: Path, error: OSError) -> None:
+        # A log that cannot be written must not stop a run or an evaluation.
         if not self._failed:
-            logger.warning("%s cannot be written (%s); what is logged is missing there.", path, error)
+            logger.warning("%s cannot be written (%s); it will be incomplete.", path, error)
         self._failed = True
 
 
 def _before(state: TrainerState, run_id: str, lines: Iterable[str]) -> Iterator[str]:
-    """The lines of other runs, and those of this one that its checkpoint knows of."""
-    # Of the step itself there may be more: the end of its epoch is logged after the save.
+    """The lines of other runs, and those of this run up to its checkpoint."""
+    # The step itself may have more lines: the end of its epoch is logged after the save.
     left = sum(entry.get("step") == state.global_step for entry in state.log_history)
     for line in lines:
         try:
             entry = json.loads(line)
             own, step = entry["run"] == run_id, int(entry["step"])
-        except (ValueError, TypeError, KeyError):  # the torn last line of a run that died
+        except (ValueError, TypeError, KeyError):  # the incomplete last line of a run that died
             continue
         if own and step == state.global_step:
             left -= 1

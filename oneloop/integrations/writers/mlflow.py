@@ -21,7 +21,7 @@ class MLflowCallback(Writer):
     """MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, MLFLOW_RUN_ID, MLFLOW_NESTED_RUN, MLFLOW_TAGS,
     MLFLOW_FLATTEN_PARAMS, MLFLOW_MAX_LOG_PARAMS and HF_MLFLOW_LOG_ARTIFACTS.
 
-    A run that the script has started is used, and left open.
+    A run started by the script is used, and left open.
     """
 
     name = "mlflow"
@@ -31,7 +31,7 @@ class MLflowCallback(Writer):
         self._client, self._own = mlflow.MlflowClient(), False
         after_training = bool(self.run) and not self.resumed_step
         if after_training:
-            return  # values are added to the run by its id; no active run is left behind for the script to trip over
+            return  # values are added by run id, so that no active run is left behind
         nested, active = switch("MLFLOW_NESTED_RUN"), mlflow.active_run()
         if active is None or nested:
             experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME")
@@ -44,13 +44,13 @@ class MLflowCallback(Writer):
         self._tags()
 
     def _still_there(self, mlflow: Any) -> str | None:
-        """The id of the run that goes on, if the store still has it."""
+        """The id of the run to resume, if the store still has it."""
         if not self.run:
             return None
         try:
             self._client.get_run(self.run["id"])
         except mlflow.exceptions.MlflowException as error:
-            logger.warning("MLflow has no run %s any more (%s): a new one is started.", self.run["id"], error)
+            logger.warning("MLflow run %s no longer exists (%s); starting a new one.", self.run["id"], error)
             return None
         return self.run["id"]
 
@@ -61,7 +61,7 @@ class MLflowCallback(Writer):
         try:
             tags = dict(json.loads(text))
         except (ValueError, TypeError) as error:
-            raise ArgumentError(f"MLFLOW_TAGS={text!r} is not a JSON object; expected one, such as {{}}.") from error
+            raise ArgumentError(f"Invalid MLFLOW_TAGS={text!r}: expected a JSON object, such as {{}}.") from error
         for name, value in tags.items():
             self._client.set_tag(self.run["id"], name, value)
 
@@ -71,15 +71,15 @@ class MLflowCallback(Writer):
 
         given = {**model, **arguments}
         given = flat(given, joint=".") if switch("MLFLOW_FLATTEN_PARAMS") else given
-        known = self._client.get_run(self.run["id"]).data.params  # a parameter of MLflow never changes
+        known = self._client.get_run(self.run["id"]).data.params  # MLflow parameters are immutable
         texts = {_allowed(name): str(value) for name, value in given.items()}
         long = [name for name, text in texts.items() if len(text) > MAX_PARAM_VAL_LENGTH]
         if long:
-            logger.warning("MLflow takes no parameters as long as %s; MLFLOW_FLATTEN_PARAMS=1 may help.", long)
+            logger.warning("Parameters too long for MLflow were dropped: %s. MLFLOW_FLATTEN_PARAMS=1 may help.", long)
         most = os.environ.get("MLFLOW_MAX_LOG_PARAMS", "")
         named = (name for name in texts if name not in known and name not in long)
         new = list(islice(named, int(most) if most.isdigit() else None))
-        for start in range(0, len(new), 100):  # as many as one request takes
+        for start in range(0, len(new), 100):  # the maximum per request
             batch = [Param(name, texts[name]) for name in new[start : start + 100]]
             self._client.log_batch(self.run["id"], params=batch)
 

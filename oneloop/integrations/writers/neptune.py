@@ -10,9 +10,9 @@ from .base import Writer, tag
 
 
 class NeptuneCallback(Writer):
-    """NEPTUNE_PROJECT, NEPTUNE_API_TOKEN, NEPTUNE_MODE, and whatever neptune itself reads.
+    """NEPTUNE_PROJECT, NEPTUNE_API_TOKEN, NEPTUNE_MODE, and the variables of neptune.
 
-    log_checkpoints="same" hands over every checkpoint, "last" the model of the end.
+    log_checkpoints="same" uploads every checkpoint, "last" the final model.
     """
 
     name = "neptune"

@@ -1,7 +1,7 @@
-"""The files in which wandb and SwanLab keep a run offline.
+"""The files in which wandb and SwanLab store an offline run.
 
-Both are logs of LevelDB: after seven bytes of their own, blocks of 32 KB with records of a checksum, a length and a
-kind (whole, first, middle, last). A record that is put together again is one message of the service.
+Both are LevelDB logs: after a seven-byte header, blocks of 32 KB with records of a checksum, a length and a type (full,
+first, middle, last). A reassembled record is one message of the service.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """The records of a file; one that a killed process has left unfinished ends it."""
+    """The records of a file, up to one left incomplete by a killed process."""
     data = path.read_bytes()
     place, pieces = HEADER, b""
     while place + HEADER <= len(data):
-        if BLOCK - place % BLOCK < HEADER:  # too short for a header: the rest of the block is empty
+        if BLOCK - place % BLOCK < HEADER:  # too short for a header: the rest of the block is padding
             place += BLOCK - place % BLOCK
             continue
         size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]

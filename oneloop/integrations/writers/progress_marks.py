@@ -1,4 +1,4 @@
-"""How far a run has been reported, so that after a resume no step is missing and none is there twice."""
+"""How far a run has been reported, so that after a resume no step is missing or duplicated."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ FOLDER = ".reported"
 
 @dataclass
 class Mark:
-    """Everything before `step` has been written, and of the step itself the values of these names."""
+    """Everything before `step` has been written, and the values of these names at `step`."""
 
     step: int = -1
     names: list[str] = field(default_factory=list)
@@ -30,24 +30,24 @@ class Mark:
             self.names.extend(name for name in names if name not in self.names)
 
     def later(self, other: "Mark") -> "Mark":
-        """The one that has seen more."""
+        """The mark that is further ahead."""
         return max(self, other, key=lambda mark: (mark.step, len(mark.names)))
 
 
 def keep(output_dir: Any, writer: str, run: dict[str, Any], mark: Mark) -> None:
-    """Write the mark down beside the run. A checkpoint holds one too, but a run can die long after its last one."""
+    """Save the mark in output_dir. Checkpoints contain it too, but a run can die long after its last one."""
     path = Path(output_dir) / FOLDER / f"{writer}.json"
     partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps({"run": run, **asdict(mark)}), encoding="utf-8")
         os.replace(partial, path)
-    except OSError as error:  # a log is not worth a run
-        logger.debug("%s cannot be written: %s", path, error)
+    except OSError as error:  # a mark that cannot be written must not stop the run
+        logger.debug("Cannot write %s: %s", path, error)
 
 
 def kept(output_dir: Any, writer: str, run: dict[str, Any]) -> Mark:
-    """The mark of exactly this run of the service; an empty one when there is none."""
+    """The mark of this run of the service; an empty one if there is none."""
     try:
         stored = json.loads((Path(output_dir) / FOLDER / f"{writer}.json").read_text(encoding="utf-8"))
         if stored["run"] == run:

@@ -13,9 +13,9 @@ from .progress_marks import Mark
 
 
 class SwanLabCallback(Writer):
-    """SWANLAB_MODE, SWANLAB_PROJECT, SWANLAB_RUN_ID, SWANLAB_RESUME, and whatever swanlab itself reads.
+    """SWANLAB_MODE, SWANLAB_PROJECT, SWANLAB_RUN_ID, SWANLAB_RESUME, and the variables of swanlab.
 
-    A run that the script has opened is used, and left open.
+    A run opened by the script is used, and left open.
     """
 
     name = "swanlab"
@@ -34,7 +34,7 @@ class SwanLabCallback(Writer):
         self.run = {"id": self._run.id}
 
     def reported(self) -> Mark | None:
-        """What the files of the run have; where they lie elsewhere, nothing is known."""
+        """What the run's files contain; None if they are elsewhere."""
         folder = Path(self._run.dir)
         Record = import_module("swanlab.proto.swanlab.record.v1.record_pb2").Record
         mark = Mark()

@@ -13,8 +13,8 @@ class WriterSpec:
     callback: str  # "" where this release of oneloop has none
     module: str
     package: str
-    account: bool = True  # it sends data away, or asks for an account: used only when named
-    usual: bool = False  # used by default, since it writes into logging_dir and nowhere else
+    account: bool = True  # sends data to a service or needs an account: used only if named in report_to
+    usual: bool = False  # used by default, since it only writes to logging_dir
     redirected: bool = True  # `oneloop run` puts it in place of the callback of that name in transformers
 
     @property

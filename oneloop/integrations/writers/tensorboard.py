@@ -6,11 +6,11 @@ from typing import Any
 
 from ...arguments import TrainingArguments
 from ...state import TrainerState
-from .base import Writer, log_directory, remembered, tag
+from .base import Writer, log_directory, stored_directory, tag
 
 
 class TensorBoardCallback(Writer):
-    """Scalars and texts in the directory of args.logging_dir. A SummaryWriter of your own can be given."""
+    """Scalars and texts in args.logging_dir. You can pass your own SummaryWriter."""
 
     name = "tensorboard"
 
@@ -29,9 +29,9 @@ class TensorBoardCallback(Writer):
         self._proto = self.package("tensorboard.compat.proto.event_pb2")
         directory = log_directory(args, self.run)
         self._writer = self.package("tensorboard.summary.writer.event_file_writer").EventFileWriter(directory)
-        self.run = {"directory": remembered(args, directory)}
+        self.run = {"directory": stored_directory(args, directory)}
         if self.resumed_step:
-            # Tells readers to drop what the run had written after the checkpoint.
+            # Tells readers to drop what was written after the checkpoint.
             start = self._proto.SessionLog(status=self._proto.SessionLog.START)
             self._writer.add_event(self._proto.Event(wall_time=time.time(), step=self.resumed_step, session_log=start))
 

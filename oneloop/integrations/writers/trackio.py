@@ -9,7 +9,7 @@ from .progress_marks import Mark
 
 
 class TrackioCallback(Writer):
-    """On this machine, or in the space of trackio_space_id; in args.project, under args.run_name."""
+    """Logs on this machine, or to the space trackio_space_id, in args.project under args.run_name."""
 
     name = "trackio"
 
@@ -18,7 +18,7 @@ class TrackioCallback(Writer):
         name = self.run.get("name") or state.trial_name or args.run_name
         options = {"project": args.project, "name": name, "resume": "allow" if self.run else "never"}
         for argument, option in (("trackio_space_id", "space_id"), ("trackio_bucket_id", "bucket_id")):
-            if getattr(args, argument) not in (None, "trackio"):  # what a dump of 4.57 has when nothing was chosen
+            if getattr(args, argument) not in (None, "trackio"):  # the default in a dump of transformers 4.57
                 options[option] = getattr(args, argument)
         if "space_id" in options:
             options["private"] = args.hub_private_repo

@@ -6,11 +6,11 @@ from typing import Any
 
 from ...arguments import TrainingArguments
 from ...state import TrainerState
-from .base import Writer, log_directory, remembered, tag
+from .base import Writer, log_directory, stored_directory, tag
 
 
 class VisualDLCallback(Writer):
-    """Scalars and texts in the directory of args.logging_dir. A LogWriter of your own can be given."""
+    """Scalars and texts in args.logging_dir. You can pass your own LogWriter."""
 
     name = "visualdl"
 
@@ -26,10 +26,10 @@ class VisualDLCallback(Writer):
             self.run = {"given": True}
             return
         directory = log_directory(args, self.run)
-        # VisualDL shows one file of a directory: a run that goes on adds to the one it has.
-        file = self.run.get("file", "") if remembered(args, directory) == self.run.get("directory") else ""
+        # VisualDL shows only one file per directory: a resumed run appends to its file.
+        file = self.run.get("file", "") if stored_directory(args, directory) == self.run.get("directory") else ""
         self._writer = self.package().LogWriter(logdir=directory, file_name=file)
-        self.run = {"directory": remembered(args, directory), "file": os.path.basename(self._writer.file_name)}
+        self.run = {"directory": stored_directory(args, directory), "file": os.path.basename(self._writer.file_name)}
 
     def parameters(self, arguments: dict[str, Any], model: dict[str, Any]) -> None:
         if self._goes_on:

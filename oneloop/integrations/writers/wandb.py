@@ -14,21 +14,21 @@ from .base import Writer, tag, untag
 from .offline_files import records
 from .progress_marks import Mark
 
-# Figures of the whole run, which have no curve.
+# Values of the whole run, which have no curve.
 SUMMARY = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos")
 
 
 class WandbCallback(Writer):
-    """WANDB_PROJECT, WANDB_LOG_MODEL (end, checkpoint, false), WANDB_WATCH, and whatever wandb itself reads.
+    """WANDB_PROJECT, WANDB_LOG_MODEL (end, checkpoint, false), WANDB_WATCH, and the variables of wandb.
 
-    A run that the script has opened is used, and left open.
+    A run opened by the script is used, and left open.
     """
 
     name = "wandb"
     closes = False
 
     def open(self, args: TrainingArguments, state: TrainerState) -> None:
-        self.wants("model")  # a word that WANDB_LOG_MODEL does not know is an error now, not at the end
+        self.wants("model")  # raises on an invalid WANDB_LOG_MODEL now, not at the end
         wandb = self.package()
         self._own = wandb.run is None
         if self._own:
@@ -42,7 +42,7 @@ class WandbCallback(Writer):
             wandb.init(**options)
         self._run = wandb.run
         self.run = {"id": self._run.id}
-        # Not log(step=...): a script that logs on its own would move that count past the steps of the training.
+        # Not log(step=...): a script that logs itself would advance that counter past the training steps.
         self._run.define_metric("train/global_step")
         self._run.define_metric("*", step_metric="train/global_step", step_sync=True)
 
@@ -57,7 +57,7 @@ class WandbCallback(Writer):
     def reported(self) -> Mark | None:
         mark = Mark()
         if not self._run.settings._offline:
-            last = self._run.summary.get("train/global_step")  # the service hands it over with the run
+            last = self._run.summary.get("train/global_step")  # returned by the service with the run
             return None if last is None else Mark(int(last), [untag(name) for name in dict(self._run.summary)])
         folder = Path(self._run.settings.sync_dir)
         for path in sorted(folder.parent.glob(f"*run-*-{self._run.id}/run-{self._run.id}.wandb")):
@@ -85,7 +85,7 @@ class WandbCallback(Writer):
         if word in ("", "0", "false", "no"):
             return False
         if word not in ("end", "checkpoint", "1", "true", "yes"):
-            raise ArgumentError(f"WANDB_LOG_MODEL={word!r} is not possible; expected end, checkpoint or false.")
+            raise ArgumentError(f"Invalid WANDB_LOG_MODEL={word!r}: expected end, checkpoint or false.")
         return what == "model" or word == "checkpoint"
 
     def artifact(self, folder: Path, what: str, state: TrainerState) -> None:
@@ -100,7 +100,7 @@ class WandbCallback(Writer):
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """What an offline run has logged, from its file."""
+    """The values logged by an offline run, from its file."""
     messages = import_module("wandb.proto.wandb_internal_pb2")
     for data in records(path):
         record = messages.Record.FromString(data)

@@ -1,4 +1,4 @@
-// One chart: a card with a heading, uPlot, a legend of switches, and what the pointer or the keyboard points at.
+// One chart: a card with a title, uPlot, a legend that toggles lines, and a tooltip for pointer and keyboard.
 
 const COLORS = 8;
 const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
@@ -22,7 +22,7 @@ function element(tag, given = {}, ...children) {
   return node;
 }
 
-/** A short piece of line, in the colour and the dashes that it has in the chart. */
+/** A line sample for the legend, in the line's colour and dashes. */
 function swatch(style) {
   const ns = "http://www.w3.org/2000/svg";
   const svg = document.createElementNS(ns, "svg");
@@ -71,7 +71,7 @@ class Chart {
     if (this.plot && this.frame.clientWidth) this.plot.setSize(this.size());
   }
 
-  /** The lines of this chart: one a figure, or one a run. */
+  /** The lines of this chart: one per metric, or one per run. */
   lines() {
     const found = [];
     this.page.runs.forEach((run, number) => {
@@ -85,7 +85,7 @@ class Chart {
     return found;
   }
 
-  /** The lines as curves; smoothed ones of a single run have the true values behind them, faint. */
+  /** The lines as curves; smoothed curves of a single run have the raw values behind them. */
   curves() {
     const { axis, weight, many } = this.page;
     const found = [];
@@ -185,7 +185,7 @@ class Chart {
     this.quiet = false;
   }
 
-  /** The reader has dragged a range, or has double-clicked for all of it. */
+  /** The user has selected a range, or double-clicked to reset. */
   zoomed() {
     if (this.quiet || !this.plot || this.plot.status === 0) return;
     const { min, max } = this.plot.scales.x;
@@ -193,7 +193,7 @@ class Chart {
     this.page.setZoom(min <= low && max >= high ? null : [min, max], this);
   }
 
-  /** What the pointer is at, as a tip beside it. */
+  /** The tooltip at the pointer. */
   point() {
     const u = this.plot;
     if (!u) return;
@@ -245,7 +245,7 @@ class Chart {
     event.preventDefault();
   }
 
-  /** A dashed line and a letter at each event; the table of events says what the letters mean. */
+  /** A dashed line and a letter at each event; the table of events explains the letters. */
   drawEvents(u) {
     const { ctx, bbox } = u;
     ctx.save();

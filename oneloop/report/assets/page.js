@@ -1,4 +1,4 @@
-// The page: its switches, its charts and tables, and, while a run is watched, what is new.
+// The page: its controls, charts and tables, and live updates with `oneloop watch`.
 
 const POLL = 1000; // milliseconds between two questions for what is new
 
@@ -27,7 +27,7 @@ class Page {
     this.runs.push({ ...packed, points, clock: unpack(packed.clock), style, off: false });
   }
 
-  // -- words and tables
+  // -- text and tables
 
   facts() {
     if (this.many) drawRuns(this);
@@ -40,8 +40,8 @@ class Page {
   }
 
   nothing() {
-    if (this.data.reading) return "The curves come when the first log has been read.";
-    return this.data.live ? "Nothing has been logged yet. The curves come with the first lines." : "Nothing was logged.";
+    if (this.data.reading) return "Curves appear when the first log has been read.";
+    return this.data.live ? "Nothing has been logged yet. Curves appear with the first log." : "Nothing was logged.";
   }
 
   marks() {
@@ -66,7 +66,7 @@ class Page {
     this.redraw();
   }
 
-  /** Charts that are in sight are drawn at once, the rest when they come into it. */
+  /** Visible charts are drawn at once, the others when they scroll into view. */
   redraw() {
     if (!this.sight) this.sight = new IntersectionObserver((seen) => seen.forEach((s) => s.isIntersecting && this.drawWaiting(s.target)), { rootMargin: "200px" });
     this.sight.disconnect();
@@ -84,7 +84,7 @@ class Page {
     }
   }
 
-  /** From the first to the last point of all charts, so that the same place is the same moment in each of them. */
+  /** From the first to the last point of all charts, so that all charts have the same x axis. */
   extent() {
     const keys = new Set(this.data.charts.flatMap((spec) => spec.keys.map(([key]) => key)));
     const ends = [];
@@ -102,7 +102,7 @@ class Page {
     }
   }
 
-  // -- switches
+  // -- controls
 
   readSwitches() {
     const on = (id, event, act) => document.getElementById(id).addEventListener(event, act);
@@ -136,7 +136,7 @@ class Page {
     if (!first) this.redraw();
   }
 
-  // -- while the run goes on
+  // -- live updates
 
   async watch() {
     const sign = document.getElementById("live");
@@ -144,7 +144,7 @@ class Page {
     for (;;) {
       let text = "● live";
       try {
-        // Of a run that had stopped and goes on, all is sent once more; so a thousand of them make no long address.
+        // A run that resumes after a stop is sent completely again, so that a thousand runs do not make the URL too long.
         const going = this.runs.filter((run) => !this.many || run.status === "running");
         const known = going.map((run) => `${run.id}:${run.generation}:${run.entries}`).join(",");
         const answer = await fetch(`${this.data.live}?known=${known}&since=${this.data.version}`, { cache: "no-store" });
@@ -160,7 +160,7 @@ class Page {
     }
   }
 
-  /** What is new: whole runs, or points that follow those that are here. */
+  /** An update: complete runs, or points that follow the known ones. */
   take(news) {
     let more = false;
     for (const fresh of news.runs) {

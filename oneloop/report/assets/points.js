@@ -1,10 +1,10 @@
-// Points: unpacking them, putting them on another axis, smoothing them, and lining up several curves.
+// Points: decoding, converting between axes, smoothing, and aligning several curves.
 
 const CELLS = 1500000; // values that one chart lines up exactly; beyond it curves go through a grid
 
 const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer;
 
-/** Two packed arrays as {x, y}. */
+/** Decode two packed arrays to {x, y}. */
 function unpack([steps, values]) {
   const raw = bytes(steps.slice(1));
   const x = steps[0] === "u" ? new Uint32Array(raw) : new Float64Array(raw);
@@ -21,7 +21,7 @@ function search(sorted, wanted) {
   return low;
 }
 
-/** The value at x of a curve that is straight between its points. */
+/** The value of a curve at x, by linear interpolation. */
 function between(xs, ys, x) {
   const i = search(xs, x);
   if (i === 0) return ys[0];
@@ -30,13 +30,13 @@ function between(xs, ys, x) {
   return span ? ys[i - 1] + ((ys[i] - ys[i - 1]) * (x - xs[i - 1])) / span : ys[i];
 }
 
-/** Horizontal places of a curve's points: steps, or seconds of training. */
+/** The x values of a curve's points: steps, or seconds of training. */
 function places(run, steps, axis) {
   if (axis === "step" || !run.clock.x.length) return steps;
   return steps.map((step) => between(run.clock.x, run.clock.y, step));
 }
 
-/** An exponential average without the pull towards zero at its start; what is not finite stays a gap. */
+/** A bias-corrected exponential moving average; non-finite values stay gaps. */
 function smooth(values, weight) {
   if (!weight) return values;
   let average = 0, total = 0;
@@ -69,7 +69,7 @@ function lineUp(curves, log, range) {
   return { data: [Array.from(xs), ...rows], exact: true };
 }
 
-/** Many curves on common columns: of each stretch the lowest and the highest value, in their order. */
+/** Many curves on common columns: the lowest and highest value of each interval, in order. */
 function throughGrid(curves, drawn, range) {
   const [low, high] = range || extent(curves);
   const columns = Math.max(100, Math.min(750, Math.floor(CELLS / curves.length / 2)));
@@ -100,7 +100,7 @@ function throughGrid(curves, drawn, range) {
   return [xs, ...rows];
 }
 
-/** The horizontal extent of curves. */
+/** The x range of curves. */
 function extent(curves) {
   let low = Infinity, high = -Infinity;
   for (const { x } of curves) if (x.length) {
@@ -110,7 +110,7 @@ function extent(curves) {
   return low <= high ? [low, high] : [0, 1];
 }
 
-// -- numbers for people
+// -- formatting of numbers
 
 function amount(value, unit) {
   if (value == null || !Number.isFinite(value)) return "–";

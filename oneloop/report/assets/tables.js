@@ -1,9 +1,9 @@
-// Tables of facts. Whatever a run says is put on the page as text, never as markup.
+// Tables. Text from a run is always inserted as text, never as markup.
 
-// Events that are drawn into the charts, by a letter; the others are only listed.
+// Events that are marked in the charts with a letter; the others are only listed.
 const LETTERS = { resumed: "R", preempted: "P", died: "K", nonfinite: "N", out_of_memory: "M", save_failed: "D", save_waited: "W", profiled: "T", failed: "F" };
 
-/** The text with places where a line may end: the joints of a name. A number is never torn. */
+/** The text with line break opportunities inside names, but not inside numbers. */
 function breakable(text) {
   return text.split(/(?<=[_/])(?=.)/).flatMap((part, i) => (i ? [element("wbr"), part] : [part]));
 }
@@ -71,13 +71,13 @@ function drawSummary(page) {
   }
 }
 
-/** How much of the logs the page was made from, where that is not all. */
+/** Notes if the logs were not read completely. */
 function drawNotes(d, many) {
   const found = [];
   const those = (count) => (many ? `The log${count > 1 ? "s" : ""} of ${count.toLocaleString("en")} run${count > 1 ? "s" : ""}` : "The log");
   if (d.reading) found.push(`${those(d.reading)} ${d.reading > 1 ? "are" : "is"} still being read.`);
   const partly = Number(d.partly);
-  if (partly) found.push(`${those(partly)} ${partly > 1 ? "were" : "was"} read in part: evenly spaced stretches, every evaluation, and each spike and NaN of the loss.`);
+  if (partly) found.push(`${those(partly)} ${partly > 1 ? "were" : "was"} read in part: evenly spaced sections, every evaluation, and all loss spikes and NaNs.`);
   const place = document.getElementById("notes");
   place.hidden = !found.length;
   place.textContent = found.join(" ");
@@ -109,7 +109,7 @@ function turn(page, wanted) {
   page.redraw();
 }
 
-/** The columns of the table of runs: how to read a value to sort by, and what to show. */
+/** The columns of the table of runs: how to get the sort value, and what to show. */
 function columns(page) {
   const d = page.data;
   const found = [

@@ -9,9 +9,9 @@ from mindspore import nn, ops
 
 from oneloop import Trainer
 from oneloop.backends.mindspore.compiling import Compiled
-from tests.backends_support import rows, same_bytes
-from tests.kits.mindspore_kit import Kit
-from tests.mindspore_models import Classifier, fill
+from tests.backends.kits.mindspore_kit import Kit
+from tests.backends.kits.mindspore_models import Classifier, fill
+from tests.backends.support import rows, same_bytes
 
 RUN = {"max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 0.1, "logging_steps": 1}
 kit = Kit()
@@ -87,7 +87,7 @@ def test_a_failure_inside_the_compiler_is_told_and_the_step_is_computed(trained,
 
 
 def test_noise_on_embeddings_is_a_reason_not_to(trained, caplog):
-    from tests.backends_support import tagged
+    from tests.backends.support import tagged
 
     plain, compiled = kit.tagger(), kit.tagger()
     options = RUN | {"neftune_noise_alpha": 5.0}

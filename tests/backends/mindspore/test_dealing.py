@@ -7,7 +7,7 @@ from oneloop import backends
 from oneloop.data.loader_options import Loading
 from oneloop.data.process_sharding import ProcessShard
 from oneloop.errors import DataError
-from tests.backends_support import names
+from tests.backends.support import names
 
 if "mindspore" not in names():
     pytest.skip("MindSpore is not installed", allow_module_level=True)

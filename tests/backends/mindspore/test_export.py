@@ -11,8 +11,8 @@ from mindspore import nn
 from oneloop import Trainer
 from oneloop.backends.mindspore import export
 from oneloop.errors import DataError, ModelError
-from tests.backends_support import rows, tagged
-from tests.kits.mindspore_kit import Kit
+from tests.backends.kits.mindspore_kit import Kit
+from tests.backends.support import rows, tagged
 
 kit = Kit()
 

@@ -10,8 +10,8 @@ from mindspore import nn, ops
 
 from oneloop import Trainer
 from oneloop.errors import ArgumentError, ModelError
-from tests.backends_support import largest_difference, rows, same_bytes
-from tests.kits.mindspore_kit import Kit
+from tests.backends.kits.mindspore_kit import Kit
+from tests.backends.support import largest_difference, rows, same_bytes
 
 kit = Kit()
 STEPS = {"max_steps": 6, "learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "logging_steps": 1}

@@ -11,8 +11,8 @@ from oneloop import Trainer
 from oneloop.backends._common import mindspore_datasets
 from oneloop.compat import mode
 from oneloop.errors import ArgumentError, DataError
-from tests.backends_support import rows, same_bytes
-from tests.kits.mindspore_kit import Kit
+from tests.backends.kits.mindspore_kit import Kit
+from tests.backends.support import rows, same_bytes
 
 kit = Kit()
 RUN = {"learning_rate": 0.1, "optim": "sgd", "logging_steps": 1}
@@ -167,15 +167,20 @@ def test_map_fn_maps_the_data_before_they_are_batched(arguments):
 def test_map_fn_is_left_aside_by_data_that_make_batches(trained, arguments, caplog):
     args = arguments(max_steps=1, per_device_train_batch_size=1, **RUN)
     Trainer(kit.classifier(), args, train_dataset=pipeline().batch(4), map_fn=Negative("given", "x")).train()
-    assert "map_fn is left aside" in caplog.text
+    assert "Ignoring map_fn" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("data", "function", "error", "words"),
     [
-        (rows(4), Negative("given", "x"), ArgumentError, "works on data sets of mindspore.dataset, and .* is a list"),
+        (rows(4), Negative("given", "x"), ArgumentError, "requires a mindspore.dataset dataset, but .* is a list"),
         (named(4), lambda x: x, ArgumentError, "map_fn is a function; expected .* input_columns"),
-        (pipeline(4), Negative("given", "x"), DataError, r"reads the columns \['given'\], and train_dataset has .*x"),
+        (
+            pipeline(4),
+            Negative("given", "x"),
+            DataError,
+            r"needs the columns \['given'\], but train_dataset has only .*x",
+        ),
     ],
 )
 def test_map_fn_that_does_not_fit(arguments, data, function, error, words):

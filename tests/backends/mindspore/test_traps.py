@@ -18,8 +18,8 @@ from mindspore.experimental import optim
 from oneloop import Trainer, TrainerCallback
 from oneloop.backends.mindspore import bootstrap, dropout, randomness, tensors, weights
 from oneloop.errors import ModelError, RefusedError
-from tests.backends_support import names, rows, same_bytes
-from tests.kits.mindspore_kit import Kit
+from tests.backends.kits.mindspore_kit import Kit
+from tests.backends.support import names, rows, same_bytes
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN = {"learning_rate": 0.1, "per_device_train_batch_size": 4, "max_steps": 6, "logging_steps": 1}
@@ -157,7 +157,7 @@ class Blocks(nn.Cell):
 
 
 def blocks():
-    from tests.mindspore_models import fill
+    from tests.backends.kits.mindspore_models import fill
 
     return fill(Blocks(), 0)
 
@@ -242,9 +242,9 @@ def test_nothing_is_written_into_the_current_directory_and_nothing_is_said(tmp_p
     """Among other things a model that the graph compiler fails at."""
     ended = run(
         "import oneloop.backends.mindspore.backend\n"
-        "from tests.kits.mindspore_kit import Kit\n"
-        "from tests.mindspore_models import fill, Classifier\n"
-        "from tests.backends_support import rows\n"
+        "from tests.backends.kits.mindspore_kit import Kit\n"
+        "from tests.backends.kits.mindspore_models import fill, Classifier\n"
+        "from tests.backends.support import rows\n"
         "from oneloop import Trainer, TrainingArguments\n"
         "class Leaves(Classifier):\n"
         "    def construct(self, x, labels=None):\n"

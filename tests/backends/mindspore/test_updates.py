@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from oneloop.backends.mindspore import optimizers, weights  # noqa: E402
 from oneloop.backends.mindspore.optimizer_kernels import SGD, AdamW  # noqa: E402
 from oneloop.errors import ArgumentError, CheckpointError  # noqa: E402
-from tests.kits.mindspore_kit import Kit  # noqa: E402
+from tests.backends.kits.mindspore_kit import Kit  # noqa: E402
 
 SHAPES = [(5, 4), (4,), (3, 5), (1,)]
 

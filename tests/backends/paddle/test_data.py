@@ -12,8 +12,8 @@ paddle = pytest.importorskip("paddle")
 from oneloop import Trainer  # noqa: E402
 from oneloop.backends.paddle import loaders  # noqa: E402
 from oneloop.errors import DataError  # noqa: E402
-from tests.backends_support import rows, same_bytes  # noqa: E402
-from tests.kits.paddle_kit import Kit  # noqa: E402
+from tests.backends.kits.paddle_kit import Kit  # noqa: E402
+from tests.backends.support import rows, same_bytes  # noqa: E402
 
 KIT = Kit()
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "num_train_epochs": 2}
@@ -143,7 +143,7 @@ def test_an_error_of_the_data_set_arrives_as_it_was_raised(arguments, workers):
     with pytest.raises(LookupError, match="no such file: 7.jpg") as caught:
         trainer.train()
     if workers:
-        assert "in worker 0 of the data loader" in str(caught.value.__cause__)
+        assert "in data loader worker 0" in str(caught.value.__cause__)
         assert "Broken" not in str(caught.value) and "__getitem__" in str(caught.value.__cause__)
 
 
@@ -153,14 +153,14 @@ def test_a_worker_that_dies_is_named(arguments):
             os._exit(9)
 
     trainer = Trainer(KIT.classifier(), arguments(dataloader_num_workers=1, **RUN), train_dataset=Dies())
-    with pytest.raises(DataError, match="worker 0 of the data loader ended with the status 9"):
+    with pytest.raises(DataError, match="data loader worker 0 exited with status 9"):
         trainer.train()
 
 
 def test_a_batch_that_cannot_be_pickled_is_told_of(arguments):
     args = arguments(dataloader_num_workers=1)
     trainer = Trainer(KIT.classifier(), args, data_collator=lambda samples: {"x": lambda: None})
-    with pytest.raises(DataError, match="a batch cannot leave its worker"):
+    with pytest.raises(DataError, match="a batch cannot be sent from its worker"):
         list(trainer.get_test_dataloader(rows(3)))
 
 

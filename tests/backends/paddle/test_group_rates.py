@@ -6,8 +6,8 @@ import pytest
 paddle = pytest.importorskip("paddle")
 
 from oneloop.data.order import Order  # noqa: E402
-from tests.backends_support import largest_difference, rows, same_bytes  # noqa: E402
-from tests.kits.paddle_kit import Kit  # noqa: E402
+from tests.backends.kits.paddle_kit import Kit  # noqa: E402
+from tests.backends.support import largest_difference, rows, same_bytes  # noqa: E402
 
 KIT = Kit()
 STEPS, RATE, FACTORS = 6, 0.2, (0.5, 2.0)

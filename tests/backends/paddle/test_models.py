@@ -13,8 +13,8 @@ from safetensors import safe_open  # noqa: E402
 from oneloop import Trainer  # noqa: E402
 from oneloop.backends.paddle import engine, models, optimizers, tensors, weights  # noqa: E402
 from oneloop.errors import DataError, ModelError, RefusedError  # noqa: E402
-from tests.backends_support import rows, same_bytes, tagged  # noqa: E402
-from tests.kits.paddle_kit import Kit, seeded  # noqa: E402
+from tests.backends.kits.paddle_kit import Kit, seeded  # noqa: E402
+from tests.backends.support import rows, same_bytes, tagged  # noqa: E402
 
 KIT = Kit()
 RUN = {"per_device_train_batch_size": 4, "max_steps": 6, "learning_rate": 0.1, "logging_steps": 1}

@@ -10,8 +10,8 @@ paddle = pytest.importorskip("paddle")
 from oneloop import Trainer, TrainerCallback  # noqa: E402
 from oneloop.backends.paddle import optimizers  # noqa: E402
 from oneloop.errors import ArgumentError, CheckpointError, RefusedError  # noqa: E402
-from tests.backends_support import largest_difference, rows, same_bytes  # noqa: E402
-from tests.kits.paddle_kit import Kit  # noqa: E402
+from tests.backends.kits.paddle_kit import Kit  # noqa: E402
+from tests.backends.support import largest_difference, rows, same_bytes  # noqa: E402
 
 KIT = Kit()
 RUN = {"per_device_train_batch_size": 4, "max_steps": 6, "logging_steps": 1, "learning_rate": 0.1}

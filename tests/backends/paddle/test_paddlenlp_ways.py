@@ -14,9 +14,9 @@ from oneloop.compat import mode  # noqa: E402
 from oneloop.data.samplers import GivenBatches  # noqa: E402
 from oneloop.distributed.collectives import ProcessGroup  # noqa: E402
 from oneloop.errors import ArgumentError, CheckpointError, DataError, RefusedError  # noqa: E402
-from tests.backends_support import rows, same_bytes  # noqa: E402
-from tests.kits.paddle_kit import Kit  # noqa: E402
-from tests.paddle_models import Classifier  # noqa: E402
+from tests.backends.kits.paddle_kit import Kit  # noqa: E402
+from tests.backends.kits.paddle_models import Classifier  # noqa: E402
+from tests.backends.support import rows, same_bytes  # noqa: E402
 
 KIT = Kit()
 SHORT = {"max_steps": 4, "logging_steps": 2, "learning_rate": 0.1, "per_device_train_batch_size": 4}
@@ -62,7 +62,7 @@ def test_a_field_of_the_script_beats_an_argument_that_paddlenlp_has_not(as_paddl
     own, args = parser.parse_args_into_dataclasses(["--output_dir", "o", "--debug", "True", "--device", "cpu"])
     assert (own.debug, args.debug) == (True, "")
     monkeypatch.setattr(mode, "_followed", set())
-    with pytest.raises(ArgumentError, match=r"Own\.debug and TrainingArguments\.debug would both be the option"):
+    with pytest.raises(ArgumentError, match=r"Own\.debug and TrainingArguments\.debug would both define the option"):
         PdArgumentParser((Own, TrainingArguments))
 
 
@@ -122,7 +122,7 @@ def test_a_batch_sampler_that_knows_no_processes_is_refused_among_several():
     class Two(ProcessGroup):
         size, rank = 2, 1
 
-    with pytest.raises(DataError, match="the same batches to each of the 2 processes"):
+    with pytest.raises(DataError, match="the same batches on each of the 2 processes"):
         GivenBatches(paddle.io.BatchSampler(rows(8), batch_size=2), processes=Two())
     dealt = paddle.io.DistributedBatchSampler(rows(8), 2, num_replicas=2, rank=1)
     batches = GivenBatches(dealt, placed=True, processes=Two())

@@ -7,8 +7,8 @@ from oneloop.backends import load
 from oneloop.backends._common.helpers import parameter_groups
 from oneloop.distributed.collectives import ProcessGroup
 from oneloop.errors import RefusedError
-from tests.backends_support import names
-from tests.kits.paddle_kit import Kit
+from tests.backends.kits.paddle_kit import Kit
+from tests.backends.support import names
 
 if "paddle" not in names():
     pytest.skip("Paddle is not installed", allow_module_level=True)

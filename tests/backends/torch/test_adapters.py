@@ -10,8 +10,8 @@ from torch import nn
 
 import oneloop
 from oneloop import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
-from tests.backends_support import rows, same_bytes
-from tests.kits.torch_kit import Kit
+from tests.backends.kits.torch_kit import Kit
+from tests.backends.support import rows, same_bytes
 
 KIT = Kit()
 OPTIONS = {"max_steps": 4, "learning_rate": 0.1, "save_strategy": "steps", "save_steps": 2}

@@ -7,8 +7,8 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from oneloop import Trainer
 from oneloop.errors import ArgumentError, DataError
-from tests.backends_support import rows, same_bytes
-from tests.kits.torch_kit import Kit
+from tests.backends.kits.torch_kit import Kit
+from tests.backends.support import rows, same_bytes
 
 KIT = Kit()
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4}

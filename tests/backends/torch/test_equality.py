@@ -9,8 +9,8 @@ from transformers import get_linear_schedule_with_warmup
 
 from oneloop import Trainer
 from oneloop.data.order import Order
-from tests.backends_support import rows, same_bytes
-from tests.kits.torch_kit import Kit
+from tests.backends.kits.torch_kit import Kit
+from tests.backends.support import rows, same_bytes
 
 KIT = Kit()
 STEPS, RATE, WARMUP, CLIP, BATCH = 50, 0.05, 6, 0.6, 4

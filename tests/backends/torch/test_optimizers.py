@@ -11,8 +11,8 @@ from oneloop import Trainer
 from oneloop.backends.torch.adafactor import Adafactor
 from oneloop.backends.torch.anyprecision import AnyPrecisionAdamW
 from oneloop.errors import ArgumentError
-from tests.backends_support import rows, same_bytes
-from tests.kits.torch_kit import Kit
+from tests.backends.kits.torch_kit import Kit
+from tests.backends.support import rows, same_bytes
 
 KIT = Kit()
 SHAPES = [(5, 4), (7,), (2, 3, 4), ()]

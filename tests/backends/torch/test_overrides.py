@@ -7,8 +7,8 @@ from torch.utils.data import DataLoader
 
 from oneloop import Trainer
 from oneloop.errors import NonFiniteError
-from tests.backends_support import largest_difference, rows, same_bytes
-from tests.kits.torch_kit import Kit
+from tests.backends.kits.torch_kit import Kit
+from tests.backends.support import largest_difference, rows, same_bytes
 
 KIT = Kit()
 STEPS = {"max_steps": 6, "learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4}

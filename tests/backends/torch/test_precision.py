@@ -7,8 +7,8 @@ from torch import nn
 
 from oneloop import Trainer
 from oneloop.errors import RefusedError
-from tests.backends_support import rows, same_bytes, tagged
-from tests.kits.torch_kit import Kit
+from tests.backends.kits.torch_kit import Kit
+from tests.backends.support import rows, same_bytes, tagged
 
 KIT = Kit()
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 8, "max_steps": 5, "logging_steps": 1}

@@ -6,8 +6,8 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.errors import CheckpointError
-from tests.backends_support import rows
-from tests.kits.torch_kit import Kit
+from tests.backends.kits.torch_kit import Kit
+from tests.backends.support import rows
 
 KIT = Kit()
 

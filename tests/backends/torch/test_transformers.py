@@ -9,8 +9,8 @@ from safetensors import safe_open
 from torch import nn
 
 from oneloop import Trainer
-from tests.backends_support import largest_difference, same_bytes
-from tests.kits.torch_kit import Kit
+from tests.backends.kits.torch_kit import Kit
+from tests.backends.support import largest_difference, same_bytes
 
 transformers = pytest.importorskip("transformers")
 KIT = Kit()

@@ -1,0 +1,69 @@
+"""What docs/frameworks.md says is what happens."""
+
+import functools
+import json
+import sys
+
+import pytest
+
+from oneloop import Trainer, TrainingArguments
+from oneloop.arguments import capabilities
+from oneloop.cli.main import main
+from oneloop.errors import RefusedError
+from tests.backends.support import names, tagged
+from tests.stacks import STACKS
+
+ONE_PROCESS = [feature for feature in capabilities.FEATURES if feature.processes == 1]
+
+
+@pytest.mark.parametrize("feature", ONE_PROCESS, ids=lambda feature: feature.title)
+def test_every_feature_trains_or_refuses_as_the_page_says(backend, feature, tmp_path):
+    args = TrainingArguments(
+        output_dir=str(tmp_path), report_to="none", max_steps=2, save_strategy="no", per_device_train_batch_size=4,
+        disable_tqdm=True, device="cpu", **feature.arguments,
+    )  # fmt: skip
+    why = capabilities.reason(feature, backend.name, "cpu", args)
+    model, data = STACKS[backend.name](), tagged([5, 3, 4, 5, 2, 5, 4, 3])
+    if why is not None:
+        with pytest.raises(RefusedError) as caught:
+            Trainer(model, args, train_dataset=data, eval_dataset=data[:4])
+        assert why in str(caught.value) and "Instead: " in str(caught.value)
+        return
+    with backend.undone_determinism():
+        before = backend.weights(model)
+        trainer = Trainer(model, args, train_dataset=data, eval_dataset=data[:4])
+        assert trainer.train().global_step == 2
+        after = backend.weights(trainer.model)
+        assert any(before[name].tobytes() != after[name].tobytes() for name in before)
+        assert trainer.evaluate()["eval_loss"] > 0
+
+
+def test_the_page_is_up_to_date():
+    assert capabilities.main(["--check"]) == 0
+
+
+def test_the_doctor_names_versions_devices_and_what_is_missing(capsys, monkeypatch):
+    from oneloop.cli import doctor
+
+    monkeypatch.setattr(doctor, "ask", functools.cache(doctor.ask))  # each framework takes seconds to answer
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["python"] == sys.version.split()[0]
+    for name in names():
+        facts = found["frameworks"][name]
+        assert facts["version"] and facts["devices"]["cpu"] == 1
+    assert "bf16" in found["frameworks"]["paddle"]["cannot"]
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    assert "PyTorch" in text and "devices: cpu (1)" in text and "not supported on cpu: bf16" in text
+
+
+def test_the_doctor_reports_a_framework_that_breaks(monkeypatch, capsys):
+    from oneloop.cli import doctor
+
+    monkeypatch.setattr(doctor, "ask", lambda name: {"error": "ImportError: no such symbol"})
+    assert doctor.run() == 1
+    assert "not usable: ImportError: no such symbol" in capsys.readouterr().out
+    monkeypatch.setattr(doctor, "installed", lambda name: None)
+    assert doctor.run() == 1
+    assert "not installed (pip install 'oneloop[paddle]')" in capsys.readouterr().out

@@ -1,0 +1,60 @@
+import pytest
+
+from tests.backends.support import names
+from tests.checkpoint.children import FINISHED, Forks
+
+# MindSpore takes so long to start a run that the default run has a part of these tests for it; the rest is slow.
+IN_DEFAULT = (
+    "test_from_some_steps[mindspore-plain]",
+    "test_in_an_interpreter_of_its_own[mindspore]",
+    "test_while_saving[mindspore-inside the weights]",
+    "test_while_saving[mindspore-between commit and rotation]",
+    "test_while_resuming[mindspore]",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        given = getattr(getattr(item, "callspec", None), "params", {})
+        if given.get("forks") == "mindspore" and item.name not in IN_DEFAULT:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", params=names())
+def forks(request):
+    """Children of each framework that start quickly; see children.Forks."""
+    server = Forks(request.param)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def trainer(tmp_path, request):
+    """The Trainer of job.py in this process: trainer(*argv, callbacks=[...]) writes into tmp_path/run.
+
+    On the framework of `forks`, where the test has that too, or else on the first that is installed.
+    """
+    import logging
+
+    from tests.checkpoint import job
+
+    logging.getLogger("oneloop").setLevel(logging.INFO)
+
+    framework = request.getfixturevalue("forks").framework if "forks" in request.fixturenames else names()[0]
+
+    def make(*argv, callbacks=(), output=None):
+        words = [*map(str, argv), "--framework", framework, "--output", str(output or tmp_path / "run")]
+        given = job.parse(words)
+        return job.build(given, callbacks)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def finished(forks, tmp_path_factory):
+    """A run that has ended, with checkpoints 9, 18 and 22 and its best one: copy it, do not change it."""
+    output = tmp_path_factory.mktemp("finished") / "run"
+    ended = forks.run(*FINISHED, output=output)
+    assert ended.status == 0, ended.output
+    return output

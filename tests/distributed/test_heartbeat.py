@@ -1,0 +1,181 @@
+"""Which of three processes is lost: by what their notes on the board say, and once with three real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from oneloop.distributed.heartbeat import LOST, Heartbeat
+from tests.distributed.watching import Watched
+
+MEETING = 7
+THERE = "another machine"
+
+
+class Board:
+    """The notes of all processes. One that lives writes its note again and again."""
+
+    def __init__(self):
+        self.notes, self.alive, self.written = {}, set(), {}
+
+    def note(self, rank, alive=True, meetings=MEETING, pid=None, space=THERE, **more):
+        pid = 100 + rank if pid is None else pid
+        self.notes[rank] = {"beat": 1, "meetings": meetings, "host": "there", "pid": pid, "space": space, **more}
+        if alive:
+            self.alive.add(rank)
+
+    def read(self, key):
+        rank = int(key) if key.isdigit() else None
+        if rank not in self.notes:
+            return self.written.get(key)
+        self.notes[rank]["beat"] += rank in self.alive
+        return json.dumps(self.notes[rank])
+
+    def here(self, rank):
+        """Where the numbers of processes mean what they mean to this process, which has written a note itself."""
+        return json.loads(self.written[str(rank)])["space"]
+
+
+@pytest.fixture
+def board():
+    return Board()
+
+
+@pytest.fixture
+def signs(board):
+    """signs(rank): the view of a process that has come to MEETING."""
+    made = []
+
+    def make(rank, read=board.read):
+        made.append(Heartbeat(rank, 3, 2.0, board.written.__setitem__, read))
+        made[-1].meetings = MEETING
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+@pytest.fixture
+def sleeper():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield child
+    child.kill()
+    child.wait(10)
+
+
+@pytest.mark.parametrize(("rank", "hanging"), [(0, 1), (0, 2), (1, 0), (2, 1)])
+def test_the_one_that_hangs_is_named(rank, hanging, board, signs):
+    (waiting,) = {0, 1, 2} - {rank, hanging}
+    board.note(hanging, meetings=MEETING - 1)
+    board.note(waiting)
+    said = signs(rank).who_is_lost("timed out")
+    assert said.startswith(f"Process {hanging} (pid {100 + hanging} on there) hangs: it is alive, but has not ")
+    assert f"reached collective {MEETING} within ddp_timeout (2 s). This process ({rank} of 3) cannot continue" in said
+    assert said.endswith("(timed out)")
+
+
+def test_nobody_hangs_who_has_come(board, signs):
+    """Others may even be further: their word to this one was lost."""
+    board.note(1)
+    board.note(2, meetings=MEETING + 1)
+    assert signs(0).who_is_lost("").startswith("The connection to another process was lost, although all of them send")
+
+
+def test_one_that_gives_no_sign_of_life_is_named_before_one_that_is_late(board, signs):
+    """It is the late one that waits for it."""
+    board.note(1, meetings=MEETING - 1)
+    board.note(2, alive=False)
+    assert signs(0).who_is_lost("").startswith("Process 2 (pid 102 on there) has died or lost its connection: no heart")
+
+
+def test_one_that_failed_is_named_with_its_error_before_all_others(board, signs):
+    board.note(1, alive=False, meetings=MEETING - 1)
+    board.note(2, alive=False, left="KeyError: 'broken'")
+    own = signs(0)
+    name = "Process 2 (pid 102 on there) exited after an error: KeyError: 'broken'"
+    assert own.seen_lost() == name
+    assert own.who_is_lost("").startswith(name)
+
+
+def test_an_error_is_named_before_the_deaths_that_follow_it(board, signs, sleeper):
+    """A launcher ends the others as soon as one has failed, and whoever misses another leaves as well."""
+    sleeper.kill()
+    sleeper.wait(10)
+    own = signs(0)
+    board.note(1, pid=sleeper.pid, space=board.here(0))
+    board.note(2, alive=False, left="KeyError: 'broken'")
+    assert own.seen_lost().startswith("Process 2 ") and own.who_is_lost("").startswith("Process 2 ")
+    del board.written[LOST]
+    board.note(1, alive=False, left="ProcessLostError: Process 2 has left")
+    assert own.seen_lost().startswith("Process 2 ") and own.who_is_lost("").startswith("Process 2 ")
+    del board.written[LOST]
+    board.note(2, pid=sleeper.pid, space=board.here(0))
+    assert own.seen_lost().startswith("Process 2 ") and own.who_is_lost("").startswith("Process 2 ")
+
+
+def test_one_that_has_ended_well_is_lost_only_to_those_who_wait_for_it(board, signs):
+    board.note(1)
+    board.note(2, alive=False, left="")
+    own = signs(0)
+    assert own.seen_lost() is None
+    assert own.who_is_lost("").startswith("Process 2 (pid 102 on there) exited while other processes are still running")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
+@pytest.mark.parametrize(
+    ("number", "state"),
+    [(signal.SIGKILL, "has died"), (signal.SIGSTOP, "is stopped (SIGSTOP)")],
+    ids=["dead", "stopped"],
+)
+def test_a_process_of_this_machine_is_looked_at(number, state, board, signs, sleeper):
+    """Of two with the same number, only the one of this machine is the one that can be seen here."""
+    sleeper.send_signal(number)
+    flags = os.WEXITED | os.WSTOPPED | os.WNOWAIT
+    os.waitid(os.P_PID, sleeper.pid, flags)  # it is a zombie or stopped now
+    own = signs(0)
+    board.note(1, pid=sleeper.pid)
+    board.note(2, pid=sleeper.pid, space=board.here(0))
+    assert own.seen_lost() == (f"Process 2 (pid {sleeper.pid} on there) has died" if state == "has died" else None)
+    assert own.who_is_lost("").startswith(f"Process 2 (pid {sleeper.pid} on there) {state}. This process (0 of 3)")
+
+
+def test_all_name_the_same_one(board, signs):
+    """Whoever leaves because of a loss is not named for it by the next to notice."""
+    board.note(1, meetings=MEETING - 1)
+    board.note(2)
+    first = signs(0).who_is_lost("")
+    assert board.written[LOST].startswith("Process 1 ")
+    board.note(0, alive=False, left="ProcessLostError: Process 1 hangs")
+    assert signs(2).who_is_lost("").split(" This process")[0] == first.split(" This process")[0]
+
+
+def test_a_board_that_is_gone(signs):
+    def read(key):
+        raise ConnectionError("the store is gone")
+
+    assert signs(1, read).who_is_lost("").startswith("The launcher's store cannot be reached")
+
+
+@pytest.mark.parametrize("error", [None, KeyError("broken")], ids=["well", "after an error"])
+def test_a_process_that_leaves_says_so(error, board, signs, monkeypatch):
+    for name in ("last_exc", "last_value"):  # where the interpreter keeps what no one has caught
+        monkeypatch.setattr(sys, name, error, raising=False)
+    leaving = signs(1)
+    leaving.stop()
+    assert json.loads(board.written["1"])["left"] == ("KeyError: 'broken'" if error else "")
+    assert (signs(0).seen_lost() or "").endswith("exited after an error: KeyError: 'broken'") == bool(error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hanging", [1, 2])
+def test_three_real_processes(hanging, tmp_path):
+    with Watched(3, tmp_path / "run", "--hang", f"{hanging}:3") as run:
+        for rank in {0, 1, 2} - {hanging}:
+            name = rf"Process {hanging} \(pid {run.pid(hanging)} on .*\) hangs: .* This process \({rank} of 3\)"
+            run.wait_for(rf"ProcessLostError: {name}", seconds=90)
+        os.kill(run.pid(hanging), signal.SIGKILL)
+        assert run.end() == 1

@@ -1,0 +1,86 @@
+"""Arguments that come to nothing because of others are said before the run, which goes on."""
+
+import re
+
+import numpy as np
+import pytest
+
+from oneloop import Trainer
+from tests.backends.support import rows
+
+RUN = {"max_steps": 2, "per_device_train_batch_size": 4}
+BY_STEPS = {"eval_strategy": "steps", "eval_steps": 1}
+SAID = {
+    "best without evaluations": ({"save_strategy": "best"}, "save_strategy='best'.*nothing will be saved"),
+    "best to be loaded": ({"load_best_model_at_end": True}, "load_best_model_at_end=True.*the last model"),
+    "times by epoch": ({"minimum_eval_times": 3, "eval_strategy": "epoch"}, "minimum_eval_times=3.*'epoch'"),
+    "more times than steps": ({"minimum_eval_times": 9, **BY_STEPS}, "minimum_eval_times=9 is more than the 2 steps"),
+    "warmup": ({"warmup_steps": 2, "lr_scheduler_type": "constant"}, "warmup_steps=2.*'constant_with_warmup'"),
+    "ratio": (
+        {"warmup_ratio": 0.5, "lr_scheduler_type": "reduce_lr_on_plateau", **BY_STEPS},
+        "warmup_ratio=0.5.*'reduce_lr_on_plateau' has no warmup",
+    ),
+    "metrics": (
+        {"prediction_loss_only": True, "compute_metrics": lambda prediction: {}, **BY_STEPS},
+        "prediction_loss_only=True.*compute_metrics",
+    ),
+}
+
+
+def notices(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "oneloop.trainer.idle_arguments"]
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_it_is_said_once_and_the_run_goes_on(backend, trained, caplog, case):
+    given, words = SAID[case]
+    trainer = trained(backend.classifier(), rows(8), eval_dataset=rows(4), **RUN, **given)
+    (said,) = notices(caplog)
+    assert trainer.state.global_step == 2
+    assert re.search(words, said)
+
+
+def test_options_of_a_recomputation_that_is_off(trained, caplog):
+    """On torch: MindSpore refuses them."""
+    from tests.backends.kits.torch_kit import Kit
+
+    trained(Kit().classifier(), rows(8), gradient_checkpointing_kwargs={"use_reentrant": False}, **RUN)
+    (said,) = notices(caplog)
+    assert said.startswith("gradient_checkpointing_kwargs does nothing")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"save_strategy": "best", **BY_STEPS},
+        {"load_best_model_at_end": True, "eval_strategy": "epoch"},
+        {"minimum_eval_times": 2, "eval_strategy": "steps", "eval_steps": 5},
+        {"warmup_steps": 1, "lr_scheduler_type": "constant_with_warmup"},
+        {"prediction_loss_only": True, **BY_STEPS},
+    ],
+    ids=lambda given: "-".join(given) or "nothing",
+)
+def test_what_works_is_not_said(backend, trained, caplog, given):
+    trained(backend.classifier(), rows(8), eval_dataset=rows(4), **RUN, **given)
+    assert notices(caplog) == []
+
+
+def test_an_overridden_compute_loss_around_a_compiled_model(backend, trained, caplog):
+    """It need not turn the compiler off: it calls the compiled model, and has the same losses."""
+
+    class Doubles(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+            called.add(model is self.model)
+            loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
+            return (2 * loss, outputs) if return_outputs else 2 * loss
+
+    runs, compiler = [], {"torch_compile_backend": "eager"} if backend.name == "torch" else {}
+    for given in ({}, {"torch_compile": True, **compiler}):
+        called = set()
+        trainer = trained(backend.classifier(), rows(8), Doubles, logging_steps=1, **RUN, **given)
+        assert called == {not given}
+        runs.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    np.testing.assert_allclose(*runs, rtol=1e-5)
+    (said,) = notices(caplog)
+    assert said.startswith("compute_loss is overridden: torch_compile compiles the model that it calls")
