@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .compat import old_paths
+from .integrations.writers import classes as _writer_classes
 
 __version__ = "0.1.0"
 
@@ -36,23 +37,13 @@ _HOMES = {
     "DataCollatorForPermutationLanguageModeling DataCollatorForSeq2Seq DataCollatorForSOP "
     "DataCollatorForTokenClassification DataCollatorForWholeWordMask DataCollatorWithFlattening "
     "DataCollatorWithPadding DefaultDataCollator default_data_collator",
-    "integrations.writers.tensorboard": "TensorBoardCallback",
-    "integrations.writers.visualdl": "VisualDLCallback",
-    "integrations.writers.wandb": "WandbCallback",
-    "integrations.writers.mlflow": "MLflowCallback",
-    "integrations.writers.comet_ml": "CometCallback",
-    "integrations.writers.clearml": "ClearMLCallback",
-    "integrations.writers.neptune": "NeptuneCallback",
-    "integrations.writers.azure_ml": "AzureMLCallback",
-    "integrations.writers.swanlab": "SwanLabCallback",
-    "integrations.writers.trackio": "TrackioCallback",
-    "integrations.writers.codecarbon": "CodeCarbonCallback",
-    "integrations.writers.dvclive": "DVCLiveCallback",
     "report": "write_report",
+    "integrations.writers.classes": " ".join(_writer_classes.__all__),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-# Written out, as are the imports below, for editors and type checkers, which run no code. A test compares them.
+# Written out, as are the imports below, for editors and type checkers, which run no code. A test compares them. The
+# callbacks of writers come from their table: integrations/writers/table.py.
 __all__ = [
     "Trainer",
     "Seq2SeqTrainer",
@@ -131,20 +122,9 @@ __all__ = [
     "DataCollatorWithPadding",
     "DefaultDataCollator",
     "default_data_collator",
-    "TensorBoardCallback",
-    "VisualDLCallback",
-    "WandbCallback",
-    "MLflowCallback",
-    "CometCallback",
-    "ClearMLCallback",
-    "NeptuneCallback",
-    "AzureMLCallback",
-    "SwanLabCallback",
-    "TrackioCallback",
-    "CodeCarbonCallback",
-    "DVCLiveCallback",
     "write_report",
 ]
+__all__ += _writer_classes.__all__
 
 if TYPE_CHECKING:
     from .arguments import CompressionArguments, Seq2SeqTrainingArguments, TrainingArguments
@@ -216,18 +196,7 @@ if TYPE_CHECKING:
         SaveStrategy,
         SchedulerType,
     )
-    from .integrations.writers.azure_ml import AzureMLCallback
-    from .integrations.writers.clearml import ClearMLCallback
-    from .integrations.writers.codecarbon import CodeCarbonCallback
-    from .integrations.writers.comet_ml import CometCallback
-    from .integrations.writers.dvclive import DVCLiveCallback
-    from .integrations.writers.mlflow import MLflowCallback
-    from .integrations.writers.neptune import NeptuneCallback
-    from .integrations.writers.swanlab import SwanLabCallback
-    from .integrations.writers.tensorboard import TensorBoardCallback
-    from .integrations.writers.trackio import TrackioCallback
-    from .integrations.writers.visualdl import VisualDLCallback
-    from .integrations.writers.wandb import WandbCallback
+    from .integrations.writers.classes import *  # noqa: F403
     from .outputs import BestRun, EvalLoopOutput, EvalPrediction, PredictionOutput, TrainOutput
     from .randomness import enable_full_determinism, set_seed
     from .report import write_report

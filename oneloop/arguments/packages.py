@@ -1,8 +1,9 @@
 """Packages that arguments can require, and whether they are installed. The check imports nothing."""
 
 import sys
-from dataclasses import dataclass
 from importlib.util import find_spec
+
+from ..integrations.writers.table import WRITERS
 
 
 def installed(module: str) -> bool:
@@ -16,46 +17,12 @@ def installed(module: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-@dataclass(frozen=True)
-class Writer:
-    """A log writer: its module, the package to install, and whether it is used by default."""
-
-    module: str
-    package: str
-    account: bool = True  # sends data to a service or needs an account: used only if named in report_to
-    released: bool = True  # supported by this release of oneloop
-    usual: bool = False  # used by default, since it only writes to logging_dir
-
-    @property
-    def installed(self) -> bool:
-        return installed(self.module)
-
-
-WRITERS = {
-    "tensorboard": Writer("tensorboard", "tensorboard", account=False, usual=True),
-    "visualdl": Writer("visualdl", "visualdl", account=False, usual=True),
-    "wandb": Writer("wandb", "wandb"),
-    "mlflow": Writer("mlflow", "mlflow", account=False),
-    "comet_ml": Writer("comet_ml", "comet-ml"),
-    "clearml": Writer("clearml", "clearml"),
-    "neptune": Writer("neptune", "neptune"),
-    "azure_ml": Writer("azureml.core", "azureml-core"),
-    "swanlab": Writer("swanlab", "swanlab"),
-    "trackio": Writer("trackio", "trackio", account=False),
-    "codecarbon": Writer("codecarbon", "codecarbon"),
-    "dagshub": Writer("dagshub", "dagshub", released=False),
-    "flyte": Writer("flytekit", "flytekit", released=False),
-    "dvclive": Writer("dvclive", "dvclive", account=False),
-    "kubeflow": Writer("kubeflow", "kubeflow", released=False),
-}
-
-
 def usual_writers(every: bool) -> list[str]:
     """Installed writers that need no account: those used by default, or with `every`, all of them."""
     return [
         name
         for name, writer in WRITERS.items()
-        if writer.released and not writer.account and (every or writer.usual) and writer.installed
+        if writer.released and not writer.account and (every or writer.usual) and installed(writer.module)
     ]
 
 

@@ -10,7 +10,7 @@ attribute of the Trainer or of the callback, which is looked at first:
 | `shards_itself` | an iterable data set | whether it gives each process its own samples |
 | `may_change_control` | a callback | whether its events may change `control`, so that processes have to compare it |
 
-Each decision is logged once, at debug level.
+Each decision is logged at debug level, once for a class: "loss_is_divided of MyTrainer: True (by its code)".
 """
 
 import dis
@@ -18,6 +18,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +33,16 @@ def declared(owner: Any, name: str) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def decided(question: str, owner: Any, answer: Any) -> Any:
-    """Log a decision and return it."""
-    logger.debug("%s of %s: %s", question, type(owner).__name__, answer)
+_logged: WeakKeyDictionary[type, set[tuple[str, bool]]] = WeakKeyDictionary()
+
+
+def decided(question: str, owner: Any, answer: bool) -> bool:
+    """Log a decision, unless the same has been logged for this class, and return it."""
+    logged = _logged.setdefault(type(owner), set())
+    if (question, answer) not in logged:
+        logged.add((question, answer))
+        reason = "its code" if declared(owner, question) is None else "its class attribute"
+        logger.debug("%s of %s: %s (by %s)", question, type(owner).__name__, answer, reason)
     return answer
 
 
@@ -115,7 +123,7 @@ _RANK_NAMES = {"get_rank", "get_world_size", "split_dataset_by_node", "process_i
 def shards_itself(source: Any, depth: int = 3) -> bool:
     """Whether a dataset shards itself: its code, or that of a dataset it wraps, reads the rank or world size.
 
-    A dataset with an attribute `shards_itself` overrules this.
+    A class attribute `shards_itself` of the dataset overrules this.
     """
     found = declared(source, "shards_itself")
     return decided("shards_itself", source, _asks_for_rank(source, depth) if found is None else found)

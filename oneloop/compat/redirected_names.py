@@ -5,6 +5,8 @@ Models, tokenizers, configurations, collators and everything else that is not li
 
 from dataclasses import dataclass
 
+from ..integrations.writers.table import WRITERS
+
 LIBRARIES = ("transformers", "paddlenlp", "mindnlp")
 TITLES = {"transformers": "transformers", "paddlenlp": "PaddleNLP", "mindnlp": "MindNLP"}
 
@@ -12,10 +14,7 @@ _CALLBACKS = (
     "TrainerCallback CallbackHandler DefaultFlowCallback EarlyStoppingCallback PrinterCallback ProgressCallback"
 )
 _STATE = "TrainerState TrainerControl ExportableState"
-_WRITERS = (
-    "TensorBoardCallback WandbCallback MLflowCallback CometCallback ClearMLCallback NeptuneCallback AzureMLCallback "
-    "SwanLabCallback TrackioCallback CodeCarbonCallback DVCLiveCallback"
-)
+_WRITERS = " ".join(each.callback for each in WRITERS.values() if each.released and each.redirected)
 _ARGUMENTS = "TrainingArguments Seq2SeqTrainingArguments OptimizerNames ParallelMode"
 _UTILITIES = (
     "BestRun EvalLoopOutput EvalPrediction PredictionOutput TrainOutput FSDPOption HubStrategy "

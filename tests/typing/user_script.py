@@ -23,6 +23,7 @@ from oneloop import (
     TrainerState,
     TrainingArguments,
     TrainOutput,
+    WandbCallback,
 )
 
 args = TrainingArguments(
@@ -58,6 +59,7 @@ args.eval_strategy = "epoch"
 
 # Mistakes.
 print(oneloop.Traner)  # error: Traner
+print(oneloop.WandBCallback)  # error: WandBCallback
 TrainingArguments("output", learnin_rate=1e-4)  # error: learnin_rate
 TrainingArguments("output", evaluation_stategy="epoch")  # error: evaluation_stategy
 TrainingArguments("output", learning_rate=[1e-4])  # error: learning_rate
@@ -114,7 +116,8 @@ def accuracy(prediction: EvalPrediction) -> dict[str, float]:
     return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
 
 
-trainer = Trainer(None, args, callbacks=[Stopping()], compute_metrics=accuracy)
+assert_type(WandbCallback().run_id(), str)
+trainer = Trainer(None, args, callbacks=[Stopping(), WandbCallback()], compute_metrics=accuracy)
 assert_type(trainer.train(), TrainOutput)
 assert_type(trainer.evaluate(), dict[str, float])
 assert_type(trainer.predict([]), PredictionOutput)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ...arguments import TrainingArguments
-from ...arguments.packages import WRITERS
 from ...arguments.values import is_secret
 from ...callbacks import TrainerCallback
 from ...errors import ArgumentError, MissingPackageError
 from ...state import ExportableState, TrainerControl, TrainerState
 from . import progress_marks
 from .progress_marks import Mark
+from .table import WRITERS
 
 logger = logging.getLogger(__name__)
 

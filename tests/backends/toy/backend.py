@@ -19,14 +19,18 @@ NAME = "toy"
 parallel = export = profiling = None
 
 __all__ = [
+    "NAME",
     "devices",
     "engine",
+    "export",
     "framework_layout",
     "loaders",
     "memory",
     "models",
     "nan_hooks",
     "optimizers",
+    "parallel",
+    "profiling",
     "randomness",
     "tensors",
     "transformers_checkpoint",
