@@ -17,6 +17,6 @@ def test_an_adapter_is_not_divided():
 
 @pytest.mark.parametrize("strategy", [sharding.SharedOptimizer, sharding.FullyShared])
 def test_a_checkpoint_of_transformers_is_not_divided(strategy, tmp_path):
-    trainer = SimpleNamespace(strategy=SimpleNamespace(in_parts=strategy.in_parts))
+    core = SimpleNamespace(trainer=None, strategy=SimpleNamespace(in_parts=strategy.in_parts))
     with pytest.raises(RefusedError, match="for one step without sharding"):
-        from_transformers.load_course(trainer, tmp_path)
+        from_transformers.load_run(SimpleNamespace(core=core), tmp_path)
