@@ -10,7 +10,7 @@ import pytest
 
 from oneloop.data.order import BatchSampler, Order
 from oneloop.data.samplers import SamplerBatches
-from oneloop.distributed.world import ProcessGroup
+from oneloop.distributed.collectives import ProcessGroup
 
 SAMPLES = [16, 17, 19, 21, 23]  # in batches of four: some epochs end with a short one, or with fewer than processes
 
@@ -21,7 +21,7 @@ class Member(ProcessGroup):
     def __init__(self, rank, size, order):
         self.rank, self.size, self.order = rank, size, np.array(order, np.int64)
 
-    def from_main(self, value=None):
+    def broadcast_object(self, value):
         return self.order
 
 
