@@ -473,7 +473,7 @@ def warnings_about_checkpoints(tiny_run):
     tiny_run.listen()
     first_run(tiny_run)
     tiny_run.train()
-    return sum("holds checkpoints" in message for message in tiny_run.messages)
+    return sum("contains checkpoints of an earlier run" in message for message in tiny_run.messages)
 
 
 def restored_patience(tiny_run):

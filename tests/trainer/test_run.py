@@ -114,7 +114,7 @@ def test_a_checkpoint_of_another_framework_is_named_as_such(backend, arguments, 
     run.write_text(json.dumps(data))
     other = "torch" if backend.name == "paddle" else "paddle"
     monkeypatch.setattr(trainer._oneloop.backend, "NAME", other)
-    with pytest.raises(CheckpointError, match=f"a run on {backend.name} before .* one of {other}"):
+    with pytest.raises(CheckpointError, match=f"a run on {backend.name} before .* a model of {other}"):
         resume.load_run(trainer._oneloop.run, tmp_path / "checkpoint-2")
 
 

@@ -22,7 +22,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "mindtorch has no other optimizers", 'optim="adamw_torch" or "sgd"',
     ),
     Refusal(
-        "profile", "any", lambda args: bool(args.profile), "torch.profiler sees nothing of mindtorch",
+        "profile", "any", lambda args: bool(args.profile), "torch.profiler does not record mindtorch operators",
         "remove it",
     ),
 )  # fmt: skip

@@ -202,7 +202,7 @@ def test_an_optimizer_is_built_with_its_schedule(as_paddlenlp, trained, tmp_path
 
 def test_a_schedule_by_the_metric_comes_after_its_optimizer(as_paddlenlp, trained):
     plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_dataset": rows(4)}
-    with pytest.raises(ArgumentError, match="build the optimizer first"):
+    with pytest.raises(ArgumentError, match="create the optimizer first"):
         trained(KIT.classifier(), rows(), OwnOptimizer, max_steps=1, **plateau)
 
 
