@@ -74,6 +74,14 @@ def accepts(function: Callable | None, name: str) -> bool:
     return name in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())
 
 
+def takes_arguments(function: Callable) -> bool:
+    """Whether a function takes any argument."""
+    try:
+        return bool(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return True
+
+
 def reads(function: Callable, name: str = NUM_ITEMS) -> bool:
     """Whether the body of a function uses that argument, or hands its **kwargs on."""
     code = _code_of(function)

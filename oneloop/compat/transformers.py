@@ -42,7 +42,6 @@ UNUSED_OVERRIDES = {
     **dict.fromkeys(("_prepare_input", "_prepare_context_parallel_inputs"), "_prepare_inputs"),
     "_is_attention_mask_causal": "_prepare_inputs",
     "_deepspeed_sp_compute_loss": "compute_loss",
-    "_get_dataloader": "get_train_dataloader, get_eval_dataloader or get_test_dataloader",
     **dict.fromkeys(("_remove_unused_columns", "_get_collator_with_removed_columns"), "the data_collator"),
     "num_tokens": "floating_point_ops",
     "_get_learning_rate": "create_scheduler",
@@ -184,10 +183,20 @@ class TransformersNames:
             return data_collator
         return ColumnFilter(data_collator, self._signature_columns)
 
-    @property
+    @derived
     def can_return_loss(self) -> bool:
-        """Whether the model returns a loss by default."""
+        """Whether a batch without labels has a loss: what a subclass sets, or whether the model returns it by
+        default."""
         return self._oneloop.model_info.returns_loss
+
+    @property
+    def _eval_dataloaders(self) -> dict[str, Any]:
+        """Evaluation loaders that dataloader_persistent_workers keeps during train(), by the name of their dataset."""
+        return self._oneloop.run.step_end.eval_loaders
+
+    @_eval_dataloaders.setter
+    def _eval_dataloaders(self, value: dict[str, Any]) -> None:
+        self._oneloop.run.step_end.keep_loaders(value)
 
     @property
     def neftune_noise_alpha(self) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import randomness
-from ..compat.introspect import accepts, shards_itself
+from ..compat.introspect import shards_itself, takes_arguments
 from ..data import collators
 from ..data.columns import ColumnFilter
 from ..data.length_grouping import LengthGroups, SortishOrder, measure_lengths
@@ -60,9 +60,18 @@ def _groups_by_length(args: Any) -> bool:
 
 # -- loaders
 
+# The argument that holds the data, by the description that _get_dataloader is given.
+ARGUMENT_OF = {"Training": "train_dataset", "Evaluation": "eval_dataset", "test": "test_dataset"}
 
-def make_loader(core: "Internals", dataset: Any, where: str, batch_size: int, train: bool) -> Any:
-    """The loader of a dataset; `where` is the name of the argument that it was passed as."""
+
+def make_loader(
+    core: "Internals", dataset: Any, where: str, batch_size: int, sampler_fn: Any = None, train: bool = False
+) -> Any:
+    """The loader of a dataset; `where` is the name of the argument that it was passed as.
+
+    sampler_fn(dataset) returns the sampler of a dataset that is not iterable; without a sampler, samples come in the
+    order of the data.
+    """
     args, loaders, processes = core.trainer.args, core.backend.loaders, core.processes
     validation.dataset(where, dataset, core.backend)
     dataset, collate = select_columns(core, dataset, where)
@@ -92,14 +101,13 @@ def make_loader(core: "Internals", dataset: Any, where: str, batch_size: int, tr
         return loaders.make_loader(dataset, options)
     if has_length(dataset) and len(dataset) == 0:
         raise DataError(f"{where} is empty. Pass a dataset with at least one sample.")
-    return _indexed_loader(core, dataset, where, options, train)
+    return _indexed_loader(core, dataset, where, options, _sampler(sampler_fn, dataset))
 
 
-def _indexed_loader(core: "Internals", dataset: Any, where: str, options: Any, train: bool) -> Any:
+def _indexed_loader(core: "Internals", dataset: Any, where: str, options: Any, sampler: Any) -> Any:
     """The loader of a dataset with __len__ and __getitem__."""
     trainer, processes = core.trainer, core.processes
     args = trainer.args
-    sampler = _train_sampler(trainer, dataset) if train else trainer._get_eval_sampler(dataset)
     workers, own = args.dataloader_num_workers > 0, not isinstance(sampler, IndexSampler)
     alone = args.seed_each_sample
     placed = workers or alone
@@ -124,11 +132,17 @@ def _indexed_loader(core: "Internals", dataset: Any, where: str, options: Any, t
     return core.backend.loaders.make_loader(dataset, replace(options, batches=batches))
 
 
-def _train_sampler(trainer: Any, dataset: Any) -> Any:
-    # Overrides written for transformers 4.x do not accept the dataset.
-    if accepts(trainer._get_train_sampler, "train_dataset") or accepts(trainer._get_train_sampler, "dataset"):
-        return trainer._get_train_sampler(dataset)
-    return trainer._get_train_sampler()
+def _sampler(sampler_fn: Any, dataset: Any) -> Any:
+    sampler = None
+    if sampler_fn is not None:
+        # A _get_train_sampler written for transformers 4.x does not accept the dataset.
+        sampler = sampler_fn(dataset) if takes_arguments(sampler_fn) else sampler_fn()
+    return in_order(dataset) if sampler is None else sampler
+
+
+def in_order(dataset: Any) -> IndexSampler:
+    """A sampler that yields every index once, in the order of the data."""
+    return IndexSampler(partial(Order, len(dataset), 0, shuffle=False))
 
 
 # -- the batches of this process

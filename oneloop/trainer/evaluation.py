@@ -74,7 +74,7 @@ def evaluation_loop(
                 _predict(core, model, inputs, gather, ignore_keys)
             gather.end_of_turn(step)
             del inputs  # frees its memory for the next batch
-        backend.loaders.close(loader)
+        core.run.step_end.release(loader)
     if step < 0 and core.processes.size == 1:
         raise DataError(f"{description}: the dataset is empty. Pass a dataset with at least one sample.")
     if trainer.is_in_train:

@@ -142,6 +142,7 @@ class Run:
         finally:
             trainer.is_in_train = False
             self.checkpointer.finish()
+            self.step_end.close_loaders()
             if hasattr(self, "plan"):
                 self.core.backend.loaders.close(self.plan.loader)
             for remove in undo:

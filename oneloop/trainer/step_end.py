@@ -23,9 +23,25 @@ class StepEnd:
         self.run = run
         self.steps_by_metric = False  # the schedule follows evaluations, not updates
         self._ignore_keys: list[str] | None = None
+        self.eval_loaders: dict[str, Any] = {}  # with persistent workers, by the name of the dataset
 
     def start(self, ignore_keys: list[str] | None) -> None:
         self._ignore_keys = ignore_keys
+
+    def keep_loaders(self, loaders: dict[str, Any]) -> None:
+        """A dict in which a subclass keeps its evaluation loaders."""
+        self.eval_loaders = loaders
+
+    def release(self, loader: Any) -> None:
+        """After an evaluation: stop the workers of its loader, unless it is kept for the next one."""
+        if not any(kept is loader for kept in self.eval_loaders.values()):
+            self.run.core.backend.loaders.close(loader)
+
+    def close_loaders(self) -> None:
+        """At the end of train(): stop the workers of the evaluation loaders."""
+        for loader in self.eval_loaders.values():
+            self.run.core.backend.loaders.close(loader)
+        self.eval_loaders.clear()
 
     def take_schedule(self, scheduler: Any) -> None:
         self.steps_by_metric = steps_by_metric(scheduler)

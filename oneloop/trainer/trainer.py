@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from ..compat.introspect import NUM_ITEMS, accepts, is_overridden
 from ..compat.paddlenlp import PaddleNLPNames
 from ..compat.trainer_utils import takes_trial
 from ..compat.transformers import TransformersNames, warn_unused_overrides
-from ..data.order import NoBatch, Order
+from ..data.order import NoBatch
 from ..data.samplers import IndexSampler
 from ..errors import ArgumentError, DataError, ModelError, RefusedError
 from ..integrations import search
@@ -366,12 +365,23 @@ class Trainer(TransformersNames, PaddleNLPNames):
         """The loader of the training data: in oneloop's order, which is a pure function of (seed, epoch, position)."""
         if self.train_dataset is None:
             raise DataError("no training data: pass train_dataset= to the Trainer")
-        core = self._oneloop
-        size = core.run.sizes.per_process
-        return dataloaders.make_loader(core, self.train_dataset, "train_dataset", size, train=True)
+        return self._get_dataloader(
+            dataset=self.train_dataset,
+            description="Training",
+            batch_size=self._oneloop.run.sizes.per_process,
+            sampler_fn=self._get_train_sampler,
+            is_training=True,
+        )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """The loader of an evaluation dataset: the given one, one of the Trainer's by name, or the Trainer's."""
+        """The loader of an evaluation dataset: the given one, one of the Trainer's by name, or the Trainer's.
+
+        With dataloader_persistent_workers, the loaders of the Trainer's own datasets are kept until training ends.
+        """
+        own = eval_dataset is None or isinstance(eval_dataset, str) or eval_dataset is self.eval_dataset
+        key = eval_dataset if isinstance(eval_dataset, str) else "eval"
+        if own and self.args.dataloader_persistent_workers and key in self._eval_dataloaders:
+            return self._eval_dataloaders[key]
         if isinstance(eval_dataset, str):
             if not isinstance(self.eval_dataset, dict) or eval_dataset not in self.eval_dataset:
                 known = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else "no named datasets"
@@ -381,15 +391,44 @@ class Trainer(TransformersNames, PaddleNLPNames):
             eval_dataset = self.eval_dataset
         if eval_dataset is None:
             raise DataError("no evaluation data: pass eval_dataset= to the Trainer or to evaluate()")
-        size = self.args.eval_batch_size
-        return dataloaders.make_loader(self._oneloop, eval_dataset, "eval_dataset", size, train=False)
+        return self._get_dataloader(
+            dataset=eval_dataset,
+            description="Evaluation",
+            batch_size=self.args.eval_batch_size,
+            sampler_fn=self._get_eval_sampler,
+            dataloader_key=key if own else None,
+        )
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """The loader of a dataset to predict on."""
         if test_dataset is None:
             raise DataError("no data to predict on: pass test_dataset to predict().")
-        size = self.args.eval_batch_size
-        return dataloaders.make_loader(self._oneloop, test_dataset, "test_dataset", size, train=False)
+        return self._get_dataloader(
+            dataset=test_dataset,
+            description="test",
+            batch_size=self.args.eval_batch_size,
+            sampler_fn=self._get_eval_sampler,
+        )
+
+    def _get_dataloader(
+        self,
+        dataset: Any,
+        description: str,
+        batch_size: int,
+        sampler_fn: Callable[[Any], Any] | None = None,
+        is_training: bool = False,
+        dataloader_key: str | None = None,
+    ) -> Any:
+        """The loader of any dataset, with the collator and workers of the Trainer; the three methods above call it.
+
+        sampler_fn(dataset) returns a sampler of indices or of batches. With dataloader_persistent_workers, a loader
+        with a key is kept in _eval_dataloaders until training ends.
+        """
+        where = dataloaders.ARGUMENT_OF.get(description, description)
+        loader = dataloaders.make_loader(self._oneloop, dataset, where, batch_size, sampler_fn, is_training)
+        if dataloader_key is not None and self.is_in_train and self.args.dataloader_persistent_workers:
+            self._eval_dataloaders[dataloader_key] = loader
+        return loader
 
     def num_examples(self, dataloader: Any) -> int:
         """Samples in a loader; estimated from its batches if the dataset has no length."""
@@ -408,7 +447,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         """Sample indices of an evaluation, in the order of the data."""
-        return IndexSampler(partial(Order, len(eval_dataset), 0, shuffle=False))
+        return dataloaders.in_order(eval_dataset)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: Any = None
@@ -650,7 +689,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
     ) -> tuple[Any, Any, Any]:
         """(loss, logits, labels) of one batch, detached and on the device."""
         core = self._oneloop
-        tensors, update, info = core.backend.tensors, core.run.update, core.model_info
+        tensors, update = core.backend.tensors, core.run.update
         items = {}
         if update.counting.is_read and update.contract.loss_takes_items:
             items = {NUM_ITEMS: update.count_items(inputs)}
@@ -659,13 +698,13 @@ class Trainer(TransformersNames, PaddleNLPNames):
         names = isinstance(inputs, Mapping)
         has_labels = labels is not None and (not names or all(name in inputs for name in self.label_names))
         if names and not self.label_names:
-            has_labels = inputs.get("return_loss", info.returns_loss)
+            has_labels = inputs.get("return_loss", self.can_return_loss)
         if ignore_keys is None:
             config = core.backend.models.config_of(self.model)
             ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", None) or ["past_key_values"])
         loss = None
         with core.backend.engine.no_gradients(), self.compute_loss_context_manager():
-            if has_labels or (labels is None and info.returns_loss):
+            if has_labels or (labels is None and self.can_return_loss):
                 loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **items)
                 loss = tensors.detach(loss).mean() if tensors.is_tensor(loss) else loss
                 logits = _without(outputs, [*ignore_keys, "loss"], drop_first=True)

@@ -30,6 +30,7 @@ TRAIN, EVAL = rows(24), rows(10, 1)  # two batches to evaluate on
 
 COUNTS = {
     "_evaluate": (2, 1, 0, 0),
+    "_get_dataloader": (3, 2, 2, 0),
     "_get_eval_sampler": (2, 1, 2, 0),
     "_get_train_sampler": (1, 1, 0, 0),
     "_load_best_model": (1, 1, 0, 0),
