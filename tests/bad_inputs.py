@@ -81,7 +81,7 @@ ARGUMENTS = {
     "dict": (lambda make: make(args={"output_dir": "out"}), ArgumentError, ["dict", "TrainingArguments(**args)"]),
     "text": (lambda make: make(args="out"), ArgumentError, ["str", "TrainingArguments(...)"]),
     "class": (lambda make: make(args=TrainingArguments), ArgumentError, ["the class TrainingArguments"]),
-    "no output_dir": (lambda make: TrainingArguments(), ArgumentError, ["output_dir", "Pass it first"]),
+    "empty output_dir": (lambda make: TrainingArguments(""), ArgumentError, ["output_dir", "Pass it first"]),
     "unknown": (lambda make: make(learning_rat=1), ArgumentError, ["learning_rat", "'learning_rate'"]),
     "type": (lambda make: make(learning_rate="fast"), ArgumentError, ["learning_rate='fast'", "a number"]),
     "batch of none": (lambda make: make(per_device_train_batch_size=0), ArgumentError, ["=0", "at least 1"]),

@@ -61,7 +61,9 @@ class Optimization(Group):
         "Steps of linear warmup from 0; a value below 1 is a ratio of all steps.",
         convert=values.to_steps,
     )
-    warmup_ratio: float = arg(0.0, "Warmup as a ratio of all steps; overridden by warmup_steps.", low=0, high=1)
+    warmup_ratio: float | None = arg(
+        0.0, "Warmup as a ratio of all steps; overridden by warmup_steps. None is 0.", low=0, high=1
+    )
     num_train_epochs: float = arg(3.0, "Number of epochs; may be fractional.", low=0)
     max_steps: int = arg(
         -1, "Total number of optimizer updates; overrides num_train_epochs. -1: off.", low=-1, never=(0,)

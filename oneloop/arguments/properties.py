@@ -103,7 +103,7 @@ class Properties(PaddleProperties, Groups):
         steps = self.warmup_steps
         if steps >= 1:
             return int(steps)
-        return math.ceil(num_training_steps * (steps or self.warmup_ratio))
+        return math.ceil(num_training_steps * (steps or self.warmup_ratio or 0))
 
     # -- processes ----------------------------------------------------------------------------------------------------
 

@@ -66,9 +66,9 @@ def to_profile(name: str, value: bool | int | str) -> str:
 class Run(Group):
     output_dir: str | None = arg(
         None,
-        "Directory for checkpoints, logs and results. Required; a Trainer without arguments uses tmp_trainer.",
+        "Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer.",
         convert=to_path,
-        shown="required",
+        shown="trainer_output",
     )
     overwrite_output_dir: bool = arg(
         False,
@@ -123,9 +123,10 @@ class Run(Group):
     past_index: int = arg(-1, "Index of the model output to pass as `mems` to the next step; -1: off.", low=-1)
 
     def check(self) -> None:
+        self.fill("output_dir", "trainer_output")
         if not self.output_dir:
             raise ArgumentError(
-                "output_dir is missing; expected the directory for checkpoints, logs and results. "
+                "output_dir is empty; expected the directory for checkpoints, logs and results. "
                 'Pass it first: TrainingArguments("output", ...), or --output_dir output.'
             )
         self.fill("run_name", self.output_dir)

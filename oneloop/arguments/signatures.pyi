@@ -11,10 +11,12 @@ from ..enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy,
 from .fields import Group
 from .given import Argument, Config, Integer, JsonDict, Number, Switch, Text, Words
 
+_DEFAULT: Any
+
 @dataclass(init=False, kw_only=True)
 class ArgumentFields(Group):
-    output_dir: str = field(kw_only=False)
-    """Directory for checkpoints, logs and results. Required; a Trainer without arguments uses tmp_trainer."""
+    output_dir: Argument[str, Text | None] = field(default=_DEFAULT, kw_only=False)
+    """Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer."""
     overwrite_output_dir: bool = ...
     """For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning."""
     do_train: bool = ...
@@ -113,8 +115,8 @@ class ArgumentFields(Group):
     """Additional options of the schedule, as a dict or JSON."""
     warmup_steps: float = ...
     """Steps of linear warmup from 0; a value below 1 is a ratio of all steps."""
-    warmup_ratio: float = ...
-    """Warmup as a ratio of all steps; overridden by warmup_steps."""
+    warmup_ratio: float | None = ...
+    """Warmup as a ratio of all steps; overridden by warmup_steps. None is 0."""
     num_train_epochs: float = ...
     """Number of epochs; may be fractional."""
     max_steps: int = ...
@@ -412,7 +414,7 @@ class ArgumentFields(Group):
 
     def __init__(
         self,
-        output_dir: Text,
+        output_dir: Text | None = None,
         *,
         overwrite_output_dir: Switch = False,
         do_train: Switch = False,
@@ -463,7 +465,7 @@ class ArgumentFields(Group):
         lr_scheduler_type: SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] | str = "linear",
         lr_scheduler_kwargs: JsonDict | None = None,
         warmup_steps: Number = 0,
-        warmup_ratio: Number = 0.0,
+        warmup_ratio: Number | None = 0.0,
         num_train_epochs: Number = 3.0,
         max_steps: Integer = -1,
         label_smoothing_factor: Number = 0.0,
@@ -615,7 +617,7 @@ class ArgumentFields(Group):
         """Arguments are passed by name, in any spelling.
 
         Args:
-            output_dir: Directory for checkpoints, logs and results. Required; a Trainer without arguments uses tmp_trainer.
+            output_dir: Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer.
             overwrite_output_dir: For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning.
             do_train: For your script: whether to train.
             do_eval: For your script: whether to evaluate. True if eval_strategy is not 'no'.
@@ -665,7 +667,7 @@ class ArgumentFields(Group):
             lr_scheduler_type: Learning rate schedule.
             lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
             warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.
-            warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps.
+            warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps. None is 0.
             num_train_epochs: Number of epochs; may be fractional.
             max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
             label_smoothing_factor: Label smoothing: spread this fraction over all classes.
@@ -832,7 +834,7 @@ class GenerationFields(ArgumentFields):
 
     def __init__(
         self,
-        output_dir: Text,
+        output_dir: Text | None = None,
         *,
         overwrite_output_dir: Switch = False,
         do_train: Switch = False,
@@ -883,7 +885,7 @@ class GenerationFields(ArgumentFields):
         lr_scheduler_type: SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] | str = "linear",
         lr_scheduler_kwargs: JsonDict | None = None,
         warmup_steps: Number = 0,
-        warmup_ratio: Number = 0.0,
+        warmup_ratio: Number | None = 0.0,
         num_train_epochs: Number = 3.0,
         max_steps: Integer = -1,
         label_smoothing_factor: Number = 0.0,
@@ -1040,7 +1042,7 @@ class GenerationFields(ArgumentFields):
         """Arguments are passed by name, in any spelling.
 
         Args:
-            output_dir: Directory for checkpoints, logs and results. Required; a Trainer without arguments uses tmp_trainer.
+            output_dir: Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer.
             overwrite_output_dir: For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning.
             do_train: For your script: whether to train.
             do_eval: For your script: whether to evaluate. True if eval_strategy is not 'no'.
@@ -1090,7 +1092,7 @@ class GenerationFields(ArgumentFields):
             lr_scheduler_type: Learning rate schedule.
             lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
             warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.
-            warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps.
+            warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps. None is 0.
             num_train_epochs: Number of epochs; may be fractional.
             max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
             label_smoothing_factor: Label smoothing: spread this fraction over all classes.
@@ -1247,8 +1249,8 @@ class GenerationFields(ArgumentFields):
 
 @dataclass(init=False, kw_only=True)
 class CompressionFields(ArgumentFields):
-    warmup_ratio: float = ...
-    """Warmup as a ratio of all steps; overridden by warmup_steps."""
+    warmup_ratio: float | None = ...
+    """Warmup as a ratio of all steps; overridden by warmup_steps. None is 0."""
     logging_steps: float = ...
     """Steps between logs; a value below 1 is a ratio of all steps."""
     save_steps: float = ...
@@ -1288,7 +1290,7 @@ class CompressionFields(ArgumentFields):
 
     def __init__(
         self,
-        output_dir: Text,
+        output_dir: Text | None = None,
         *,
         overwrite_output_dir: Switch = False,
         do_train: Switch = False,
@@ -1339,7 +1341,7 @@ class CompressionFields(ArgumentFields):
         lr_scheduler_type: SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] | str = "linear",
         lr_scheduler_kwargs: JsonDict | None = None,
         warmup_steps: Number = 0,
-        warmup_ratio: Number = 0.1,
+        warmup_ratio: Number | None = 0.1,
         num_train_epochs: Number = 3.0,
         max_steps: Integer = -1,
         label_smoothing_factor: Number = 0.0,
@@ -1507,7 +1509,7 @@ class CompressionFields(ArgumentFields):
         """Arguments are passed by name, in any spelling.
 
         Args:
-            output_dir: Directory for checkpoints, logs and results. Required; a Trainer without arguments uses tmp_trainer.
+            output_dir: Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer.
             overwrite_output_dir: For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning.
             do_train: For your script: whether to train.
             do_eval: For your script: whether to evaluate. True if eval_strategy is not 'no'.
@@ -1557,7 +1559,7 @@ class CompressionFields(ArgumentFields):
             lr_scheduler_type: Learning rate schedule.
             lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
             warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.
-            warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps.
+            warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps. None is 0.
             num_train_epochs: Number of epochs; may be fractional.
             max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
             label_smoothing_factor: Label smoothing: spread this fraction over all classes.

@@ -26,7 +26,7 @@ from .generated_page import keep
 from .seq2seq import Generation
 
 STUB = Path(__file__).with_name("signatures.pyi")
-REQUIRED = "output_dir"
+POSITIONAL = "output_dir"
 MOST_LITERALS = 20  # a longer list of choices is no help in a signature
 PLAIN = ("Switch", "Integer", "Number", "Text", "str")  # where a derived dataclass can declare the stored type again
 
@@ -43,6 +43,8 @@ from typing import Any, Literal
 from ..enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 from .fields import Group
 from .given import Argument, Config, Integer, JsonDict, Number, Switch, Text, Words
+
+_DEFAULT: Any
 '''
 METHODS = """\
     def validate(self) -> None: ...
@@ -71,12 +73,11 @@ class Entry:
 
     def field(self) -> str:
         kind = self.stored if self.is_plain else f"Argument[{self.stored}, {self.given}]"
-        default = "field(kw_only=False)" if self.name == REQUIRED else "..."
+        default = "field(default=_DEFAULT, kw_only=False)" if self.name == POSITIONAL else "..."
         return f'    {self.name}: {kind} = {default}\n    """{_quoted(self.help)}"""\n'
 
     def parameter(self) -> str:
-        default = "" if self.name == REQUIRED else f" = {self.default}"
-        return f"        {self.name}: {self.given}{default},\n"
+        return f"        {self.name}: {self.given} = {self.default},\n"
 
 
 def _quoted(text: str) -> str:
@@ -170,8 +171,6 @@ def _arguments(cls: type[TrainingArguments]) -> list[Entry]:
         hint, rules = known[item.name]
         is_filled = item.default is None and getattr(made, item.name) is not None
         stored, given = _stored(hint, rules, is_filled), _given(hint, rules)
-        if item.name == REQUIRED:
-            given, is_filled = given.removesuffix(" | None"), False
         entries.append(Entry(item.name, stored, given, _default(item), rules["help"], is_filled))
     return entries
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import backends
-from ..backends._common.helpers import parameter_groups
+from ..backends._common.helpers import given_groups, parameter_groups
 from ..callbacks import CallbackHandler
 from ..checkpoint import resume
 from ..checkpoint.directory_lock import DirectoryLock
@@ -524,13 +524,19 @@ class Trainer(TransformersNames, PaddleNLPNames):
         model = self.model if model is None or model is self.lr_scheduler else model
         if self.optimizer is not None:
             return self.optimizer
-        named = core.backend.models.named_parameters(model)
+        cls, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, model)
+        groups, options = given_groups(options)
+        if groups is None:
+            groups = self._groups_of(model)
+        self.optimizer = core.strategy.build_optimizer(cls, groups, options)
+        return self.optimizer
+
+    def _groups_of(self, model: Any) -> list[dict[str, Any]]:
+        """The parameter groups of a model, with and without weight decay."""
+        named = self._oneloop.backend.models.named_parameters(model)
         if not named:
             raise ModelError("the model has no trainable parameters. Check requires_grad and frozen layers.")
-        groups = parameter_groups(named, set(self.get_decay_parameter_names(model)), self.args.weight_decay)
-        cls, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, model)
-        self.optimizer = core.strategy.build_optimizer(cls, groups, dict(options))
-        return self.optimizer
+        return parameter_groups(named, set(self.get_decay_parameter_names(model)), self.args.weight_decay)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The learning-rate schedule, a pure function of the step; without an optimizer, one to create it with."""
@@ -564,6 +570,9 @@ class Trainer(TransformersNames, PaddleNLPNames):
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: Any, model: Any = None) -> tuple[Any, dict[str, Any]]:
         """The optimizer class for args.optim, and its keyword arguments.
+
+        An override may add what is optimized, in place of the model's parameters: as `params`, `model` or
+        `optimizer_dict`, a list of parameter groups or of parameters.
 
         Overrides of PaddleNLP's Trainer create the optimizer with a schedule in place of the rate, so for its scripts
         there is no rate, as in PaddleNLP.

@@ -142,6 +142,8 @@ def test_log_levels(launched, monkeypatch):
         ({}, 0),
         ({"warmup_steps": 10}, 10),
         ({"warmup_ratio": 0.1}, 21),
+        ({"warmup_ratio": None}, 0),
+        ({"warmup_ratio": None, "warmup_steps": 0.1}, 21),
         ({"warmup_steps": 0.1}, 21),
         ({"warmup_steps": 5, "warmup_ratio": 0.1}, 5),
         ({"warmup_steps": 1}, 1),

@@ -179,11 +179,14 @@ def test_a_wrong_token_is_not_shown():
     assert "123456" not in str(caught.value) and "hub_token" in str(caught.value)
 
 
-def test_output_dir_is_required():
-    with pytest.raises(ArgumentError, match="output_dir is missing"):
-        TrainingArguments()
-    with pytest.raises(ArgumentError, match="output_dir is missing"):
-        TrainingArguments(learning_rate=1e-4)
+def test_output_dir_has_the_default_of_transformers_5():
+    args = TrainingArguments()
+    assert args.output_dir == args.run_name == TrainingArguments(learning_rate=1e-4).output_dir == "trainer_output"
+    args.output_dir = "there"
+    args.validate()
+    assert args.output_dir == args.run_name == "there"
+    with pytest.raises(ArgumentError, match="output_dir is empty"):
+        TrainingArguments("")
 
 
 def test_output_dir_is_the_only_positional_argument():

@@ -920,8 +920,10 @@ def test_wrong_training_arguments_exit_with_a_message(capsys, words, message):
     assert message in refused(capsys, ArgumentParser(TrainingArguments), ["--output_dir", "out", *words])
 
 
-def test_a_missing_output_dir_exits_with_a_message(capsys):
-    assert "--output_dir" in refused(capsys, ArgumentParser(TrainingArguments), []).split("error:")[1]
+def test_output_dir_has_a_default_and_may_not_be_empty(capsys):
+    (args,) = ArgumentParser(TrainingArguments).parse_args_into_dataclasses([])
+    assert args.output_dir == "trainer_output"
+    assert "--output_dir" in refused(capsys, ArgumentParser(TrainingArguments), ["--output_dir="]).split("error:")[1]
 
 
 def test_training_arguments_from_yaml(tmp_path):

@@ -253,3 +253,41 @@ def test_what_overrides_reach_for(backend, trained):
     seen.clear()
     trainer.evaluate()
     assert seen == {}
+
+
+@pytest.mark.parametrize("name", ["params", "model", "optimizer_dict"])
+def test_get_optimizer_cls_and_kwargs_that_says_what_is_optimized(backend, trained, name):
+    class HeadAlone(Trainer):
+        def get_optimizer_cls_and_kwargs(self, args, model=None):
+            cls, options = Trainer.get_optimizer_cls_and_kwargs(args, model)
+            named = dict(self._oneloop.backend.models.named_parameters(model))
+            weight, bias = named["head.weight"], named["head.bias"]
+            groups = [{"params": [weight], "weight_decay": 0.5}, {"params": [bias]}]
+            return cls, options | {name: [weight, bias] if name == "params" else groups}
+
+    model = backend.classifier()
+    before = backend.weights(model)
+    trainer = trained(model, rows(12), HeadAlone, **STEPS)
+    after = backend.weights(model)
+    assert {key for key in before if not np.array_equal(before[key], after[key])} == {"head.weight", "head.bias"}
+    groups = trainer._oneloop.backend.optimizers.groups(trainer.optimizer)
+    decay = [group["weight_decay"] for group in groups for _ in group["params"]]
+    assert decay == ([0.0, 0.0] if name == "params" else [0.5, 0.0])
+
+
+def test_groups_that_are_given_replace_those_of_a_frozen_model(backend, arguments):
+    """A loss may have parameters although the model has none that are trained."""
+    model, other = backend.classifier(), backend.classifier()
+    models = Trainer(model, arguments())._oneloop.backend.models
+    parameters = [p for _, p in models.named_parameters(other)]
+
+    class OfOther(Trainer):
+        def get_optimizer_cls_and_kwargs(self, args, model=None):
+            cls, options = Trainer.get_optimizer_cls_and_kwargs(args, model)
+            return cls, options | {"params": parameters}
+
+    backend.freeze(model)
+    trainer = OfOther(model, arguments())
+    trainer.create_optimizer()
+    groups = trainer._oneloop.backend.optimizers.groups(trainer.optimizer)
+    assert [id(p) for group in groups for p in group["params"]] == [id(p) for p in parameters]

@@ -66,7 +66,6 @@ TrainingArguments("output", learning_rate=[1e-4])  # error: learning_rate
 TrainingArguments("output", fp16="maybe")  # error: fp16
 TrainingArguments("output", predict_with_generate=True)  # error: predict_with_generate
 TrainingArguments("output", True)  # error: positional
-TrainingArguments(learning_rate=1e-4)  # error: output_dir
 args.learnin_rate = 1e-4  # error: learnin_rate
 print(args.num_epochs)  # error: num_epochs
 
@@ -81,14 +80,14 @@ class MyArguments(TrainingArguments):
 
 mine = MyArguments(output_dir="output", my_field=4, evaluation_strategy="steps", report_to="none")
 assert_type(mine.my_field, int)
-assert_type(mine.warmup_ratio, float)
+assert_type(mine.warmup_ratio, float | None)
 assert_type(MyArguments.from_dict({"output_dir": "output"}), MyArguments)
 MyArguments(output_dir="output", my_feld=4)  # error: my_feld
 MyArguments(output_dir="output", my_field="4")  # error: my_field
 
 seq2seq = Seq2SeqTrainingArguments("output", predict_with_generate=True, generation_max_length="20", use_cpu=True)
 assert_type(seq2seq.generation_max_length, int | None)
-assert_type(CompressionArguments("output", strategy="dynabert", warmup_ratio="0.2").warmup_ratio, float)
+assert_type(CompressionArguments("output", strategy="dynabert", warmup_ratio="0.2").warmup_ratio, float | None)
 Seq2SeqTrainingArguments("output", generation_num_beam=4)  # error: generation_num_beam
 
 parsed, ours = HfArgumentParser((MyArguments, Seq2SeqTrainingArguments)).parse_args_into_dataclasses()

@@ -205,3 +205,20 @@ def parameter_groups(named: list[tuple[str, Any]], decay: set[str], weight_decay
         {"params": [p for name, p in named if name not in decay], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def given_groups(options: dict[str, Any]) -> tuple[list[dict[str, Any]] | None, dict[str, Any]]:
+    """The parameter groups that the options of an optimizer contain (None: they contain none), and the other options.
+
+    transformers has three names for them, the last of which counts.
+    """
+    options, given = dict(options), None
+    for name in ("params", "model", "optimizer_dict"):
+        given = options.pop(name, given)
+    if given is None:
+        return None, options
+    parameters = given.parameters() if hasattr(given, "parameters") else given
+    groups = list(parameters)
+    if not groups or not isinstance(groups[0], dict):
+        groups = [{"params": groups}]
+    return [{"weight_decay": 0.0} | group | {"params": list(group["params"])} for group in groups], options

@@ -78,6 +78,12 @@ def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> An
 def _decayed(accepted: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
     """Parameters and weight decay, in the format that this class accepts."""
     flat = [p for group in groups for p in group["params"]]
+    others = {key for group in groups for key in group} - {"params", "weight_decay"}
+    if others:
+        raise ArgumentError(
+            f"a parameter group has {', '.join(sorted(others))}; on Paddle, a group that get_optimizer_cls_and_kwargs "
+            "returns has params and weight_decay only. For other options, override create_optimizer."
+        )
     for p in flat:
         if isinstance(getattr(p, "regularizer", None), _Decay):
             p.regularizer = None

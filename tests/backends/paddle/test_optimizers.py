@@ -241,3 +241,13 @@ def test_gradients_of_rows_cannot_be_clipped(arguments, trained):
     before = KIT.weights(model)
     trained(model, data, max_grad_norm=0.0, nonfinite="ignore", **RUN | {"optim": "sgd"})
     assert largest_difference(before, KIT.weights(model)) > 1e-3
+
+
+def test_groups_that_are_given_have_parameters_and_weight_decay_only(arguments):
+    class Own(Trainer):
+        def get_optimizer_cls_and_kwargs(self, args, model=None):
+            cls, options = Trainer.get_optimizer_cls_and_kwargs(args, model)
+            return cls, options | {"optimizer_dict": [{"params": model.parameters(), "lr": 0.1}]}
+
+    with pytest.raises(ArgumentError, match="a parameter group has lr"):
+        Own(Kit().classifier(), arguments()).create_optimizer()
