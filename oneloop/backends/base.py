@@ -266,6 +266,15 @@ class Engines(Protocol):
 class Optimizers(Protocol):
     """Optimizers by name, parameter groups, and their learning rates."""
 
+    @property
+    def TWO_GROUPS(self) -> bool:
+        """Whether the optimizer has a group with and one without weight decay, even if one is empty or nothing
+        decays."""
+
+    def scheduler_class(self, rule: Any = None) -> Any:
+        """The class of schedulers by the step, or of those that follow a metric by this rule: a Scheduler or a
+        MetricScheduler of oneloop."""
+
     def is_optimizer(self, value: Any) -> bool:
         """Whether it is an optimizer of the framework."""
 

@@ -15,8 +15,7 @@ from ..checkpoint import store
 from ..data.columns import ColumnFilter
 from ..distributed.world import world
 from ..errors import ArgumentError
-from ..optim.scheduler import Scheduler
-from ..optim.schedules import make_schedule
+from ..optim.schedules import follows_metric, make_metric_schedule, make_schedule
 from ..outputs import plain_metrics
 
 denumpify_detensorize = plain_metrics
@@ -122,45 +121,51 @@ def get_scheduler(
     num_warmup_steps: int | None = None,
     num_training_steps: int | None = None,
     scheduler_specific_kwargs: dict[str, Any] | None = None,
-) -> Scheduler:
-    """A scheduler for an optimizer; call its step() after each update."""
+    last_epoch: int = -1,
+) -> Any:
+    """A scheduler for an optimizer; call its step() after each update, or after each evaluation with its metric.
+
+    last_epoch is the number of the last step that was done, to go on from there.
+    """
     backend = backends.of_optimizer(optimizer)
-    rates = backend.optimizers.learning_rates(optimizer)
-    factor = make_schedule(
-        str(getattr(name, "value", name)),
-        num_warmup_steps or 0,
-        num_training_steps,
-        lr_init=rates[0],
-        **(scheduler_specific_kwargs or {}),
-    )
-    return Scheduler(backend, optimizer, factor)
+    name = str(getattr(name, "value", name))
+    options = scheduler_specific_kwargs or {}
+    if follows_metric(name):
+        rule = make_metric_schedule(name, backend.optimizers.learning_rates(optimizer), **options)
+        return backend.optimizers.scheduler_class(rule)(backend, optimizer, rule)
+    cls = backend.optimizers.scheduler_class()
+    rate = cls.initial_rate(backend, optimizer)
+    factor = make_schedule(name, num_warmup_steps or 0, num_training_steps, lr_init=rate, **options)
+    return cls(backend, optimizer, factor, last_epoch + 1)
 
 
-def get_constant_schedule(optimizer: Any, last_epoch: int = -1) -> Scheduler:
-    return get_scheduler("constant", optimizer)
+def get_constant_schedule(optimizer: Any, last_epoch: int = -1) -> Any:
+    return get_scheduler("constant", optimizer, last_epoch=last_epoch)
 
 
-def get_constant_schedule_with_warmup(optimizer: Any, num_warmup_steps: int, last_epoch: int = -1) -> Scheduler:
-    return get_scheduler("constant_with_warmup", optimizer, num_warmup_steps)
+def get_constant_schedule_with_warmup(optimizer: Any, num_warmup_steps: int, last_epoch: int = -1) -> Any:
+    return get_scheduler("constant_with_warmup", optimizer, num_warmup_steps, last_epoch=last_epoch)
 
 
 def get_linear_schedule_with_warmup(
     optimizer: Any, num_warmup_steps: int, num_training_steps: int, last_epoch: int = -1
-) -> Scheduler:
-    return get_scheduler("linear", optimizer, num_warmup_steps, num_training_steps)
+) -> Any:
+    return get_scheduler("linear", optimizer, num_warmup_steps, num_training_steps, last_epoch=last_epoch)
 
 
 def get_cosine_schedule_with_warmup(
     optimizer: Any, num_warmup_steps: int, num_training_steps: int, num_cycles: float = 0.5, last_epoch: int = -1
-) -> Scheduler:
-    return get_scheduler("cosine", optimizer, num_warmup_steps, num_training_steps, {"num_cycles": num_cycles})
+) -> Any:
+    return get_scheduler(
+        "cosine", optimizer, num_warmup_steps, num_training_steps, {"num_cycles": num_cycles}, last_epoch
+    )
 
 
 def get_cosine_with_hard_restarts_schedule_with_warmup(
     optimizer: Any, num_warmup_steps: int, num_training_steps: int, num_cycles: int = 1, last_epoch: int = -1
-) -> Scheduler:
+) -> Any:
     options = {"num_cycles": num_cycles}
-    return get_scheduler("cosine_with_restarts", optimizer, num_warmup_steps, num_training_steps, options)
+    return get_scheduler("cosine_with_restarts", optimizer, num_warmup_steps, num_training_steps, options, last_epoch)
 
 
 def get_polynomial_decay_schedule_with_warmup(
@@ -170,12 +175,12 @@ def get_polynomial_decay_schedule_with_warmup(
     lr_end: float = 1e-7,
     power: float = 1.0,
     last_epoch: int = -1,
-) -> Scheduler:
+) -> Any:
     options = {"lr_end": lr_end, "power": power}
-    return get_scheduler("polynomial", optimizer, num_warmup_steps, num_training_steps, options)
+    return get_scheduler("polynomial", optimizer, num_warmup_steps, num_training_steps, options, last_epoch)
 
 
 def get_inverse_sqrt_schedule(
     optimizer: Any, num_warmup_steps: int, timescale: int | None = None, last_epoch: int = -1
-) -> Scheduler:
-    return get_scheduler("inverse_sqrt", optimizer, num_warmup_steps, None, {"timescale": timescale})
+) -> Any:
+    return get_scheduler("inverse_sqrt", optimizer, num_warmup_steps, None, {"timescale": timescale}, last_epoch)

@@ -11,6 +11,12 @@ from typing import Any
 from ..errors import ArgumentError
 
 
+def rates_of_groups(stored: Sequence[float], count: int) -> list[float]:
+    """Stored learning rates for this number of groups: frameworks and earlier releases divide parameters into other
+    groups, which have one rate."""
+    return [stored[0]] * count if len(stored) != count and len(set(stored)) == 1 else list(stored)
+
+
 class Plateau:
     """Multiplies the learning rates by `factor` after more than `patience` evaluations in a row without improvement."""
 
@@ -63,6 +69,8 @@ class Plateau:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         missing = [name for name in self._state if name not in state]
+        if not missing:
+            state = state | {"lrs": rates_of_groups(state["lrs"], len(self.lrs))}
         if missing or len(state["lrs"]) != len(self.lrs):
             raise ArgumentError(
                 f"this is not the state of {type(self).__name__} for {len(self.lrs)} parameter groups: it has "

@@ -3,21 +3,35 @@
 from collections.abc import Callable
 from typing import Any
 
+from .plateau import rates_of_groups
+
 
 class Scheduler:
     """Sets every group's learning rate to its initial one times a factor, a pure function of the step."""
 
-    def __init__(self, backend: Any, optimizer: Any, factor: Callable[[int], float]) -> None:
+    def __init__(self, backend: Any, optimizer: Any, factor: Callable[[int], float], start: int = 0) -> None:
         self.backend = backend
         self.optimizer = optimizer
         self.factor = factor
-        self.base_lrs: list[float] = backend.optimizers.learning_rates(optimizer)
-        self.last_epoch: int = 0  # the step; named as in torch's schedulers
+        self.base_lrs: list[float] = self._initial_rates()
+        self.last_epoch: int = start  # the step; named as in torch's schedulers
         self._apply()
 
-    def _apply(self) -> None:
+    @classmethod
+    def initial_rate(cls, backend: Any, optimizer: Any) -> float:
+        """The learning rate that schedules with a given last learning rate start from."""
+        return backend.optimizers.learning_rates(optimizer)[0]
+
+    def _initial_rates(self) -> list[float]:
+        return self.backend.optimizers.learning_rates(self.optimizer)
+
+    def get_lr(self) -> list[float]:
+        """The learning rates of the current step."""
         factor = self.factor(self.last_epoch)
-        self._last_lr = [rate * factor for rate in self.base_lrs]
+        return [rate * factor for rate in self.base_lrs]
+
+    def _apply(self) -> None:
+        self._last_lr = self.get_lr()
         self.backend.optimizers.set_learning_rates(self.optimizer, self._last_lr)
 
     def step(self) -> None:
@@ -34,7 +48,7 @@ class Scheduler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.last_epoch = int(state["last_epoch"])
-        self.base_lrs = list(state.get("base_lrs", self.base_lrs))
+        self.base_lrs = rates_of_groups(state.get("base_lrs", self.base_lrs), len(self.base_lrs))
         self._apply()
 
 
@@ -61,6 +75,11 @@ class MetricScheduler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.rule.load_state_dict(state)
         self.backend.optimizers.set_learning_rates(self.optimizer, list(self.rule.lrs))
+
+
+def scheduler_class(rule: Any = None) -> Any:
+    """The class of schedulers by the step, or of those that follow a metric by this rule."""
+    return Scheduler if rule is None else MetricScheduler
 
 
 _BY_METRIC = ("ReduceLROnPlateau", "ReduceOnPlateau", "GreedyLR")  # of torch, of Paddle, of transformers

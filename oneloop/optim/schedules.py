@@ -43,7 +43,42 @@ def make_schedule(
         )
     if "lr_init" in accepted:
         options["lr_init"] = lr_init
-    return make(num_warmup_steps or 0, num_training_steps, **options)
+    warmup = num_warmup_steps or 0
+    return Factor(
+        make(warmup, num_training_steps, **options), _described(name, make, warmup, num_training_steps, options)
+    )
+
+
+class Factor:
+    """A schedule with its settings, under the names that they have in transformers' schedules."""
+
+    args: tuple = ()
+
+    def __init__(self, function: Schedule, keywords: dict[str, Any]) -> None:
+        self.func = function
+        self.keywords = keywords
+
+    def __call__(self, step: int) -> float:
+        return self.func(step)
+
+
+def _described(
+    name: str, make: Callable[..., Any], warmup: int, total: int | None, options: dict[str, Any]
+) -> dict[str, Any]:
+    """All settings of a schedule, with defaults and in their final form."""
+    if name == "constant":
+        return {}
+    parameters = list(inspect.signature(make).parameters.values())[2:]
+    settings = {p.name: p.default for p in parameters} | options
+    if "min_lr" in settings:
+        rate = _lowest_rate(settings.pop("lr_init"), settings.pop("min_lr"), settings["min_lr_rate"])
+        settings["min_lr_rate"] = rate
+    if name == "inverse_sqrt" and settings["timescale"] is None:
+        settings["timescale"] = warmup or 10_000
+    if name == "warmup_stable_decay" and settings["num_stable_steps"] is None and total is not None:
+        settings["num_stable_steps"] = total - warmup - settings["num_decay_steps"]
+    ends = {"num_training_steps": total} if needs_length(name) and name != "warmup_stable_decay" else {}
+    return {"num_warmup_steps": warmup} | ends | settings
 
 
 def make_metric_schedule(name: str, lr_init: float | Sequence[float], **options: Any) -> Plateau:

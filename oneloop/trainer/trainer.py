@@ -29,7 +29,6 @@ from ..data.order import NoBatch
 from ..data.samplers import IndexSampler
 from ..errors import ArgumentError, DataError, ModelError, RefusedError
 from ..integrations import search
-from ..optim.scheduler import MetricScheduler, Scheduler
 from ..optim.schedules import follows_metric, make_metric_schedule, make_schedule, needs_length
 from ..outputs import BestRun, EvalLoopOutput, PredictionOutput, TrainOutput
 from ..randomness import enable_full_determinism, set_seed
@@ -536,7 +535,9 @@ class Trainer(TransformersNames, PaddleNLPNames):
         named = self._oneloop.backend.models.named_parameters(model)
         if not named:
             raise ModelError("the model has no trainable parameters. Check requires_grad and frozen layers.")
-        return parameter_groups(named, set(self.get_decay_parameter_names(model)), self.args.weight_decay)
+        decay = set(self.get_decay_parameter_names(model))
+        two = self._oneloop.backend.optimizers.TWO_GROUPS
+        return parameter_groups(named, decay, self.args.weight_decay, two)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The learning-rate schedule, a pure function of the step; without an optimizer, one to create it with."""
@@ -556,11 +557,12 @@ class Trainer(TransformersNames, PaddleNLPNames):
         if follows_metric(name):
             options.setdefault("mode", "max" if args.greater_is_better else "min")
             rule = make_metric_schedule(name, backend.optimizers.learning_rates(optimizer), **options)
-            self.lr_scheduler = MetricScheduler(backend, optimizer, rule)
+            self.lr_scheduler = backend.optimizers.scheduler_class(rule)(backend, optimizer, rule)
             return self.lr_scheduler
-        rate = backend.optimizers.learning_rates(optimizer)[0]
+        cls = backend.optimizers.scheduler_class()
+        rate = cls.initial_rate(backend, optimizer)
         factor = _schedule_factor(args, name, num_training_steps, rate, options)
-        self.lr_scheduler = Scheduler(backend, optimizer, factor)
+        self.lr_scheduler = cls(backend, optimizer, factor)
         return self.lr_scheduler
 
     def get_decay_parameter_names(self, model: Any) -> list[str]:

@@ -225,10 +225,18 @@ def test_bad_metric_rules_say_what_to_do(options, message):
         make_metric_schedule("reduce_lr_on_plateau", 0.1, **options)
 
 
+def test_the_state_of_other_groups_with_one_rate_is_taken():
+    one, two = Plateau(0.1, patience=0), Plateau([0.3, 0.3], patience=0)
+    for metric in (1.0, 2.0):
+        one.update(metric)
+    two.load_state_dict(one.state_dict())
+    assert two.lrs == [0.1 * 0.1] * 2 and two.best == 1.0
+
+
 def test_a_foreign_state_is_refused():
     with pytest.raises(ArgumentError, match="not the state of Greedy"):
         Greedy(0.1).load_state_dict(Plateau(0.1).state_dict())
     with pytest.raises(ArgumentError, match="for 2 parameter groups"):
-        Plateau([0.1, 0.2]).load_state_dict(Plateau(0.1).state_dict())
+        Plateau([0.1, 0.2]).load_state_dict(Plateau([0.1, 0.2, 0.3]).state_dict())
     with pytest.raises(ArgumentError, match="depends on the step"):
         make_metric_schedule("linear", 0.1)

@@ -195,16 +195,33 @@ def from_package(name: str, module: str, attribute: str, argument: str) -> Any:
 # -- optimizers
 
 
-def parameter_groups(named: list[tuple[str, Any]], decay: set[str], weight_decay: float) -> list[dict[str, Any]]:
-    """Two groups: with and without weight decay. Empty ones are dropped; without decay there is one, which is
-    faster."""
-    if not weight_decay:
+def parameter_groups(
+    named: list[tuple[str, Any]], decay: set[str], weight_decay: float, always_two: bool = False
+) -> list[dict[str, Any]]:
+    """Two groups: with and without weight decay.
+
+    Empty ones are dropped, and without decay there is only one, which is faster; unless `always_two`.
+    """
+    if not weight_decay and not always_two:
         return [{"params": [p for _, p in named], "weight_decay": 0.0}]
     groups = [
         {"params": [p for name, p in named if name in decay], "weight_decay": weight_decay},
         {"params": [p for name, p in named if name not in decay], "weight_decay": 0.0},
     ]
-    return [group for group in groups if group["params"]]
+    return [group for group in groups if always_two or group["params"]]
+
+
+def joined_groups(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups without empty ones; those with the same options are one."""
+    joined: list[dict[str, Any]] = []
+    for group in filter(lambda each: each["params"], groups):
+        options = {key: value for key, value in group.items() if key != "params"}
+        same = next((each for each in joined if {**each, "params": None} == {**options, "params": None}), None)
+        if same is None:
+            joined.append({"params": list(group["params"])} | options)
+        else:
+            same["params"].extend(group["params"])
+    return joined
 
 
 def given_groups(options: dict[str, Any]) -> tuple[list[dict[str, Any]] | None, dict[str, Any]]:

@@ -9,9 +9,11 @@ from mindspore import nn, ops
 from mindspore.experimental import optim as experimental
 
 from ...errors import ArgumentError, RefusedError
+from ...optim.scheduler import scheduler_class as scheduler_class
 from .._common.helpers import optimizer_options
 from .optimizer_kernels import SGD, AdamW
 
+TWO_GROUPS = False
 ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused")
 
 _SIMPLE = {

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from ...errors import ArgumentError
+from ...optim.scheduler import scheduler_class
 from .._common.helpers import optimizer_options
 from ..torch.optimizers import (
     ADAMW_NAMES,
@@ -22,6 +23,7 @@ from .adamw import SGD, AdamW
 
 __all__ = [
     "ADAMW_NAMES",
+    "TWO_GROUPS",
     "attach",
     "build",
     "class_and_options",
@@ -31,8 +33,11 @@ __all__ = [
     "learning_rates",
     "own_schedule",
     "schedule_alone",
+    "scheduler_class",
     "set_learning_rates",
 ]
+
+TWO_GROUPS = False
 
 
 def class_and_options(args: Any, model: torch.nn.Module | None = None) -> tuple[Any, dict[str, Any]]:

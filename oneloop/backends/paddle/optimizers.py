@@ -14,8 +14,10 @@ from paddle.optimizer.lr import LRScheduler
 from paddle.regularizer import L2Decay
 
 from ...errors import ArgumentError
+from ...optim.scheduler import scheduler_class as scheduler_class
 from .._common.helpers import optimizer_options
 
+TWO_GROUPS = False
 ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused")
 _DECAY_FUNCTION = "apply_decay_param_fun"
 

@@ -13,7 +13,7 @@ from ...errors import ModelError
 from .._common.engines import TapeEngine
 from .._common.helpers import some
 from . import parallel
-from .optimizers import groups
+from .optimizers import groups, step_optimizer
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class Engine(TapeEngine):
         if self._scaled:
             return self._apply_scaled(optimizer, step)
         if self.nonfinite == "ignore" or self._bad is False:
-            optimizer.step()
+            step_optimizer(optimizer)
             return None
         if self._bad is True:
             self.skipped += 1
@@ -163,11 +163,11 @@ class Engine(TapeEngine):
             if bool(self._bad):
                 self.skipped += 1
                 return step
-            optimizer.step()
+            step_optimizer(optimizer)
             return known
         optimizer.grad_scale, optimizer.found_inf = None, self._bad.float().reshape(())
         try:
-            optimizer.step()
+            step_optimizer(optimizer)
         finally:
             del optimizer.grad_scale, optimizer.found_inf
         host = self._bad.to("cpu", non_blocking=True)

@@ -13,6 +13,10 @@ from .._common.helpers import from_package, optimizer_options
 ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused")
 
 
+# As in transformers, whose users look at both groups, even if one is empty or nothing decays.
+TWO_GROUPS = True
+
+
 def is_optimizer(value: Any) -> bool:
     return isinstance(value, torch.optim.Optimizer) or (hasattr(value, "step") and hasattr(value, "param_groups"))
 
@@ -123,6 +127,43 @@ def set_learning_rates(optimizer: Any, rates: list[float]) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
+
+
+def scheduler_class(rule: Any = None) -> Any:
+    """The class of schedulers by the step, or of those that follow a metric by this rule: also torch's own."""
+    from . import schedulers
+
+    return schedulers.class_for(rule)
+
+
+def step_optimizer(optimizer: Any) -> None:
+    """Step the optimizer. Groups of torch's own optimizers that differ only in their parameters share one kernel."""
+    groups: Any = getattr(optimizer, "param_groups", ())
+    if len(groups) != 2 or not _can_join(optimizer, *groups):
+        optimizer.step()
+        return
+    first, second = groups
+    optimizer.param_groups = [first | {"params": [*first["params"], *second["params"]]}]
+    try:
+        optimizer.step()
+    finally:
+        optimizer.param_groups = groups
+
+
+def _can_join(optimizer: Any, first: dict[str, Any], second: dict[str, Any]) -> bool:
+    kind = type(optimizer)
+    if kind.__name__ not in _JOINED or not kind.__module__.startswith("torch.optim."):
+        return False
+    if isinstance(first["lr"], torch.Tensor):  # whose comparison is a host sync
+        return False
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:  # which may look at the groups
+        return False
+    return len(first) == len(second) and all(
+        value == second.get(key) for key, value in first.items() if key != "params"
+    )
+
+
+_JOINED = ("AdamW", "Adam", "SGD", "Adagrad", "RMSprop")  # they change nothing in their groups
 
 
 def own_schedule(optimizer: Any) -> None:

@@ -29,6 +29,7 @@ from ...arguments.sharding import degree_of
 from ...distributed.collectives import ProcessGroup
 from ...distributed.strategy import AS_IT_IS
 from ...errors import ModelError, RefusedError
+from .._common.helpers import joined_groups
 from . import shards, weights, wrap_policy
 from .ddp import DataParallel
 from .models import is_adapter, unwrap
@@ -70,6 +71,7 @@ class SharedOptimizer(DataParallel):
     in_parts = True
 
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
+        groups = joined_groups(groups)
         copies = [dict(group) for group in groups]
         self.backend.optimizers.build(cls, copies, options)  # raises an error message for wrong options
         half_evaluation = self.args.fp16_full_eval or self.args.bf16_full_eval

@@ -232,9 +232,15 @@ def optimizer_state(
 
 def group_options(optimizer: Any, names: dict[int, str]) -> list[dict[str, Any]]:
     """The parameter groups as plain data: names in place of parameters."""
+    # A schedule puts the rate it starts from into the groups, and has it in its own state too.
+    usual = getattr(optimizer, "defaults", {}).get("lr")
     return [
         {"names": [names[id(p)] for p in group["params"]]}
-        | {key: _plain(value) for key, value in group.items() if key != "params"}
+        | {
+            key: _plain(value)
+            for key, value in group.items()
+            if key != "params" and not (key == "initial_lr" and isinstance(value, float) and value == usual)
+        }
         for group in optimizer.param_groups
     ]
 

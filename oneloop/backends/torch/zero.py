@@ -17,6 +17,7 @@ from torch import nn
 from ...distributed.collectives import ProcessGroup
 from ...distributed.strategy import AS_IT_IS
 from ...errors import ArgumentError, MissingPackageError, ModelError, RefusedError
+from .._common.helpers import joined_groups
 from .ddp import DataParallel
 from .engine import Engine
 from .models import unwrap
@@ -136,6 +137,9 @@ class DeepSpeed(DataParallel):
         self.model = model
         self.agree(model)
         return model
+
+    def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
+        return super().build_optimizer(cls, joined_groups(groups), options)  # DeepSpeed has no empty groups
 
     def take_optimizer(self, optimizer: Any) -> Any:
         assert self.model is not None

@@ -166,7 +166,7 @@ def test_optimizer_class_and_options(trained):
     pair = (torch.optim.Adagrad, {"lr": 0.3})
     trainer = trained(KIT.classifier(), rows(16), optimizer_cls_and_kwargs=pair, **STEPS)
     assert type(trainer.optimizer) is torch.optim.Adagrad
-    assert trainer.lr_scheduler.base_lrs == [0.3]
+    assert trainer.lr_scheduler.base_lrs == [0.3, 0.3]
 
 
 def test_a_nan_that_an_override_makes_is_found(arguments):

@@ -1,7 +1,10 @@
 from oneloop.backends._common.helpers import optimizer_options
 from oneloop.errors import RefusedError
+from oneloop.optim.scheduler import scheduler_class as scheduler_class
 
 from .framework import SGD
+
+TWO_GROUPS = False
 
 
 def is_optimizer(value):
