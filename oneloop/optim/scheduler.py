@@ -9,6 +9,8 @@ from .plateau import rates_of_groups
 class Scheduler:
     """Sets every group's learning rate to its initial one times a factor, a pure function of the step."""
 
+    factors: list[Callable[[int], float]] | None = None  # one for each group, in place of one for all
+
     def __init__(self, backend: Any, optimizer: Any, factor: Callable[[int], float], start: int = 0) -> None:
         self.backend = backend
         self.optimizer = optimizer
@@ -27,6 +29,8 @@ class Scheduler:
 
     def get_lr(self) -> list[float]:
         """The learning rates of the current step."""
+        if self.factors is not None:
+            return [rate * factor(self.last_epoch) for rate, factor in zip(self.base_lrs, self.factors, strict=True)]
         factor = self.factor(self.last_epoch)
         return [rate * factor for rate in self.base_lrs]
 
@@ -34,8 +38,9 @@ class Scheduler:
         self._last_lr = self.get_lr()
         self.backend.optimizers.set_learning_rates(self.optimizer, self._last_lr)
 
-    def step(self) -> None:
-        self.last_epoch += 1
+    def step(self, epoch: int | None = None) -> None:
+        """To the next step, or to this one."""
+        self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         added = self.backend.optimizers.learning_rates(self.optimizer)[len(self.base_lrs) :]
         self.base_lrs = [*self.base_lrs, *added]  # groups added by a callback: their current rate is the initial one
         self._apply()

@@ -139,31 +139,32 @@ def scheduler_class(rule: Any = None) -> Any:
 def step_optimizer(optimizer: Any) -> None:
     """Step the optimizer. Groups of torch's own optimizers that differ only in their parameters share one kernel."""
     groups: Any = getattr(optimizer, "param_groups", ())
-    if len(groups) != 2 or not _can_join(optimizer, *groups):
+    joined = _joined(optimizer, *groups) if len(groups) == 2 else None
+    if joined is None:
         optimizer.step()
         return
-    first, second = groups
-    optimizer.param_groups = [first | {"params": [*first["params"], *second["params"]]}]
+    optimizer.param_groups = [joined]
     try:
         optimizer.step()
     finally:
         optimizer.param_groups = groups
 
 
-def _can_join(optimizer: Any, first: dict[str, Any], second: dict[str, Any]) -> bool:
-    kind = type(optimizer)
-    if kind.__name__ not in _JOINED or not kind.__module__.startswith("torch.optim."):
-        return False
-    if isinstance(first["lr"], torch.Tensor):  # whose comparison is a host sync
-        return False
+def _joined(optimizer: Any, first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any] | None:
+    """One group in place of the two, if it makes no difference."""
+    if type(optimizer) not in _JOINED:
+        return None
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:  # which may look at the groups
-        return False
-    return len(first) == len(second) and all(
-        value == second.get(key) for key, value in first.items() if key != "params"
-    )
+        return None
+    if isinstance(first["lr"], torch.Tensor):  # whose comparison is a host sync
+        return None
+    both = {"params": [*first["params"], *second["params"]]}
+    joined = first | both
+    return joined if joined == second | both else None
 
 
-_JOINED = ("AdamW", "Adam", "SGD", "Adagrad", "RMSprop")  # they change nothing in their groups
+# They change nothing in their groups. mindtorch has not all of them.
+_JOINED = {vars(torch.optim).get(name) for name in ("AdamW", "Adam", "SGD", "Adagrad", "RMSprop")}
 
 
 def own_schedule(optimizer: Any) -> None:

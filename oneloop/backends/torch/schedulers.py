@@ -17,8 +17,6 @@ def _initial_rates(optimizer: Any) -> list[float]:
 class StepScheduler(Scheduler, LambdaLR):
     """A schedule by the step. `lr_lambdas` has one factor for each group, and may be replaced."""
 
-    _lambdas: list[Callable[[int], float]] | None = None
-
     @classmethod
     def initial_rate(cls, backend: Any, optimizer: Any) -> float:
         defaults = getattr(optimizer, "defaults", {})
@@ -29,26 +27,15 @@ class StepScheduler(Scheduler, LambdaLR):
 
     @property
     def lr_lambdas(self) -> list[Callable[[int], float]]:
-        return self._lambdas or [self.factor] * len(self.base_lrs)
+        return self.factors or [self.factor] * len(self.base_lrs)
 
     @lr_lambdas.setter
     def lr_lambdas(self, value: Iterable[Callable[[int], float]]) -> None:
-        self._lambdas = list(value)
+        self.factors = list(value)
 
     @property
     def _step_count(self) -> int:
         return self.last_epoch + 1
-
-    def get_lr(self) -> list[float]:
-        """The learning rates of the current step."""
-        if self._lambdas is None:
-            return super().get_lr()
-        return [rate * factor(self.last_epoch) for rate, factor in zip(self.base_lrs, self._lambdas, strict=True)]
-
-    def step(self, epoch: int | None = None) -> None:
-        if epoch is not None:
-            self.last_epoch = epoch - 1
-        super().step()
 
 
 class _FollowsMetric(MetricScheduler):
