@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from ..checkpoint import store
 from ..errors import RefusedError
 from . import mode
-from .redirected_names import LIBRARIES, MODULES, REFUSED, RENAMED, TITLES, WITHOUT_LIBRARY, Module
+from .redirected_names import LIBRARIES, MODULES, REFUSED, RENAMED, REWRITING, TITLES, WITHOUT_LIBRARY, Module
 
 
 def redirect(*libraries: str, stand_in: Iterable[str] = ("transformers", "paddlenlp")) -> None:
@@ -191,6 +191,16 @@ class PatchLoader(importlib.abc.Loader):
         return getattr(self.real.loader, name)  # such as get_data, for code that reads package files
 
 
+class RefusingLoader(importlib.abc.Loader):
+    """Raises when the package is imported; asking whether it is installed raises nothing."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> NoReturn:
+        refuse(module.__name__, REWRITING[module.__name__])
+
+
 @contextmanager
 def _unchanged() -> Iterator[None]:
     """Restore oneloop's Trainer: MindNLP sets its own training_step on what it takes for transformers' Trainer."""
@@ -252,6 +262,9 @@ class Finder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         plan = self.plans.get(fullname)
         root = fullname.partition(".")[0]
+        if fullname in REWRITING:
+            real = _find(fullname, path, self)
+            return None if real is None else importlib.machinery.ModuleSpec(fullname, RefusingLoader())
         if plan is None:
             if root in self.absent:
                 raise ModuleNotFoundError(f"No module named {fullname!r}: {_install_hint(fullname)}", name=fullname)

@@ -56,6 +56,19 @@ REFUSED = {
     "EarlyStopCallback": "it belongs to MindNLP's first Trainer; use EarlyStoppingCallback",
 }
 
+_REWRITES = "it rewrites the source text of transformers' Trainer ({}), and oneloop has a training loop of its own. {}"
+# Packages that cannot work on another Trainer than transformers': importing them raises an error.
+REWRITING = {
+    "unsloth": _REWRITES.format(
+        "_inner_training_loop, training_step",
+        "Run the script with plain python, or without unsloth: PEFT and TRL run on oneloop",
+    ),
+    "axolotl": _REWRITES.format(
+        "evaluation_loop and others, as its settings ask",
+        "Run axolotl as it is, or write the same training with TRL, which runs on oneloop",
+    ),
+}
+
 
 @dataclass(frozen=True)
 class Module:

@@ -112,6 +112,10 @@ class Arguments:
             return self._of_compression(name, value)
         if name in self.classes.fields():
             return "works", "a field of the script"
+        if owner := self.classes.library_field(name):
+            return "works", f"a field of {owner}"
+        if near := difflib.get_close_matches(name, self.classes.library_fields(), 1, cutoff=0.8):
+            return "refused", f"no class that the script imports has it; did you mean {near[0]!r}?"
         try:
             self.cls(output_dir="output", **{name: None})
         except OneloopError as error:
@@ -189,10 +193,13 @@ class Arguments:
             return Finding(place, 0, "argument", name, *self._of_compression(name, value))
         if name in self.classes.fields() or name.removeprefix("no_") in self.classes.fields():
             return Finding(place, 0, "argument", name, "works", "a field of the script")
+        if owner := self.classes.library_field(name) or self.classes.library_field(name.removeprefix("no_")):
+            return Finding(place, 0, "argument", name, "works", f"a field of {owner}")
         text = "neither an argument of oneloop nor a field of a class in the files that were read"
         if self.parsed is None:
             return Finding(place, 0, "argument", name, "unseen", text)
-        near = difflib.get_close_matches(name, [*self.known, *self.cls.__aliases__, *self.classes.fields()], 1)
+        fields = [*self.classes.fields(), *self.classes.library_fields()]
+        near = difflib.get_close_matches(name, [*self.known, *self.cls.__aliases__, *fields], 1)
         return Finding(place, 0, "argument", name, "refused", text + (f"; did you mean {near[0]}?" if near else ""))
 
     def _of_json(self, name: str) -> list[Finding]:

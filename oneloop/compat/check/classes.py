@@ -4,18 +4,9 @@ import ast
 from collections.abc import Iterator
 
 from ..redirected_names import LIBRARIES, MACHINERY, REFUSED
+from .libraries import BUILT_ON, ROLES, LibraryClass, library_class
 from .syntax import Source
 
-ROLES = {
-    "Trainer": "Trainer",
-    "Seq2SeqTrainer": "Trainer",
-    "TrainingArguments": "TrainingArguments",
-    "Seq2SeqTrainingArguments": "TrainingArguments",
-    "CompressionArguments": "TrainingArguments",
-    "TrainerCallback": "TrainerCallback",
-    "HfArgumentParser": "Parser",
-    "PdArgumentParser": "Parser",
-}
 OWN = frozenset([*MACHINERY.split(), *ROLES])
 KNOWN = OWN | REFUSED.keys()
 
@@ -58,10 +49,26 @@ class Classes:
         return last if root in (*LIBRARIES, "oneloop") and last in OWN else None
 
     def derived_name(self, node: ast.AST) -> str | None:
-        """The name of a library's own Trainer subclass, such as PaddleNLP's PromptTrainer, or None."""
+        """The name of a library's own Trainer subclass, such as PaddleNLP's PromptTrainer or TRL's SFTTrainer, or
+        None."""
         origin = self.origin(node)
-        last = origin.rpartition(".")[2]
-        return last if origin.split(".")[0] in LIBRARIES and last.endswith("Trainer") and last not in KNOWN else None
+        root, last = origin.partition(".")[0], origin.rpartition(".")[2]
+        if not last.endswith("Trainer"):
+            return None
+        return last if root in BUILT_ON or (root in LIBRARIES and last not in KNOWN) else None
+
+    def of_library(self) -> list[LibraryClass]:
+        """The classes that the script imports from libraries that are built on transformers' Trainer."""
+        origins = [origin for origin in self.names.values() if origin.partition(".")[0] in BUILT_ON]
+        return [found for origin in origins if (found := library_class(origin)) is not None]
+
+    def library_fields(self) -> list[str]:
+        """The options of all these classes."""
+        return sorted({name for each in self.of_library() for name in each.fields})
+
+    def library_field(self, name: str) -> str | None:
+        """The library's class, such as SFTConfig, that has this option and that the script imports."""
+        return next((each.name for each in self.of_library() if name in each.fields), None)
 
     def derived_arguments(self) -> list[str]:
         """Libraries' own subclasses of TrainingArguments that the script imports."""
@@ -79,6 +86,9 @@ class Classes:
         name = self.library_name(node)
         if name is not None:
             return ROLES.get(name)
+        if self.origin(node).partition(".")[0] in BUILT_ON:
+            found = library_class(self.origin(node))
+            return None if found is None else found.role
         own = self.nodes.get(self.origin(node).rpartition(".")[2])
         return self.role_of_class(own) if own is not None else None
 
@@ -87,6 +97,9 @@ class Classes:
             name = self.library_name(base)
             if name is not None and ROLES.get(name):
                 return ROLES[name]
+            above = library_class(self.origin(base))
+            if above is not None and above.role:
+                return above.role
             own = self.nodes.get(self.origin(base).rpartition(".")[2])
             if own is not None and own is not node and own.name not in seen:
                 role = self.role_of_class(own, seen | {node.name})
@@ -106,6 +119,11 @@ class Classes:
             waiting += [
                 own for base in each.bases if (own := self.nodes.get(self.origin(base).rpartition(".")[2])) is not None
             ]
+
+    def library_bases(self, node: ast.ClassDef) -> list[LibraryClass]:
+        """What a class of the script derives from in libraries that are built on transformers' Trainer."""
+        bases = [library_class(self.origin(base)) for each in self.family(node) for base in each.bases]
+        return [each for each in bases if each is not None]
 
     def fields(self, beside: bool = False) -> set[str]:
         """The annotated names of all classes of the script: the options of its dataclasses. beside: only of classes

@@ -10,9 +10,11 @@ from ...trainer import Trainer
 from ..accelerator import Accelerator
 from ..redirected_names import LIBRARIES, MODULES, REFUSED, source_of
 from ..transformers import UNUSED_OVERRIDES
+from . import libraries
 from .arguments import Arguments
 from .classes import Classes
 from .findings import Finding
+from .libraries import init_parameters, own_names
 from .syntax import Source
 
 _SIGNATURE = inspect.signature(Trainer.__init__).parameters
@@ -20,11 +22,8 @@ PARAMETERS = [name for name, each in _SIGNATURE.items() if each.kind is not each
 POSITIONAL = [name for name in PARAMETERS if _SIGNATURE[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
 OPTIONAL = ("num_items_in_batch", "start_time", "_internal_call")  # passed to overrides that accept them
 EVENTS = {*(name for name in dir(TrainerCallback) if name.startswith("on_")), *OF_PADDLENLP}
-# Libraries whose trainers derive from transformers' Trainer, and so from oneloop's when redirected.
-DERIVED = {
-    "trl": "its trainers become subclasses of oneloop's Trainer and use transformers' internals: not tested",
-    "sentence_transformers": "its Trainer becomes a subclass of oneloop's and uses internals: not tested",
-    "setfit": "its Trainer has its own training loop: not redirected",
+# Libraries that a script may use to train without a Trainer.
+OWN_LOOPS = {
     "accelerate": "the script's own Accelerator is not oneloop's: a training loop written with it is not redirected",
     "deepspeed": "use the argument deepspeed; the script's own engine is not redirected",
 }
@@ -106,8 +105,10 @@ class Reader:
             self._other_library(node, each.name.partition(".")[0])
 
     def _other_library(self, node: ast.AST, root: str) -> None:
-        if root in DERIVED:
-            self._add(node, "import", root, "unseen", DERIVED[root])
+        if root in OWN_LOOPS:
+            self._add(node, "import", root, "unseen", OWN_LOOPS[root])
+        elif (found := libraries.answer(root)) is not None:
+            self._add(node, "import", root, *found)
 
     # -- calls
 
@@ -116,20 +117,33 @@ class Reader:
         if role == "TrainingArguments":
             plain = self.classes.library_name(node.func) == "TrainingArguments"
             self.found += self.arguments.of_call(self.file, node, plain)
-        elif role == "Trainer":
+        elif role == "Trainer" and self.classes.derived_name(node.func) is None:
             self._trainer_call(node)
+        elif self._reads_source(node):
+            text = "rewriting the Trainer's source text: oneloop's methods are written otherwise. Override the method"
+            self._add(node, "call", ast.unparse(node.func), "refused", text)
         elif (name := self.classes.derived_name(node.func)) is not None:
+            if (found := libraries.answer(self.classes.origin(node.func).partition(".")[0])) is not None:
+                self._add(node, "class", name, *found)
+                return
             text = "a subclass of the library's Trainer, and so of oneloop's here: its overrides are not checked"
             self._add(node, "class", name, "unseen", text)
+
+    def _reads_source(self, node: ast.Call) -> bool:
+        """inspect.getsource(Trainer.training_step), of which others make a method with another text."""
+        if self.classes.origin(node.func) not in ("inspect.getsource", "inspect.getsourcelines") or not node.args:
+            return False
+        read = node.args[0]
+        holder = read.value if isinstance(read, ast.Attribute) else read
+        return self.classes.role(holder) == "Trainer" or self.classes.role(read) == "Trainer"
 
     def _trainer_call(self, node: ast.Call) -> None:
         own = self.classes.nodes.get(self.classes.origin(node.func).rpartition(".")[2])
         known = set(PARAMETERS)
         if own is not None:
             for cls in self.classes.family(own):
-                for item in cls.body:
-                    if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-                        known |= {a.arg for a in (*item.args.args, *item.args.kwonlyargs)}
+                known |= init_parameters(cls)
+            known = known.union(*(base.parameters for base in self.classes.library_bases(own)))
         elif len(node.args) > len(POSITIONAL):
             text = f"positional arguments go up to {POSITIONAL[-1]}; pass the others by name"
             self._add(node, "argument", "Trainer(...)", "refused", text)
@@ -154,8 +168,9 @@ class Reader:
         methods = [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
         if role == "Trainer":
             called = _called_on_self(node)
+            known = called.union(*(base.names for base in self.classes.library_bases(node)))
             for method in methods:
-                self._override(method, called)
+                self._override(method, known)
         elif role == "TrainerCallback":
             for method in methods:
                 if method.name.startswith("on_") and method.name not in EVENTS:
@@ -163,7 +178,7 @@ class Reader:
                 elif method.name in EVENTS:
                     self._add(method, "event", method.name, "works")
 
-    def _override(self, method: ast.FunctionDef | ast.AsyncFunctionDef, called: set[str]) -> None:
+    def _override(self, method: ast.FunctionDef | ast.AsyncFunctionDef, known: set[str]) -> None:
         name = method.name
         if name.startswith("__"):
             return
@@ -172,7 +187,7 @@ class Reader:
             self._add(method, "method", name, "changes", text)
         elif hasattr(Trainer, name):
             self._add(method, "method", name, "works", self._signature(method))
-        elif name.startswith("_") and name not in called:
+        elif name.startswith("_") and name not in known:
             text = "oneloop's Trainer has no such method: if it overrides one of the library, it is never called"
             self._add(method, "method", name, "changes", text)
 
@@ -212,6 +227,8 @@ class Reader:
         known = {*self.arguments.known, *self.arguments.compression, *self.classes.fields()}
         if hasattr(self.arguments.cls, name) or name in known | self.classes.set_on_arguments:
             return
+        if any(name in each.names for each in self.classes.of_library() if each.role == "TrainingArguments"):
+            return
         answer, text = "refused", "TrainingArguments has no such attribute"
         if derived := self.classes.derived_arguments():
             answer, text = "unseen", f"TrainingArguments has no such attribute; {' or '.join(derived)} may have it"
@@ -244,18 +261,9 @@ class Reader:
             mine = list(self.classes.family(around)) if around is not None else []
         else:
             mine = [node for node in self.classes.nodes.values() if self.classes.role_of_class(node) == "Trainer"]
-        return any(name in _own_names(each) for each in mine)
-
-
-def _own_names(node: ast.ClassDef) -> set[str]:
-    """Methods, class attributes and what is set on self."""
-    names = {item.name for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)}
-    for each in ast.walk(node):
-        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
-            names.add(each.attr)
-        elif isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
-            names.add(each.id)
-    return names
+        if any(name in each.names for each in self.classes.of_library() if each.role == "Trainer"):
+            return True
+        return any(name in own_names(each) for each in mine)
 
 
 def _called_on_self(node: ast.ClassDef) -> set[str]:
