@@ -1,8 +1,15 @@
 """The errors that oneloop raises on purpose. Each message says what was wrong, what was expected and what to do."""
 
+from typing import Any
+
+from .secrets import clean_text
+
 
 class OneloopError(Exception):
-    """Base class of the errors that oneloop raises on purpose."""
+    """Base class of the errors that oneloop raises on purpose. No message contains a secret."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*(clean_text(each) if isinstance(each, str) else each for each in args), **kwargs)
 
 
 class ArgumentError(OneloopError, ValueError):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .. import secrets
 from ..distributed.preemption import parse
 from ..enums import HubStrategy, SaveStrategy
 from . import values
@@ -17,7 +18,7 @@ arg = declare("Saving")
 def to_token(name: str, value: "Text") -> str | None:
     """A dumped `<HUB_TOKEN>` is a placeholder, not a token."""
     text = values.to_text(name, value)
-    return None if values.MASK.fullmatch(text) else text
+    return None if secrets.is_mask(name, text) else text
 
 
 @dataclass

@@ -8,7 +8,8 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
-from . import fixed, values
+from .. import secrets
+from . import fixed
 from .aliases import Alias, ArgumentsMeta, attribute, collect
 from .fields import declared
 from .run import progress_is_visible
@@ -29,6 +30,8 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
     __settled__: ClassVar[dict[str, fixed.Settled]] = {}
 
     def __post_init__(self) -> None:
+        for item in fields(self):
+            secrets.remember(item.name, getattr(self, item.name))
         self.validate()
 
     def check_together(self) -> None:
@@ -38,7 +41,7 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
     # -- serialization ------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Every argument by its stored name, as plain data; a token is replaced by its name in angle brackets."""
+        """Every argument by its stored name, as plain data; a secret is replaced by its name in angle brackets."""
         known = declared(type(self))
         plain = {}
         for item in fields(self):
@@ -46,8 +49,8 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
                 continue
             value = getattr(self, item.name)
             name = (known[item.name][1]["public"] if item.name in known else None) or item.name
-            plain[name] = f"<{name.upper()}>" if values.is_secret(name) and value is not None else _plain(value)
-        return plain
+            plain[name] = _plain(value)
+        return secrets.clean(plain)
 
     def to_json_string(self) -> str:
         return json.dumps(self.to_dict(), indent=2, default=str)
@@ -72,6 +75,11 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
 
     __repr__ = __str__
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__repr__" not in cls.__dict__:  # the one that dataclass would make shows the secrets among its fields
+            cls.__repr__ = TrainingArguments.__repr__  # type: ignore[method-assign]
+
 
 # Called, not written as a decorator: a type checker would take it for the constructor's signature, which for it is in
 # signatures.pyi, with every spelling and every type that is accepted.
@@ -84,10 +92,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {
-            key: f"<{key.upper()}>" if isinstance(key, str) and values.is_secret(key) else _plain(item)
-            for key, item in value.items()
-        }
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "to_dict") and not isinstance(value, type):

@@ -15,6 +15,7 @@ from enum import Enum
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+from .. import secrets
 from ..errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -22,17 +23,16 @@ if TYPE_CHECKING:
 
 TRUE = ("true", "yes", "on", "1", "y", "t")
 FALSE = ("false", "no", "off", "0", "n", "f")
-MASK = re.compile(r"<[A-Z0-9_]+_TOKEN>")
-
-
-def is_secret(name: str) -> bool:
-    return name.endswith("_token")
 
 
 def show(name: str, value: Any) -> str:
-    """The value for an error message: tokens are masked, long values are shortened."""
+    """The value for an error message: secrets are masked, long values are shortened."""
     plain = value.value if isinstance(value, Enum) else value
-    text = f"<{name.upper()}>" if is_secret(name) else repr(plain)
+    if secrets.is_secret(name):
+        return secrets.mask(name)
+    if isinstance(plain, str) and secrets.looks_random(plain):  # a key that was passed to the wrong argument
+        return f"'{plain[:3]}...' ({len(plain)} characters)"
+    text = secrets.clean_text(repr(secrets.clean(plain)))
     return text if len(text) <= 100 else text[:97] + "..."
 
 

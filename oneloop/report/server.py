@@ -2,12 +2,18 @@
 
 No URL contains a file name: there is the page, its updates, and the same for each run by a number assigned when the run
 was found. So no URL can reach outside the directory.
+
+Other users of the machine can reach the port, so every request needs the token in the URL that is printed. The first
+page moves it into a cookie, which keeps it out of the browser's history and of links.
 """
 
+import hmac
 import re
+import secrets
 import sys
 import time
 from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -167,6 +173,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 60
     watched: Watched
+    token: str
 
     def do_GET(self) -> None:
         # Protects against DNS rebinding: a page of another site must not get a response under its own host name.
@@ -177,9 +184,16 @@ class Handler(BaseHTTPRequestHandler):
         found = ADDRESS.fullmatch(address.path)
         if found is None or len(address.query) > MOST_KNOWN:
             return self._answer(HTTPStatus.NOT_FOUND, "no such page", "text/plain")
+        asked = parse_qs(address.query)
+        if self._is_token(asked.get("token", [""])[0]):
+            cookie = f"{self._cookie}={self.token}; Path=/; HttpOnly; SameSite=Lax"
+            more = {"Location": address.path, "Set-Cookie": cookie}
+            return self._answer(HTTPStatus.SEE_OTHER, "", "text/plain", more)
+        if not self._has_cookie():
+            hint = "open the whole address that `oneloop watch` printed: it ends in a token"
+            return self._answer(HTTPStatus.FORBIDDEN, hint, "text/plain")
         run = int(found[1]) if found[1] else None
         if found[2]:
-            asked = parse_qs(address.query)
             since = asked.get("since", ["0"])[0]
             known = known_of(asked.get("known", [""])[0])
             news = self.watched.news(run, known, int(since) if re.fullmatch(r"\d{1,18}", since) else 0)
@@ -190,7 +204,23 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(HTTPStatus.NOT_FOUND, "no such run", "text/plain")
         self._answer(HTTPStatus.OK, text, kind)
 
-    def _answer(self, status: HTTPStatus, text: str, kind: str) -> None:
+    @property
+    def _cookie(self) -> str:
+        """Its name: browsers send a cookie to every port of a host."""
+        server: Any = self.server
+        return f"oneloop-{server.server_address[1]}"
+
+    def _has_cookie(self) -> bool:
+        try:
+            found = SimpleCookie(self.headers.get("Cookie", "")).get(self._cookie)
+        except CookieError:
+            return False
+        return found is not None and self._is_token(found.value)
+
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode("utf-8", "replace"), self.token.encode())
+
+    def _answer(self, status: HTTPStatus, text: str, kind: str, more: dict[str, str] | None = None) -> None:
         body = text.encode()
         self.send_response(status)
         for name, value in {
@@ -200,6 +230,7 @@ class Handler(BaseHTTPRequestHandler):
             "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "no-referrer",
             "Content-Security-Policy": "frame-ancestors 'none'",
+            **(more or {}),
         }.items():
             self.send_header(name, value)
         self.end_headers()
@@ -218,6 +249,12 @@ def known_of(text: str) -> dict[int, tuple[int, int]]:
 class Server(ThreadingHTTPServer):
     daemon_threads = True
     watched: Watched
+    token: str
+
+    @property
+    def url(self) -> str:
+        """The address to open in a browser."""
+        return f"http://{HOST}:{self.server_address[1]}/?token={self.token}"
 
     def server_close(self) -> None:
         super().server_close()
@@ -234,10 +271,10 @@ def serve(folder: Path, port: int = PORT) -> Server:
     """A server for the directory, bound but not yet running; port 0 selects a free port."""
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(f"{folder} is a file; pass the output_dir of a run, or a directory with several of them")
-    watched = Watched(folder)
-    kind = type("Server", (Server,), {"watched": watched})  # it closes itself if the port is not available
+    shared = {"watched": Watched(folder), "token": secrets.token_urlsafe(24)}
+    kind = type("Server", (Server,), shared)  # it closes itself if the port is not available
     try:
-        return kind((HOST, port), type("Handler", (Handler,), {"watched": watched}))
+        return kind((HOST, port), type("Handler", (Handler,), shared))
     except OSError as error:
         raise ArgumentError(
             f"port {port} is not available ({error.strerror}); select another one with --port, or a free one with "
@@ -250,7 +287,7 @@ def serve(folder: Path, port: int = PORT) -> Server:
 def watch(folder: Path, port: int = PORT) -> int:
     """Serve until Ctrl-C."""
     with serve(folder, port) as server:
-        print(f"Watching {folder}: http://{HOST}:{server.server_address[1]}/ (Ctrl-C to stop)", flush=True)
+        print(f"Watching {folder}: {server.url} (Ctrl-C to stop)", flush=True)
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .. import secrets
+
 logger = logging.getLogger(__name__)
 
 NAME = "run.jsonl"
@@ -28,7 +30,7 @@ class Record:
     def add(self, directory: str, event: str, run: str, step: int, facts: dict[str, Any]) -> None:
         entry = {"run": run, "time": round(time.time(), 3), "step": step, "event": event, **facts}
         path = Path(directory) / NAME
-        line = json.dumps(plain(entry)).encode() + b"\n"
+        line = json.dumps(secrets.clean(plain(entry))).encode() + b"\n"
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
             try:

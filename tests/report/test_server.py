@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -27,19 +28,23 @@ def served(folder):
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
+        yield server.url
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
 
 
-def ask(address, path, host=None):
-    """(status, text) of a path that is sent as it is, without being tidied up first."""
-    place = address.removeprefix("http://").rstrip("/")
-    connection = http.client.HTTPConnection(place, timeout=20)
+def ask(address, path, host=None, cookie=None):
+    """(status, text) of a path that is sent as it is, without being tidied up first; by a browser that has opened the
+    address before."""
+    where = urlsplit(address)
+    connection = http.client.HTTPConnection(where.netloc, timeout=20)
     connection.putrequest("GET", path, skip_host=True)
-    connection.putheader("Host", host or place)
+    connection.putheader("Host", host or where.netloc)
+    if cookie is None:
+        cookie = f"oneloop-{where.port}={parse_qs(where.query)['token'][0]}"
+    connection.putheader("Cookie", cookie)
     connection.endheaders()
     answer = connection.getresponse()
     text = answer.read().decode()
@@ -80,8 +85,9 @@ def test_a_page_that_is_open_grows_with_the_log(see, tmp_path):
         write_lines(partial, entries[:20])
         os.replace(partial, folder / "log.jsonl")
         sight.until(f"{count} === 20")
-        asked = [url for url in sight.outside() if not url.startswith(f"{address}data?known=")]
-        assert asked == []
+        page = address.partition("?")[0]
+        asked = [url for url in sight.outside() if not url.startswith(f"{page}data?known=")]
+        assert set(asked) <= {page}  # the page itself, once the token is in a cookie
 
 
 def test_only_what_is_new_is_sent(tmp_path):
@@ -198,11 +204,26 @@ def test_no_address_leads_to_a_file(tmp_path, path):
 def test_a_page_of_another_site_gets_no_answer(tmp_path):
     """A name that its owner points at 127.0.0.1 (DNS rebinding) is not this machine's."""
     with served(write_run(tmp_path / "run", steps=100)) as address:
-        port = address.rstrip("/").rsplit(":", 1)[1]
+        port = urlsplit(address).port
         for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example:80", ""):
             assert ask(address, "/data", host or " ")[0] == 403
         for host in (f"localhost:{port}", f"127.0.0.1:{port}", "localhost", f"[::1]:{port}"):
             assert ask(address, "/data", host)[0] == 200
+
+
+def test_another_user_of_this_machine_gets_nothing_without_the_token(tmp_path):
+    with served(write_run(tmp_path / "run", steps=100)) as address, served(tmp_path / "run") as other:
+        port, token = urlsplit(address).port, parse_qs(urlsplit(address).query)["token"][0]
+        foreign = parse_qs(urlsplit(other).query)["token"][0]
+        wrong = ("", "a=b", f"oneloop-{port}=", f"oneloop-{port}={foreign}", f"oneloop-1={token}", "=;=,")
+        for cookie in wrong:
+            for path in ("/", "/data", "/run/0", "/run/0/data", "/?token=", "/?token=x", f"/?token={foreign}"):
+                status, text = ask(address, path, cookie=cookie)
+                assert status == 403 and "token" in text and token not in text
+        assert ask(address, "/data")[0] == 200
+        status, text = ask(address, f"/?token={token}", cookie="")
+        assert (status, text) == (303, "")  # to the same page, without the token in its address
+        assert len(token) >= 32 and token != foreign
 
 
 def test_it_listens_on_this_machine_only_and_reports_an_unavailable_port(tmp_path, capsys):
@@ -253,4 +274,4 @@ def test_the_command_imports_no_framework_and_ends_cleanly_on_ctrl_c(tmp_path):
     assert "Stopped watching." in out and out.endswith("[]\n")
     with socket.socket() as probe:  # the port is free again
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", int(address.rstrip("/").rsplit(":", 1)[1])))
+        probe.bind(("127.0.0.1", urlsplit(address).port))

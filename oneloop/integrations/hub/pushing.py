@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...arguments.values import is_secret
 from ...checkpoint import store
 from ...checkpoint.model_files import writing
 from ...checkpoint.run_state import OPTIMIZER, RANDOM, RUN, STATE
 from ...errors import HubError
+from ...secrets import is_secret
 from . import card, uploads
 
 if TYPE_CHECKING:

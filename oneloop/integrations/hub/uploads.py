@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from ... import secrets
 from ...errors import HubError, MissingPackageError
 
 logger = logging.getLogger(__name__)
@@ -84,7 +85,7 @@ class Hub:
             # An error may contain the token escaped, if it has a line break, which is invalid in a header.
             for piece in (token, repr(token)[1:-1], *token.split()):
                 text = text.replace(piece, "<HUB_TOKEN>") if piece else text
-        return text
+        return secrets.clean_text(text)
 
     @property
     def busy(self) -> bool:

@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ... import secrets
 from ...arguments import TrainingArguments
-from ...arguments.values import is_secret
 from ...callbacks import TrainerCallback
 from ...errors import ArgumentError, MissingPackageError
 from ...state import ExportableState, TrainerControl, TrainerState
@@ -41,17 +41,14 @@ def switch(variable: str, default: str = "") -> bool:
 
 
 def configuration(model: Any) -> dict[str, Any]:
-    """The model's configuration as plain data, without anything that looks like a secret."""
+    """The model's configuration as plain data, without secrets."""
     config: Any = getattr(model, "config", None)
     found = config.to_dict() if callable(getattr(config, "to_dict", None)) else config
-    return {name: value for name, value in found.items() if not _hidden(name)} if isinstance(found, dict) else {}
+    return _public(found) if isinstance(found, dict) else {}
 
 
-def _hidden(name: Any) -> bool:
-    # A tokenizer's pad_token is not a secret; only access tokens are hidden.
-    text = str(name).lower()
-    keys = ("api_key", "apikey", "password", "secret", "auth_token", "access_token", "hub_token", "hf_token")
-    return text == "token" or text.endswith(keys)
+def _public(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in secrets.clean(values).items() if not secrets.is_secret(name)}
 
 
 def flat(values: dict[str, Any], prefix: str = "", joint: str = "/") -> dict[str, Any]:
@@ -240,7 +237,8 @@ class Writer(TrainerCallback, ExportableState):
         """A failing writer must not stop the run; warn once."""
         log = logger.debug if self._failed else logger.warning
         text = "Training continues; values are kept and sent again with the next ones"
-        log("report_to=%r failed: %s: %s. %s.", self.name, type(error).__name__, error, text)
+        why = secrets.clean_text(str(error))
+        log("report_to=%r failed: %s: %s. %s.", self.name, type(error).__name__, why, text)
         self._failed = True
 
     def _upload(self, folder: Path, what: str, state: TrainerState) -> None:
@@ -289,7 +287,7 @@ class Writer(TrainerCallback, ExportableState):
 
 def public_arguments(args: TrainingArguments) -> dict[str, Any]:
     """The arguments as plain data; anything named like a secret is removed."""
-    return {name: value for name, value in args.to_dict().items() if not is_secret(name) and not _hidden(name)}
+    return _public(args.to_dict())
 
 
 def log_directory(args: TrainingArguments, run: dict[str, Any]) -> str:
