@@ -373,8 +373,8 @@ class Weights(Protocol):
     def load_model(self, model: Any, tensors: dict[str, Any], tied: dict[str, str], source: str) -> None:
         """Copy weights into the model; one error lists every name and shape that does not match."""
 
-    def save_adapter(self, model: Any, directory: Path) -> None:
-        """The files of an adapter (PEFT)."""
+    def save_adapter(self, model: Any, directory: Path, tensors: dict[str, Any] | None = None) -> None:
+        """Write the files of an adapter (PEFT). `tensors`: by name, where those of the model are sharded."""
 
     def load_adapter(self, model: Any, directory: Path) -> None:
         """Load what save_adapter wrote."""

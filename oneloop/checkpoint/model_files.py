@@ -113,9 +113,7 @@ class ModelFiles:
         if self._parts is not None:
             yield
             return
-        core = self.core
-        adapter = core.backend.models.is_adapter(core.backend.models.unwrap(core.trainer.model))
-        self._parts = ({}, {}) if adapter else core.strategy.model_tensors(core.trainer.model)
+        self._parts = self._adapter_parts() or self.core.strategy.model_tensors(self.core.trainer.model)
         try:
             yield
         finally:
@@ -124,11 +122,18 @@ class ModelFiles:
     @contextlib.contextmanager
     def model_part(self) -> Iterator[None]:
         """A context in which each process has the weights that it writes."""
-        self._parts = self.core.strategy.model_part(self.core.trainer.model)
+        self._parts = self._adapter_parts() or self.core.strategy.model_part(self.core.trainer.model)
         try:
             yield
         finally:
             self._parts = None
+
+    def _adapter_parts(self) -> tuple[Any, dict[str, str]] | None:
+        """What an adapter writes, in one process; None if the model is none."""
+        core = self.core
+        if not core.backend.models.is_adapter(core.backend.models.unwrap(core.trainer.model)):
+            return None
+        return core.strategy.adapter_tensors(core.trainer.model), {}
 
     @contextlib.contextmanager
     def saving_for_callbacks(self) -> Iterator[None]:
@@ -160,7 +165,8 @@ class ModelFiles:
         core = self.core
         model = core.backend.models.unwrap(core.trainer.model)
         if core.backend.models.is_adapter(model):
-            core.backend.weights.save_adapter(model, folder)
+            gathered = None if self._parts is None else self._parts[0]
+            core.backend.weights.save_adapter(model, folder, state_dict or gathered)
         else:
             self.add_weights(contents, copies, state_dict)
         contents.texts.update(self._companion_files(model, in_training=copies is not None))

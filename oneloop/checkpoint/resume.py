@@ -88,7 +88,7 @@ def load_weights(core: "Internals", path: Path) -> None:
         backend.transformers_checkpoint.load_weights(model, path)
         return
     if backend.models.is_adapter(backend.models.unwrap(model)):
-        backend.weights.load_adapter(model, path)
+        strategy.load_adapter(model, path)
         return
     files = files_of(path, "model")
     if not files:
@@ -105,9 +105,10 @@ def load_weights(core: "Internals", path: Path) -> None:
 
 
 def loads_after_wrapping(core: "Internals", path: Path) -> bool:
-    """Whether each process reads its shard of the weights after the model is sharded. Checkpoints of other trainers and
-    other frameworks are read completely before."""
-    if not core.strategy.loads_parts or store.is_foreign(path):
+    """Whether each process reads its shard of the weights after the model is sharded. Adapters, which are small, and
+    checkpoints of other trainers and other frameworks are read completely before."""
+    models = core.backend.models
+    if not core.strategy.loads_parts or models.is_adapter(models.unwrap(core.trainer.model)) or store.is_foreign(path):
         return False
     run = RunState.read(path)
     return run is None or not from_framework.is_needed(core, run)

@@ -169,6 +169,14 @@ class Strategy:
         """Load what model_tensors returned, before or after wrap()."""
         self.backend.weights.load_model(model, tensors, tied, source)
 
+    def adapter_tensors(self, model: Any) -> dict[str, Any] | None:
+        """The full tensors that the files of an adapter need, by name; None if the model itself has them."""
+        return None
+
+    def load_adapter(self, model: Any, directory: Path) -> None:
+        """Load the files of an adapter, before or after wrap()."""
+        self.backend.weights.load_adapter(model, directory)
+
     def optimizer_state(self, optimizer: Any, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The full state by name, and the options of the groups; needed only in processes that write."""
         return self.backend.weights.optimizer_state(optimizer, model)

@@ -108,6 +108,7 @@ def parse(argv):
     parser.add_argument("--accumulation", type=int, default=1)
     parser.add_argument("--group-by-length", action="store_true")
     parser.add_argument("--fp16", action="store_true")
+    parser.add_argument("--adapter", action="store_true", help="train LoRA (torch only)")
     parser.add_argument("--patience", type=int, default=100, help="evaluations without progress before the run stops")
     parser.add_argument("--slow", type=float, default=0.0, help="seconds added to every step")
     parser.add_argument("--set", action="append", default=[], help="NAME=JSON for TrainingArguments")
@@ -154,7 +155,7 @@ def build(given, callbacks=()):
     """The Trainer of these arguments."""
     kit = kit_module(given.framework).Job()
     return Trainer(
-        kit.model(),
+        kit.adapted() if given.adapter else kit.model(),
         arguments(given),
         NoisyCollator(kit),
         NoisyTexts(given.samples, 5, kit),

@@ -1,6 +1,7 @@
 """Processes that are killed at random, again and again, until the run gets through. As a program:
 
     OMP_NUM_THREADS=1 python -m tests.distributed.kills [--seeds 12] [--kills 18] [--processes 2] [--sharding stage2]
+        [--adapter]
 
 After every kill the others have to leave by themselves and the newest checkpoint has to be whole; at its end a run has
 to have the bytes and the log of one that was never killed. It prints how many kills there were, and ends with status 1
@@ -30,8 +31,9 @@ def load():
     import tests.distributed.running  # noqa: F401
 
 
-def options(steps, sharding=""):
-    return ["--no-sync", "--steps", str(steps), *(["--set", f'sharding="{sharding}"'] if sharding else [])]
+def options(steps, sharding="", adapter=False):
+    given = ["--set", f'sharding="{sharding}"'] if sharding else []
+    return ["--no-sync", "--steps", str(steps), *given, *["--adapter"] * adapter]
 
 
 def unbroken_run(output, processes, argv):
@@ -79,9 +81,12 @@ def main():
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--sharding", default="")
+    parser.add_argument("--adapter", action="store_true", help="train LoRA")
     asked = parser.parse_args()
     load()
-    argv, total = options(asked.steps, asked.sharding), 0
+    if asked.adapter:
+        import peft  # noqa: F401
+    argv, total = options(asked.steps, asked.sharding, asked.adapter), 0
     with tempfile.TemporaryDirectory() as folder:
         unbroken = unbroken_run(Path(folder) / "unbroken", asked.processes, argv)
         for seed in range(asked.first, asked.first + asked.seeds):

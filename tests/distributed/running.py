@@ -1,6 +1,7 @@
 """A longer run of several processes, as a program that is killed, stopped and signalled from outside.
 
-    running.py --output DIR [--resume] [--steps N] [--pause S] [--hang RANK:STEP] [--fail RANK:STEP] [--set NAME=JSON]
+    running.py --output DIR [--resume] [--steps N] [--pause S] [--hang RANK:STEP] [--fail RANK:STEP] [--adapter]
+               [--set NAME=JSON]
 
 Each process prints `rank R pid P` at its start and `rank R step N` after every step. At its end the main process writes
 DIR/result.json, as tests/checkpoint/job.py does.
@@ -40,6 +41,7 @@ def main(argv):
     parser.add_argument("--hang", help="RANK:STEP, after which this process does nothing more")
     parser.add_argument("--fail", help="RANK:STEP, after which this process raises an error")
     parser.add_argument("--no-sync", action="store_true")
+    parser.add_argument("--adapter", action="store_true", help="train LoRA")
     parser.add_argument("--set", action="append", default=[])
     given = parser.parse_args(argv)
     if given.no_sync:
@@ -64,7 +66,7 @@ def main(argv):
     options |= {name: json.loads(value) for name, value in (text.split("=", 1) for text in given.set)}
     kit = Job()
     trainer = Trainer(
-        kit.model(),
+        kit.adapted() if given.adapter else kit.model(),
         TrainingArguments(given.output, **options),
         NoisyCollator(kit),
         NoisyTexts(56, 5, kit),

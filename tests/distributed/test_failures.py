@@ -108,3 +108,10 @@ def test_killed_at_random():
 @pytest.mark.parametrize("sharding", ["", "stage1", "stage2", "stage3"])
 def test_killed_at_random_again_and_again(sharding):
     assert "the same bytes" in killed("--seeds", 2, "--kills", 6, "--sharding", sharding)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["", "stage1", "stage2", "stage3"])
+def test_an_adapter_killed_at_random(sharding):
+    pytest.importorskip("peft")
+    assert "the same bytes" in killed("--seeds", 1, "--kills", 6, "--sharding", sharding, "--adapter")

@@ -105,7 +105,7 @@ def load_model(model: Any, tensors: dict[str, Any], tied: dict[str, str], source
         put(target, values[name])
 
 
-def save_adapter(model: Any, directory: Path) -> NoReturn:
+def save_adapter(model: Any, directory: Path, tensors: Any = None) -> NoReturn:
     raise RefusedError("adapters (PEFT) are supported on PyTorch only, not on MindSpore.")
 
 

@@ -143,8 +143,8 @@ def _assign(target: paddle.Tensor, value: paddle.Tensor) -> None:
     target.set_value(value if value.dtype == target.dtype else value.astype(target.dtype))
 
 
-def save_adapter(model: nn.Layer, directory: Path) -> None:
-    """Save an adapter of PaddleNLP, without its base model."""
+def save_adapter(model: nn.Layer, directory: Path, tensors: Any = None) -> None:
+    """Save an adapter of PaddleNLP, without its base model. It is never sharded."""
     adapters.save(unwrap(model), directory, raw, LAYOUT)
 
 

@@ -62,12 +62,21 @@ def shifts_labels(model: nn.Module) -> bool:
 
     Your own model can declare it with a class attribute `shifts_labels = True`.
     """
+    if _prepends_prompt(unwrap(model)):  # the last virtual token is compared with the first label
+        return False
     base = base_of(model)
     declared = getattr(base, "shifts_labels", None)
     if declared is not None:
         return bool(declared)
     name = type(base).__name__
     return name.endswith(("ForCausalLM", "LMHeadModel"))
+
+
+def _prepends_prompt(model: Any) -> bool:
+    """Whether PEFT puts virtual tokens before the inputs, and ignored labels before the labels."""
+    if not is_adapter(model) or not type(model).__name__.endswith("ForCausalLM"):
+        return False
+    return model.active_peft_config.peft_type in ("PROMPT_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING")
 
 
 def counts_ignored(criterion: Any) -> bool:

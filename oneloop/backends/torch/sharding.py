@@ -29,8 +29,8 @@ from ...arguments.sharding import degree_of
 from ...distributed.collectives import ProcessGroup
 from ...distributed.strategy import AS_IT_IS
 from ...errors import ModelError, RefusedError
-from .._common.helpers import joined_groups
-from . import shards, weights, wrap_policy
+from .._common.helpers import joined_groups, some
+from . import adapters, shards, weights, wrap_policy
 from .ddp import DataParallel
 from .models import is_adapter, unwrap
 from .parallel import Alone, average, from_main
@@ -151,7 +151,7 @@ class FullyShared(DataParallel):
         self.stage3 = "stage3" in args.sharding.split()
         self.root: Any = None
         self.units: list[Any] = []
-        self.plain: list[nn.Parameter] = []  # scalars, which cannot be sharded
+        self.plain: list[nn.Parameter] = []  # scalars, which cannot be sharded, and prompt encoders
         self._swapped: dict[int, nn.Parameter] = {}  # id of an original parameter -> the one that replaced it
         self._kept: list[nn.Parameter] = []  # the original ones: keeps their ids from being reused
 
@@ -171,14 +171,16 @@ class FullyShared(DataParallel):
         before = dict(model.named_parameters())
         for p in before.values():
             p.data = p.data.contiguous()
-        ignored = {p for p in before.values() if p.dim() == 0}
+        ignored = {p for p in before.values() if p.dim() == 0} | _called_outside(model)
         options = {
             "mesh": self._mesh(),
             "ignored_params": ignored or None,
             "offload_policy": CPUOffloadPolicy() if "offload" in self.args.sharding.split() else OffloadPolicy(),
         }
         half = self._half()
-        for unit in wrap_policy.units(unwrap(model), self.args.fsdp_config or {}):
+        units = wrap_policy.units(unwrap(model), self.args.fsdp_config or {})
+        wrap_policy.check_types(unwrap(model), units, ignored)
+        for unit in units:
             policy = MixedPrecisionPolicy(half, torch.float32 if half else None)
             fully_shard(unit, reshard_after_forward=self.stage3, mp_policy=policy, **options)
         # Half precision would round labels that are floats, so the inputs of the whole model are not converted.
@@ -339,6 +341,16 @@ class FullyShared(DataParallel):
         else:
             super().load_model(model, tensors, tied, source)
 
+    def adapter_tensors(self, model: nn.Module) -> dict[str, Any] | None:
+        if not is_divided(model):
+            return super().adapter_tensors(model)
+        base = unwrap(model)
+        names, own = {*adapters.names_in_files(base), *adapters.names_of_rest(base)}, base.state_dict()
+        return shards.whole({name: own[name] for name in own if name in names}, self.args.should_save)
+
+    def load_adapter(self, model: nn.Module, directory: Path) -> None:
+        weights.load_adapter(model, directory, shards.part_like if is_divided(model) else None)
+
     def optimizer_state(self, optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
         tensors, data = weights.optimizer_state(optimizer, model)
         return shards.whole(tensors, self.args.should_save), data
@@ -388,10 +400,7 @@ def _mute(output: Any) -> Any:
 def _check(model: nn.Module) -> None:
     """Raise an error for what FSDP2 cannot shard, before it changes anything."""
     if is_adapter(unwrap(model)):
-        raise RefusedError(
-            "a PEFT model writes its own files from complete weights, but sharding stage2 and stage3 shard them. Use "
-            "sharding='stage1', or remove sharding: an adapter's gradients and optimizer state are small."
-        )
+        _check_adapter(unwrap(model))
     sparse = [name for name, m in model.named_modules() if getattr(m, "sparse", False)]
     if sparse:
         raise RefusedError(
@@ -400,3 +409,27 @@ def _check(model: nn.Module) -> None:
         )
     if isinstance(model, (nn.ModuleList, nn.ModuleDict)):
         raise ModelError(f"the model is a {type(model).__name__}, which has no forward; pass a module with one")
+
+
+def _check_adapter(model: nn.Module) -> None:
+    if getattr(model.get_base_model(), "is_quantized", False):
+        raise RefusedError(
+            "the base model is quantized, and sharding stage2 and stage3 cannot shard packed weights. Use "
+            "sharding='stage1', or remove sharding: an adapter's gradients and optimizer state are small."
+        )
+    for name, config in model.peft_config.items():
+        computed = adapters.computed_keys(model, name)
+        if computed:
+            raise RefusedError(
+                f"PEFT computes what it stores of a {config.peft_type.value} adapter ({some(computed)}) from complete "
+                "weights, but sharding stage2 and stage3 shard them. Use sharding='stage1', or remove sharding."
+            )
+
+
+def _called_outside(model: nn.Module) -> set[nn.Parameter]:
+    """Parameters that stay complete in every process: those of prompt encoders, which PEFT also calls outside the
+    forward pass of the model, to save its prompts."""
+    base = unwrap(model)
+    if not is_adapter(base):
+        return set()
+    return {p for encoder in adapters.encoders(base).values() for p in encoder.parameters()}

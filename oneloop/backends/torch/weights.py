@@ -2,6 +2,7 @@
 
 import logging
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from ...checkpoint.safetensors_io import Raw
+from ...checkpoint.safetensors_io import Raw, write
 from ...errors import CheckpointError, MissingPackageError
 from .._common.helpers import check_fit, check_optimizer_fit, some
+from . import adapters
 from .models import unwrap
 
 logger = logging.getLogger(__name__)
@@ -110,18 +112,47 @@ def load_model(model: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[st
     base.load_state_dict(values, strict=False)
 
 
-def save_adapter(model: nn.Module, directory: Path) -> None:
-    """A PEFT model writes its own files: the adapter "default" here, each other one to a folder of its name."""
-    unwrap(model).save_pretrained(str(directory), safe_serialization=True)
+def save_adapter(model: nn.Module, directory: Path, tensors: dict[str, torch.Tensor] | None = None) -> None:
+    """A PEFT model writes its own files: the adapter "default" here, each other one to a folder of its name. `tensors`:
+    by name, where those of the model are sharded. What PEFT leaves out goes to a file of its own."""
+    peft_model: Any = unwrap(model)
+    options = {} if tensors is None else {"state_dict": tensors}
+    with adapters.encoders_in_eval_mode(peft_model):
+        peft_model.save_pretrained(str(directory), safe_serialization=True, **options)
+    own = peft_model.state_dict() if tensors is None else tensors
+    rest = {name: raw(own[name]) for name in adapters.names_of_rest(peft_model) if name in own}
+    if rest:
+        write(directory / adapters.REST, rest, {"format": LAYOUT})
 
 
-def load_adapter(model: nn.Module, directory: Path) -> None:
-    """Load every adapter of the model from where save_adapter wrote it."""
+def load_adapter(model: nn.Module, directory: Path, like: Callable[[Any, Any], Any] | None = None) -> None:
+    """Load every adapter of the model from where save_adapter wrote it. `like(own, value)` shards a value as the tensor
+    of the model is."""
     try:
         from peft import set_peft_model_state_dict
     except ImportError as error:
         raise MissingPackageError(f"loading the adapter in {directory} needs peft: pip install peft") from error
     model = unwrap(model)
+    files = _adapter_files(model, directory)
+    own = model.state_dict()
+    place = like or (lambda target, value: value)
+    rest = load_tensors(directory / adapters.REST) if (directory / adapters.REST).is_file() else {}
+    check_fit(rest, {name: own[name] for name in rest if name in own}, str(directory / adapters.REST))
+    for name, file in files.items():
+        keys, tensors = adapters.keys_of(model, name), load_tensors(file)
+        fitting = {key: value for key, value in tensors.items() if key in keys}
+        check_fit(fitting, {key: own[of] for key, of in keys.items()}, str(file))
+        tensors = {key: place(own.get(keys.get(key)), value) for key, value in tensors.items()}
+        prompt = rest.get(f"prompt_encoder.{name}.embedding.weight")
+        if prompt is not None:  # the file has the output of the encoder, not its weights
+            tensors["prompt_embeddings"] = prompt
+        set_peft_model_state_dict(model, tensors, adapter_name=name)
+    if rest:
+        model.load_state_dict({name: place(own[name], value) for name, value in rest.items()}, strict=False)
+
+
+def _adapter_files(model: Any, directory: Path) -> dict[str, Path]:
+    """The file of each adapter of the model."""
     files = {
         name: (directory if name == "default" else directory / name) / "adapter_model.safetensors"
         for name in model.peft_config
@@ -135,8 +166,7 @@ def load_adapter(model: nn.Module, directory: Path) -> None:
             "the names under which they were saved (adapter_name of get_peft_model), or remove "
             "resume_from_checkpoint."
         )
-    for name, file in files.items():
-        set_peft_model_state_dict(model, load_tensors(file), adapter_name=name)
+    return files
 
 
 def _plain(value: Any) -> Any:

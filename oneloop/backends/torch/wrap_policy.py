@@ -1,7 +1,8 @@
 """Which layers of a model are unsharded and resharded together (the FSDP units).
 
 Named classes take precedence, then a minimum size, then the _no_split_modules of a model of transformers, then the
-elements of module lists. Everything else belongs to the unit of the model itself.
+elements of module lists. Everything else belongs to the unit of the model itself, and so do the parts of an adapter
+outside the base model.
 """
 
 from collections.abc import Iterable
@@ -9,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from ...errors import ArgumentError
+from ...errors import ArgumentError, RefusedError
 from .models import _blocks, base_of
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # they have no forward pass in which to unshard
@@ -18,8 +19,9 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict)  # they have no forward pass in whi
 def units(model: nn.Module, config: dict[str, Any]) -> list[nn.Module]:
     """The layers, inner ones before those around them."""
     classes, least = class_names(config), int(config.get("min_num_params") or 0)
+    base = base_of(model)
     if classes:
-        found = _of_classes(model, classes)
+        found = _of_classes(base, classes)
         if not found:
             present = sorted({type(m).__name__ for m in model.modules() if next(m.parameters(), None) is not None})
             raise ArgumentError(
@@ -27,19 +29,33 @@ def units(model: nn.Module, config: dict[str, Any]) -> list[nn.Module]:
                 f"layer. It has {', '.join(present)}; use some of these."
             )
     elif least:
-        found = _of_size(model, least)
+        found = _of_size(base, least)
     else:
-        found = _of_classes(model, _unsplit(model)) or _blocks(model)
-    return [module for module in found if module is not model and not _shares(model, module)]
+        found = _of_classes(base, getattr(base, "_no_split_modules", None) or ()) or _blocks(base)
+    return [module for module in found if module not in (model, base) and not _shares(model, module)]
+
+
+def check_types(model: nn.Module, units: list[nn.Module], ignored: set[nn.Parameter]) -> None:
+    """Raise an error if the gradients of a unit have several types: FSDP2 reduces them as one tensor."""
+    left = {id(p): name for name, p in model.named_parameters() if p.requires_grad and p not in ignored}
+    for unit in [*units, model]:  # inner ones first, so each parameter is counted in the innermost
+        types: dict[str, str] = {}
+        for p in unit.parameters():
+            name = left.pop(id(p), None)
+            if name is not None:
+                types.setdefault(str(p.dtype).removeprefix("torch."), name)
+        if len(types) > 1:
+            found = " and ".join(f"{dtype} ({name})" for dtype, name in types.items())
+            raise RefusedError(
+                f"trainable parameters that are sharded together have several types: {found}. Sharding stage2 and "
+                "stage3 need one: convert them, for example the modules in modules_to_save to the type of the adapter, "
+                "or use sharding='stage1'."
+            )
 
 
 def class_names(config: dict[str, Any]) -> list[str]:
     given = config.get("transformer_layer_cls_to_wrap") or []
     return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else list(given)
-
-
-def _unsplit(model: nn.Module) -> Iterable[str]:
-    return getattr(base_of(model), "_no_split_modules", None) or ()
 
 
 def _of_classes(model: nn.Module, names: Iterable[str]) -> list[nn.Module]:

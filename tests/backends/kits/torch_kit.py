@@ -155,6 +155,17 @@ class Job:
             torch.manual_seed(seed)
             return Reader()
 
+    def adapted(self):
+        """The same model under LoRA, with dropout of its own. The running means of the base go on."""
+        import peft
+        import torch
+
+        model = self.model()
+        config = peft.LoraConfig(r=3, lora_alpha=8, lora_dropout=0.2, target_modules=["embed", "head"])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(4)
+            return peft.get_peft_model(model, config)
+
     def draw(self):
         """A number from the framework's global stream."""
         import torch

@@ -1,0 +1,82 @@
+"""PEFT's adapters: which tensors of a model their files contain, and what else a resumed run needs.
+
+PEFT selects tensors of the state dict and renames them, so each tensor of a file is recognised by identity. Prompt
+encoders are the exception: PEFT calls them and stores their output.
+"""
+
+import contextlib
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from .models import eval_mode, restore_mode
+
+# Trained tensors that PEFT's files do not contain; written only if there are any.
+REST = "adapter_rest.safetensors"
+
+_keys: weakref.WeakKeyDictionary[nn.Module, dict[str, dict[str, str]]] = weakref.WeakKeyDictionary()
+
+
+def encoders(model: nn.Module) -> dict[str, nn.Module]:
+    """The prompt encoders by adapter: prompt tuning, prefix tuning, P-tuning."""
+    found = model._modules.get("prompt_encoder")
+    return {} if found is None else dict(found.named_children())
+
+
+@contextlib.contextmanager
+def encoders_in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """A context for PEFT's calls of prompt encoders: in training mode, dropout would draw random numbers, and the
+    stored prompt would be a random one."""
+    training = [module for encoder in encoders(model).values() for module in eval_mode(encoder)]
+    try:
+        yield
+    finally:
+        restore_mode(training)
+
+
+def keys_of(model: nn.Module, adapter: str) -> dict[str, str]:
+    """Key in the file of an adapter -> name of the tensor in the model."""
+    known = _keys.setdefault(model, {})
+    if adapter not in known:  # it may ask the Hub whether the embeddings were resized, so only once
+        known[adapter] = _select(model, adapter)[0]
+    return known[adapter]
+
+
+def computed_keys(model: nn.Module, adapter: str) -> list[str]:
+    """Keys in its file whose tensors are computed from those of the model; the prompts of encoders aside."""
+    return [] if adapter in encoders(model) else _select(model, adapter)[1]
+
+
+def _select(model: nn.Module, adapter: str) -> tuple[dict[str, str], list[str]]:
+    from peft import get_peft_model_state_dict
+
+    own = model.state_dict()
+    names = {id(value): name for name, value in own.items()}
+    with warnings.catch_warnings(), encoders_in_eval_mode(model):
+        warnings.simplefilter("ignore")  # save_pretrained repeats them
+        found = get_peft_model_state_dict(model, state_dict=own, adapter_name=adapter)
+    keys = {key: names[id(value)] for key, value in found.items() if id(value) in names}
+    return keys, [key for key in found if key not in keys]
+
+
+def names_in_files(model: Any) -> set[str]:
+    """Names of all tensors that can be restored from the files of the adapters."""
+    found = {name for adapter in model.peft_config for name in keys_of(model, adapter).values()}
+    for adapter, encoder in encoders(model).items():
+        if set(encoder.state_dict()) == {"embedding.weight"}:  # its output is its weight
+            found.add(f"prompt_encoder.{adapter}.embedding.weight")
+    return found
+
+
+def names_of_rest(model: Any) -> list[str]:
+    """Names of what training changes, but PEFT does not store: the layers of a prompt encoder, layers of the base model
+    that were unfrozen, running means."""
+    known = names_in_files(model)
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    if not getattr(model.get_base_model(), "is_quantized", False):  # its weights may be buffers
+        names += [name for name, _ in model.named_buffers()]
+    own = model.state_dict()
+    return [name for name in names if name in own and name not in known]
