@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "trainer": "Trainer Seq2SeqTrainer",
     "trainer.validation": "has_length",
-    "arguments": "TrainingArguments Seq2SeqTrainingArguments CompressionArguments",
+    "arguments": "TrainingArguments Seq2SeqTrainingArguments CompressionArguments AcceleratorConfig",
     "cli.parser": "ArgumentParser HfArgumentParser PdArgumentParser",
     "callbacks": "TrainerCallback CallbackHandler DefaultFlowCallback EarlyStoppingCallback NotebookProgressCallback "
     "PrinterCallback ProgressCallback",
@@ -51,6 +51,7 @@ __all__ = [
     "TrainingArguments",
     "Seq2SeqTrainingArguments",
     "CompressionArguments",
+    "AcceleratorConfig",
     "ArgumentParser",
     "HfArgumentParser",
     "PdArgumentParser",
@@ -127,7 +128,7 @@ __all__ = [
 __all__ += _writer_classes.__all__
 
 if TYPE_CHECKING:
-    from .arguments import CompressionArguments, Seq2SeqTrainingArguments, TrainingArguments
+    from .arguments import AcceleratorConfig, CompressionArguments, Seq2SeqTrainingArguments, TrainingArguments
     from .callbacks import (
         CallbackHandler,
         DefaultFlowCallback,

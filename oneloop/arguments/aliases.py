@@ -7,13 +7,13 @@ listed here. An alias set to None, "" or [] is ignored, so that dumped defaults 
 import difflib
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import _FIELD, Field, dataclass, field  # type: ignore[attr-defined]
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, UnknownArgumentError
 from . import fixed, values
-from .fields import declared
+from .fields import declared, stored_fields
 from .sharding import as_fsdp, as_sharded_ddp, from_fsdp, from_sharded_ddp
 
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "unset", "__bool__": lambda self: False})()
@@ -133,6 +133,17 @@ TRANSLATED = (
 )
 
 
+# Aliases that transformers has as fields. Parsers of other libraries offer fields alone, and pass all of them on.
+FIELDS = ("use_cpu", "fsdp")
+
+
+def as_field(alias: Alias) -> Field:
+    """A field that is not stored: its default says nothing, and its value goes to the alias's target."""
+    made: Any = field(default=UNSET, compare=False, repr=False, metadata={"help": alias.help})
+    made.name, made.type, made._field_type = alias.name, alias.type, _FIELD
+    return made
+
+
 def collect(cls: type, translated: tuple[Alias, ...] = TRANSLATED) -> dict[str, Alias]:
     """All aliases of the arguments of this class."""
     known = declared(cls)
@@ -156,6 +167,8 @@ def attribute(alias: Alias) -> property:
         return alias.read(getattr(self, alias.target))
 
     def set_(self: Any, value: Any) -> None:
+        if value is UNSET:  # the default of a field of this name
+            return
         setattr(self, alias.target, alias.write(value, getattr(self, alias.target)))
 
     return property(get, set_, doc=alias.help)
@@ -186,7 +199,7 @@ def _parameters(cls: Any) -> tuple[frozenset[str], bool]:
 
 def resolve(cls: Any, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """The given values by stored name, and stored name -> the alias that the user wrote; raises on conflicts."""
-    stored = {item.name for item in fields(cls) if item.init}
+    stored = {item.name for item in stored_fields(cls)}
     aliases = {name: alias for name, alias in cls.__aliases__.items() if name not in stored}
     accepts, open_ended = _parameters(cls)
     for name in given:
@@ -198,14 +211,24 @@ def resolve(cls: Any, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, 
     dropped = aliases.keys() | (fixed.SETTLED.keys() - stored)
     result = {name: value for name, value in given.items() if name not in dropped}
     chosen = {name: name for name, value in result.items() if value is not None}
-    used = [aliases[name] for name, value in given.items() if name in aliases and value not in (None, "", [], ())]
+    used = [aliases[name] for name, value in given.items() if name in aliases and _says_something(value)]
     if used and stored <= given.keys():
+        used = [alias for alias in used if not _repeats(cls, alias, given)]
         # dataclasses.replace() passes every stored value as well as the changes: there the alias is the change.
         chosen = {}
     # Aliases that merge are applied last, and a False after whatever it may contradict.
     for alias in sorted(used, key=lambda alias: (alias.merges, given[alias.name] is False)):
         _apply(cls, alias, given, result, chosen)
     return result, chosen
+
+
+def _says_something(value: Any) -> bool:
+    return value is not UNSET and value not in (None, "", [], ())
+
+
+def _repeats(cls: Any, alias: Alias, given: dict[str, Any]) -> bool:
+    """Whether a field that is an alias has the value which its target has anyway."""
+    return alias.name in cls.__spelled_fields__ and given[alias.name] == alias.read(given[alias.target])
 
 
 def _apply(cls: Any, alias: Alias, given: dict[str, Any], result: dict[str, Any], chosen: dict[str, str]) -> None:

@@ -1,12 +1,24 @@
-"""How an argument is declared: one call of `arg`, which keeps everything known about it in the field's metadata."""
+"""How an argument is declared: one call of `arg`, which keeps everything known about it beside the field.
 
-from collections.abc import Callable
-from dataclasses import field
+The field's own metadata has the help alone. Parsers of other libraries pass a field's metadata to argparse as it is,
+and write the type that they have narrowed into the field, so nothing here is read from either.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import Field, field, fields
 from enum import Enum
 from functools import cache
 from typing import Any
 
 from . import values
+
+_RULES: dict[Field, dict[str, Any]] = {}  # what `arg` was given, by the field that it made
+
+
+def rules_of(item: Field) -> Mapping[str, Any] | None:
+    """What is known of an argument made with `arg`; None for any other field."""
+    return _RULES.get(item)
 
 
 def declare(group: str) -> Callable[..., Any]:
@@ -28,6 +40,7 @@ def declare(group: str) -> Callable[..., Any]:
         none: bool = False,
         shown: str | None = None,
         public: str | None = None,
+        hint: Any = None,
         compare: bool = True,
         repr: bool = True,
     ) -> Any:
@@ -36,9 +49,10 @@ def declare(group: str) -> Callable[..., Any]:
         aliases: other names for the same thing. enum, choices: the closed list of values. convert: reads a value that
         its type alone cannot. low, high (included), below (excluded), never: the range of a number.
         none: None stands for the default. shown: how the docs print the default. public: the name that users see
-        when it is not the field's own.
+        when it is not the field's own. hint: the type, where argparse and the parsers built on it could not take it as
+        an annotation (they know no `str | bool | None`).
         """
-        metadata = {
+        rules = {
             "help": help,
             "group": group,
             "aliases": aliases,
@@ -53,27 +67,48 @@ def declare(group: str) -> Callable[..., Any]:
             "none": none,
             "shown": shown,
             "public": public,
+            "hint": hint,
             "default": default,
         }
         how: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
-        return field(metadata=metadata, compare=compare, repr=repr, **how)
+        made = field(metadata={"help": help.replace("%", "%%")}, compare=compare, repr=repr, **how)  # for argparse
+        _RULES[made] = rules
+        return made
 
     return arg
 
 
+def stored_fields(cls: Any) -> list[Field]:
+    """The arguments of a class or an object that are stored, without spellings of them that are fields too."""
+    spelled = getattr(cls, "__spelled_fields__", {})
+    return [item for item in fields(cls) if item.init and spelled.get(item.name) is not item]
+
+
 @cache
 def declared(cls: Any) -> dict[str, tuple[Any, Any]]:
-    """Name -> (type, metadata) of every argument made with `arg`, also where a subclass gave it a new default."""
+    """Name -> (type, rules) of every argument made with `arg`, also where a subclass gave it a new default."""
     found: dict[str, tuple[Any, Any]] = {}
     for base in cls.__mro__:
         for name, item in base.__dict__.get("__dataclass_fields__", {}).items():
-            if name not in found and "group" in item.metadata and "enum" in item.metadata:
-                found[name] = (item.type, item.metadata)
+            if name not in found and item in _RULES:
+                hint = _RULES[item]["hint"]
+                found[name] = (_annotation(base, item) if hint is None else hint, _RULES[item])
     return found
+
+
+def _annotation(cls: Any, item: Field) -> Any:
+    """The type that an argument was declared with."""
+    for base in cls.__mro__:
+        own = base.__dict__.get("__dataclass_fields__", {})
+        if own.get(item.name) is item and item.name in (hints := inspect.get_annotations(base)):
+            return hints[item.name]
+    return item.type
 
 
 class Group:
     """What the groups share: conversion of their values, and defaults that follow from other arguments."""
+
+    __rules__ = staticmethod(rules_of)
 
     def check(self) -> None:
         """Raise ArgumentError for values of this group that do not go together."""

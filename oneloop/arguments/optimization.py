@@ -51,11 +51,13 @@ class Optimization(Group):
     optim_args: str | None = arg(
         None, 'Additional options of the optimizer: "key=value,key=value".', convert=to_optim_args
     )
-    optim_target_modules: str | list[str] | None = arg(
+    optim_target_modules: None | str | list[str] = arg(
         None, "For GaLore and APOLLO optimizers: the modules to optimize with it.", convert=to_modules
     )
     lr_scheduler_type: str = arg("linear", "Learning rate schedule.", enum=SchedulerType)
-    lr_scheduler_kwargs: dict[str, Any] | None = arg(None, "Additional options of the schedule, as a dict or JSON.")
+    lr_scheduler_kwargs: dict[str, Any] | str | None = arg(
+        None, "Additional options of the schedule, as a dict or JSON.", hint=dict[str, Any] | None
+    )
     warmup_steps: float = arg(
         0,
         "Steps of linear warmup from 0; a value below 1 is a ratio of all steps.",

@@ -31,8 +31,11 @@ class Precision(Group):
     gradient_checkpointing: bool = arg(
         False, "Recompute activations in the backward pass: same losses, less memory.", aliases=("recompute",)
     )
-    gradient_checkpointing_kwargs: dict[str, Any] | None = arg(
-        None, "Additional options of gradient_checkpointing, as a dict or JSON.", aliases=("recompute_kwargs",)
+    gradient_checkpointing_kwargs: dict[str, Any] | str | None = arg(
+        None,
+        "Additional options of gradient_checkpointing, as a dict or JSON.",
+        aliases=("recompute_kwargs",),
+        hint=dict[str, Any] | None,
     )
     torch_compile: bool = arg(
         False,
@@ -49,7 +52,9 @@ class Precision(Group):
     jit_mode_eval: bool = arg(False, "Evaluate with the compiled graph.")
     use_ipex: bool = arg(False, "Intel Extension for PyTorch.")
     use_liger_kernel: bool = arg(False, "Liger kernels for transformers models.")
-    liger_kernel_config: dict[str, Any] | None = arg(None, "Which Liger kernels to use, as a dict or JSON.")
+    liger_kernel_config: dict[str, Any] | str | None = arg(
+        None, "Which Liger kernels to use, as a dict or JSON.", hint=dict[str, Any] | None
+    )
     use_cache: bool = arg(False, "Keep the model's key-value cache enabled during training.")
     torch_empty_cache_steps: int | None = arg(
         None, "Empty the accelerator's memory cache every this many steps.", low=1, shown="never"

@@ -5,32 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..distributed.world import world
 from . import values
+from .accelerator import AcceleratorConfig, to_accelerator
 from .fields import Group, declare
 from .sharding import to_fsdp_config, to_sharding
 
 if TYPE_CHECKING:
-    from .given import Config, Text
+    from .given import Text
 
 arg = declare("Many processes")
-
-# accelerator_config: key -> (the values that oneloop supports, what to do instead of other values)
-ACCELERATOR: dict[str, tuple[tuple[Any, ...], str]] = {
-    "split_batches": ((False, None), "set per_device_train_batch_size, the batch size of one process"),
-    "dispatch_batches": ((False, None), "leave it out: each process loads its own data"),
-    "even_batches": ((True, None), "leave it out"),
-    "use_seedable_sampler": ((True, None), "leave it out: the order of the data is always determined by data_seed"),
-    "non_blocking": ((True, False, None), "leave it out"),
-    "gradient_accumulation_kwargs": ((None, {}), "set gradient_accumulation_steps"),
-    "use_configured_state": ((False, None), "leave it out: there is no accelerate state to use"),
-}
-
-
-def to_accelerator(name: str, value: "Config") -> dict[str, Any]:
-    config = values.to_config(name, value)
-    for key in config:
-        if key not in ACCELERATOR:
-            raise values.wrong(f"{name}[{key!r}]", config[key], "one of the keys " + ", ".join(ACCELERATOR))
-    return config
 
 
 def to_deepspeed(name: str, value: "dict[str, Any] | Text") -> str | dict[str, Any]:
@@ -60,11 +42,14 @@ class Processes(Group):
     fsdp_config: dict[str, Any] | str | None = arg(
         None, "Additional sharding options, as a dict, JSON, or a JSON file.", convert=to_fsdp_config
     )
-    deepspeed: str | dict[str, Any] | None = arg(
+    deepspeed: dict[str, Any] | str | None = arg(
         None, "DeepSpeed configuration: a path or a dict.", convert=to_deepspeed
     )
     accelerator_config: dict[str, Any] | str | None = arg(
-        None, "Options of accelerate, as a dict, JSON, or a JSON file.", convert=to_accelerator
+        None,
+        "Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig.",
+        convert=to_accelerator,
+        shown="AcceleratorConfig()",
     )
     parallelism_config: object | None = arg(None, "accelerate's ParallelismConfig.", convert=lambda name, value: value)
     ddp_find_unused_parameters: bool | None = arg(
@@ -90,6 +75,8 @@ class Processes(Group):
     )
 
     def check(self) -> None:
+        if self.accelerator_config is None:
+            self.accelerator_config = AcceleratorConfig()  # type: ignore[assignment]
         here = world()
         if here.launcher is not None:
             if self.local_rank not in (-1, here.local_rank):

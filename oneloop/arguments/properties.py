@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
+from ..compat import accelerate_state
 from ..distributed.collectives import SINGLE_PROCESS, ProcessGroup
 from ..distributed.world import world
 from ..enums import ParallelMode
@@ -133,6 +134,26 @@ class Properties(PaddleProperties, Groups):
         if backend.parallel is None:
             raise RefusedError(f"{world().size} processes were launched, and {backend.NAME} runs on one alone.")
         return backend.parallel.join(self)
+
+    @property
+    def distributed_state(self) -> Any:
+        """accelerate's PartialState, initialised; None without accelerate."""
+        return accelerate_state.partial_state(self)
+
+    @property
+    def hf_deepspeed_config(self) -> Any:
+        """accelerate's view of the DeepSpeed configuration; None without one."""
+        return accelerate_state.hf_deepspeed_config(self)
+
+    @property
+    def deepspeed_plugin(self) -> Any:
+        """accelerate's plugin for the DeepSpeed configuration; None without one."""
+        return accelerate_state.deepspeed_plugin(self)
+
+    @property
+    def mixed_precision(self) -> str:
+        """no, fp16 or bf16."""
+        return "fp16" if self.fp16 else "bf16" if self.bf16 else "no"
 
     @property
     def should_log(self) -> bool:

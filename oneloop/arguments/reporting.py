@@ -57,7 +57,7 @@ class Logging(Group):
         "What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.",
         choices=("stop", "skip", "ignore"),
     )
-    report_to: list[str] | None = arg(
+    report_to: None | str | list[str] = arg(
         None,
         "Writers that receive the logs: "
         + ", ".join(WRITERS)
@@ -72,8 +72,8 @@ class Logging(Group):
     project: str = arg("huggingface", "Project name, for writers that have projects.")
     trackio_space_id: str | None = arg(None, "Space that trackio writes to.")
     trackio_bucket_id: str | None = arg(None, "Bucket that trackio writes to.")
-    trackio_static_space_id: str | bool | None = arg(
-        None, "Read-only space that trackio creates at the end; False: none.", convert=to_space
+    trackio_static_space_id: str | None = arg(
+        None, "Read-only space that trackio creates at the end; False: none.", convert=to_space, hint=str | bool | None
     )
 
     def check(self) -> None:

@@ -79,11 +79,12 @@ class Run(Group):
     do_eval: bool = arg(False, "For your script: whether to evaluate. True if eval_strategy is not 'no'.")
     do_predict: bool = arg(False, "For your script: whether to predict on the test set.")
     do_export: bool = arg(False, "For your script: whether to export the trained model.")
-    resume_from_checkpoint: str | bool | None = arg(
+    resume_from_checkpoint: str | None = arg(
         None,
         "Path of a checkpoint, or True or latest for the newest one; the default of train(). True without a checkpoint "
         "starts from scratch and logs it.",
         convert=to_checkpoint,
+        hint=str | bool | None,
     )
     seed: int = arg(42, "Random seed of the model and of dropout.", low=0, high=2**32 - 1)
     data_seed: int | None = arg(None, "Random seed of the data order.", low=0, high=2**32 - 1, shown="seed")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
 from . import values
-from .fields import Group, declare
+from .fields import Group, declare, rules_of
 from .training import TrainingArguments
 
 arg = declare("Sequence to sequence")
@@ -62,5 +62,5 @@ dataclass(repr=False)(Seq2SeqTrainingArguments)
 TrainingArguments.__elsewhere__ = {
     item.name: "Seq2SeqTrainingArguments"
     for item in fields(Seq2SeqTrainingArguments)
-    if item.metadata.get("group") == "Sequence to sequence"
+    if (rules_of(item) or {}).get("group") == "Sequence to sequence"
 }

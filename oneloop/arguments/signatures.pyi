@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
+from .accelerator import AcceleratorConfig
 from .fields import Group
 from .given import Argument, Config, Integer, JsonDict, Number, Switch, Text, Words
 
@@ -263,8 +264,8 @@ class ArgumentFields(Group):
     """Additional sharding options, as a dict, JSON, or a JSON file."""
     deepspeed: Argument[str | dict[str, Any] | None, dict[str, Any] | Text | None] = ...
     """DeepSpeed configuration: a path or a dict."""
-    accelerator_config: Argument[dict[str, Any] | None, Config | None] = ...
-    """Options of accelerate, as a dict, JSON, or a JSON file."""
+    accelerator_config: Argument[AcceleratorConfig, Config | None] = ...
+    """Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig."""
     parallelism_config: Any = ...
     """accelerate's ParallelismConfig."""
     ddp_find_unused_parameters: bool | None = ...
@@ -741,7 +742,7 @@ class ArgumentFields(Group):
             sharding_degree: Number of processes in a sharding group; -1: all.
             fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
             deepspeed: DeepSpeed configuration: a path or a dict.
-            accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file.
+            accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig.
             parallelism_config: accelerate's ParallelismConfig.
             ddp_find_unused_parameters: Detect parameters that a step does not use.
             ddp_bucket_cap_mb: Gradient bucket size in megabytes.
@@ -1166,7 +1167,7 @@ class GenerationFields(ArgumentFields):
             sharding_degree: Number of processes in a sharding group; -1: all.
             fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
             deepspeed: DeepSpeed configuration: a path or a dict.
-            accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file.
+            accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig.
             parallelism_config: accelerate's ParallelismConfig.
             ddp_find_unused_parameters: Detect parameters that a step does not use.
             ddp_bucket_cap_mb: Gradient bucket size in megabytes.
@@ -1633,7 +1634,7 @@ class CompressionFields(ArgumentFields):
             sharding_degree: Number of processes in a sharding group; -1: all.
             fsdp_config: Additional sharding options, as a dict, JSON, or a JSON file.
             deepspeed: DeepSpeed configuration: a path or a dict.
-            accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file.
+            accelerator_config: Options of accelerate, as a dict, JSON, or a JSON file. Reads back as an AcceleratorConfig.
             parallelism_config: accelerate's ParallelismConfig.
             ddp_find_unused_parameters: Detect parameters that a step does not use.
             ddp_bucket_cap_mb: Gradient bucket size in megabytes.

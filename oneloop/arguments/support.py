@@ -13,8 +13,8 @@ from ..backends import registry
 from ..backends.registry import BackendSpec
 from ..distributed.world import world
 from ..errors import MissingPackageError, RefusedError
+from .accelerator import SUPPORTED
 from .packages import WRITERS
-from .processes import ACCELERATOR
 from .refusal import Refusal, Section
 from .sharding import degree_of
 
@@ -35,11 +35,11 @@ def _writer(name: str) -> Refusal:
 
 
 def _accelerator_key(key: str) -> Refusal:
-    honoured, instead = ACCELERATOR[key]
+    honoured, instead = SUPPORTED[key]
     return Refusal(
         "accelerator_config",
         key,
-        lambda args: (args.accelerator_config or {}).get(key) not in (None, *honoured),
+        lambda args: getattr(args.accelerator_config, key) not in (None, *honoured),
         f"its key {key} is not supported",
         instead,
     )

@@ -4,14 +4,16 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass
 from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
 from .. import secrets
-from . import fixed
-from .aliases import Alias, ArgumentsMeta, attribute, collect
-from .fields import declared
+from ..compat import accelerate_state
+from . import fixed, values
+from .accelerator import AcceleratorConfig
+from .aliases import FIELDS, Alias, ArgumentsMeta, as_field, attribute, collect
+from .fields import declared, stored_fields
 from .run import progress_is_visible
 from .setters import Setters
 
@@ -28,11 +30,22 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
     __aliases__: ClassVar[dict[str, Alias]] = {}
     __elsewhere__: ClassVar[dict[str, str]] = {}
     __settled__: ClassVar[dict[str, fixed.Settled]] = {}
+    __spelled_fields__: ClassVar[dict[str, Field]] = {}
+
+    # Fields that take a dict also as JSON on a command line; a subclass adds its own.
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [
+        *("accelerator_config", "fsdp_config", "deepspeed", "gradient_checkpointing_kwargs", "lr_scheduler_kwargs")
+    ]
 
     def __post_init__(self) -> None:
-        for item in fields(self):
+        for item in stored_fields(self):
             secrets.remember(item.name, getattr(self, item.name))
+        for name in self._VALID_DICT_FIELDS:
+            value = getattr(self, name, None)
+            if isinstance(value, str) and value.lstrip().startswith("{"):
+                setattr(self, name, values.to_json_values(name, value))
         self.validate()
+        accelerate_state.initialise_processes(self)
 
     def check_together(self) -> None:
         super().check_together()
@@ -44,9 +57,7 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
         """Every argument by its stored name, as plain data; a secret is replaced by its name in angle brackets."""
         known = declared(type(self))
         plain = {}
-        for item in fields(self):
-            if not item.init:
-                continue
+        for item in stored_fields(self):
             value = getattr(self, item.name)
             name = (known[item.name][1]["public"] if item.name in known else None) or item.name
             plain[name] = _plain(value)
@@ -87,6 +98,8 @@ dataclass(repr=False)(TrainingArguments)
 
 
 def _plain(value: Any) -> Any:
+    if value == AcceleratorConfig():
+        return None  # as if nothing was given
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, list | tuple):
@@ -110,6 +123,9 @@ def complete(cls: type[TrainingArguments]) -> None:
     for alias in cls.__aliases__.values():
         if alias.name != "device":  # its attribute is in properties.py: it reads as the framework's device object
             setattr(cls, alias.name, attribute(alias))
+    cls.__spelled_fields__ = {name: as_field(cls.__aliases__[name]) for name in FIELDS}
+    cls.__dataclass_fields__.update(cls.__spelled_fields__)
+    cls.__annotations__ = {**cls.__annotations__, **{name: cls.__aliases__[name].type for name in FIELDS}}
 
 
 complete(TrainingArguments)

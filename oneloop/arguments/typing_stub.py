@@ -13,14 +13,14 @@ import sys
 import types
 import typing
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass
 from pathlib import Path
 from typing import Any
 
 from . import CompressionArguments, Seq2SeqTrainingArguments, TrainingArguments, values
 from .aliases import Alias
 from .compression import Compression
-from .fields import declared
+from .fields import declared, stored_fields
 from .fixed import SETTLED
 from .generated_page import keep
 from .seq2seq import Generation
@@ -41,6 +41,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
+from .accelerator import AcceleratorConfig
 from .fields import Group
 from .given import Argument, Config, Integer, JsonDict, Number, Switch, Text, Words
 
@@ -163,7 +164,7 @@ def _arguments(cls: type[TrainingArguments]) -> list[Entry]:
     """The arguments under the names that they are stored by."""
     known, made = declared(cls), cls("output")
     entries = []
-    for item in fields(cls):
+    for item in stored_fields(cls):
         if item.name not in known:
             kind = _source(item.type)
             entries.append(Entry(item.name, kind, kind, _default(item), item.metadata["help"]))
@@ -229,7 +230,7 @@ def render() -> str:
         ("CompressionFields", CompressionArguments, Compression),
     ):
         entries = _entries(cls)
-        own = [entry for entry in entries if entry.name in {item.name for item in fields(group)}]
+        own = [entry for entry in entries if entry.name in {item.name for item in stored_fields(group)}]
         parts.append(_class(name, "ArgumentFields", entries, own))
     return "".join(parts)
 

@@ -107,6 +107,21 @@ def to_mapping(name: str, value: "JsonDict") -> dict[str, Any]:
     return dict(read)
 
 
+def to_json_values(name: str, text: str) -> Any:
+    """The dict in a JSON string, whose strings are numbers or booleans where they are spelled like them."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: read(item) for key, item in value.items()}
+        if not isinstance(value, str):
+            return value
+        if value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        return to_number(name, value) if value.replace(".", "", 1).isdigit() else value
+
+    return read(_json(name, text, "a dict"))
+
+
 def to_config(name: str, value: "Config") -> dict[str, Any]:
     """A dict; also from a JSON string, the path of a JSON file, or an object with `to_dict`."""
     read: Any = value.to_dict() if hasattr(value, "to_dict") and not isinstance(value, type) else value

@@ -1,21 +1,36 @@
 """The part of `self.accelerator` that overrides written for other trainers use."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from ..trainer.gathering import map_leaves
 from ..trainer.internals import internals_of
+from . import accelerate_state
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
 
 class Accelerator:
-    """A view of the Trainer's engine with accelerate's names."""
+    """A view of the Trainer's engine with accelerate's names.
+
+    State that accelerate has is its own object: `state`, `gradient_state`. Both are shared by the process, as there.
+    """
 
     def __init__(self, trainer: "Trainer") -> None:
         self._trainer = trainer
         self.sync_gradients = True
+        if accelerate_state.is_imported():
+            _ = self.state  # libraries read AcceleratorState() by themselves, which has to be initialised by then
+
+    # -- the process and its device
+
+    @property
+    def state(self) -> Any:
+        """accelerate's AcceleratorState where it is installed, or the same names."""
+        return accelerate_state.accelerator_state(self._trainer.args)
 
     @property
     def device(self) -> Any:
@@ -30,6 +45,10 @@ class Accelerator:
         return self._trainer.args.process_index
 
     @property
+    def local_process_index(self) -> int:
+        return self._trainer.args.local_process_index
+
+    @property
     def is_main_process(self) -> bool:
         return self._trainer.is_world_process_zero()
 
@@ -38,8 +57,73 @@ class Accelerator:
         return self._trainer.is_local_process_zero()
 
     @property
+    def is_last_process(self) -> bool:
+        return self.process_index == self.num_processes - 1
+
+    @property
+    def distributed_type(self) -> Any:
+        """accelerate's DistributedType, which equals a string such as "NO" or "MULTI_GPU"."""
+        return self.state.distributed_type
+
+    @property
+    def mixed_precision(self) -> str:
+        """no, fp16 or bf16."""
+        return self._trainer.args.mixed_precision
+
+    @property
+    def parallelism_config(self) -> Any:
+        """The argument of that name; None if nothing but the data is split over processes."""
+        return self._trainer.args.parallelism_config
+
+    @property
+    def is_fsdp2(self) -> bool:
+        """Whether the model is sharded by FSDP2: `sharding` with stage 2 or 3."""
+        return any(base.__name__ == "FSDPModule" for base in type(self._trainer.model).__mro__)
+
+    # -- options of accelerator_config
+
+    @property
+    def dataloader_config(self) -> Any:
+        """The argument accelerator_config, which has the options of loaders."""
+        return self._trainer.args.accelerator_config
+
+    @property
+    def even_batches(self) -> bool:
+        return self.dataloader_config.even_batches
+
+    @property
+    def split_batches(self) -> bool:
+        return self.dataloader_config.split_batches
+
+    @property
+    def dispatch_batches(self) -> bool | None:
+        return self.dataloader_config.dispatch_batches
+
+    @property
+    def use_seedable_sampler(self) -> bool:
+        return self.dataloader_config.use_seedable_sampler
+
+    @property
+    def non_blocking(self) -> bool:
+        return self.dataloader_config.non_blocking is not False
+
+    # -- gradients
+
+    @property
     def gradient_accumulation_steps(self) -> int:
         return self._trainer.args.gradient_accumulation_steps
+
+    @property
+    def gradient_state(self) -> Any:
+        """accelerate's GradientState, which its loaders write; needs accelerate."""
+        from accelerate.state import GradientState
+
+        return GradientState()
+
+    @property
+    def scaler(self) -> Any:
+        """The loss scaler of fp16, or None."""
+        return getattr(internals_of(self._trainer).engine, "scaler", None)
 
     def backward(self, loss: Any, **kwargs: Any) -> None:
         """Accumulate the gradients of a loss; the loss is not divided."""
@@ -55,6 +139,15 @@ class Accelerator:
     def autocast(self, *args: Any, **kwargs: Any) -> Any:
         return internals_of(self._trainer).engine.autocast()
 
+    def no_sync(self, model: Any) -> AbstractContextManager:
+        """A context in which a wrapper's gradients are not exchanged between processes."""
+        return model.no_sync() if hasattr(model, "no_sync") else nullcontext()
+
+    def clip_grad_norm_(self, parameters: Iterable[Any], max_norm: float, norm_type: float = 2.0) -> Any:
+        return internals_of(self._trainer).backend.engine.clip_norm(parameters, max_norm, norm_type)
+
+    # -- values of all processes
+
     def _each(self, value: Any, name: str, *how: Any) -> Any:
         core = internals_of(self._trainer)
         if core.processes.size == 1:
@@ -67,8 +160,17 @@ class Accelerator:
         return self._each(value, "gather")
 
     def gather_for_metrics(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """The same as gather: loaders never repeat samples, so there are none to drop."""
-        return self._each(value, "gather")
+        """The same as gather, without samples that a loader of accelerate has repeated in its last batch.
+
+        oneloop's own loaders never repeat samples.
+        """
+        gathered = self._each(value, "gather")
+        if self.num_processes == 1 or not accelerate_state.is_imported():
+            return gathered
+        state = self.gradient_state
+        if not state.in_dataloader or not state.end_of_dataloader or state.remainder <= 0:
+            return gathered
+        return map_leaves(gathered, lambda leaf: leaf[: state.remainder])
 
     def pad_across_processes(self, value: Any, dim: int = 0, pad_index: float = 0, **kwargs: Any) -> Any:
         return self._each(value, "pad", dim, pad_index)
@@ -76,24 +178,109 @@ class Accelerator:
     def reduce(self, value: Any, reduction: str = "sum", **kwargs: Any) -> Any:
         return self._each(value, "reduce", reduction)
 
-    def unwrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """The unwrapped model."""
-        return internals_of(self._trainer).backend.models.unwrap(model)
-
-    def prepare(self, *objects: Any) -> Any:
-        """Returns its arguments: loaders and models of a Trainer are already prepared."""
-        return objects[0] if len(objects) == 1 else objects
+    @contextmanager
+    def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
+        """This process's part of a list, tuple, dict of lists, or tensor; the first processes have one item more."""
+        yield _part(inputs, self.process_index, self.num_processes, apply_padding)
 
     def wait_for_everyone(self) -> None:
         """Wait for all processes."""
         internals_of(self._trainer).processes.barrier()
 
+    def main_process_first(self) -> AbstractContextManager:
+        return self._trainer.args.main_process_first(local=False)
+
+    def local_main_process_first(self) -> AbstractContextManager:
+        return self._trainer.args.main_process_first(local=True)
+
     def print(self, *values: Any, **kwargs: Any) -> None:
         if self.is_main_process:
             print(*values, **kwargs)
 
-    def clip_grad_norm_(self, parameters: Iterable[Any], max_norm: float, norm_type: float = 2.0) -> Any:
-        return internals_of(self._trainer).backend.engine.clip_norm(parameters, max_norm, norm_type)
+    # -- models and loaders
 
-    def free_memory(self, *objects: Any) -> None:
+    def unwrap_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """The unwrapped model."""
+        return internals_of(self._trainer).backend.models.unwrap(model)
+
+    def get_state_dict(self, model: Any, unwrap: bool = True) -> dict[str, Any]:
+        """All weights of a model, also of one that is sharded; a collective then."""
+        core = internals_of(self._trainer)
+        model = self.unwrap_model(model) if unwrap else model
+        owner = core.strategy if model is self._trainer.model else core.backend.weights
+        tensors, tied = owner.model_tensors(model)
+        return {**tensors, **{name: tensors[first] for name, first in tied.items() if first in tensors}}
+
+    def prepare(self, *objects: Any, **kwargs: Any) -> Any:
+        """Loaders of PyTorch's class for this process and device. The rest of a Trainer is prepared by train()."""
+        prepared = tuple(self._prepared(each) for each in objects)
+        return prepared[0] if len(prepared) == 1 else prepared
+
+    def _prepared(self, value: Any) -> Any:
+        return self.prepare_data_loader(value) if _is_plain_loader(value) else value
+
+    def prepare_model(self, model: Any, device_placement: bool | None = None, evaluation_mode: bool = False) -> Any:
+        """Another model than the Trainer's, such as a reference: on the device, in the precision of the run."""
+        core = internals_of(self._trainer)
+        if model is self._trainer.model:
+            return self._trainer.model_wrapped
+        if device_placement is not False:
+            model = core.backend.devices.place(model, self.device)
+        if self.mixed_precision != "no":
+            model.forward = _within(core.engine.autocast, model.forward)
+        return model
+
+    def prepare_data_loader(self, data_loader: Any, device_placement: bool | None = None, **kwargs: Any) -> Any:
+        """The batches of this process from a loader that oneloop did not make, on the device; needs accelerate."""
+        from accelerate.data_loader import prepare_data_loader
+
+        options = self.dataloader_config
+        return prepare_data_loader(
+            data_loader,
+            self.device,
+            num_processes=self.num_processes,
+            process_index=self.process_index,
+            split_batches=options.split_batches,
+            put_on_device=device_placement is not False,
+            dispatch_batches=options.dispatch_batches,
+            even_batches=options.even_batches,
+            non_blocking=self.non_blocking,
+            use_seedable_sampler=options.use_seedable_sampler,
+        )
+
+    def free_memory(self, *objects: Any) -> Any:
+        """Empty the device's cache; None in place of each object."""
         internals_of(self._trainer).backend.devices.empty_cache(self.device)
+        return tuple(None for _ in objects)
+
+    def end_training(self) -> None:
+        """Writers are closed by the Trainer."""
+
+
+def _is_plain_loader(value: Any) -> bool:
+    """Whether this is torch's DataLoader itself: subclasses are accelerate's or oneloop's, and prepared."""
+    return type(value).__module__.startswith("torch.utils.data") and type(value).__name__ == "DataLoader"
+
+
+def _part(inputs: Any, rank: int, size: int, pad: bool) -> Any:
+    """The items of one process; with pad, the last item is repeated until all processes have the same number."""
+    if isinstance(inputs, dict):
+        return {key: _part(value, rank, size, pad) for key, value in inputs.items()}
+    each, rest = divmod(len(inputs), size)
+    start = rank * each + min(rank, rest)
+    end = start + each + (rank < rest)
+    if not (pad and rest and rank >= rest):
+        return inputs[start:end]
+    padded = [*range(start, end), len(inputs) - 1]
+    return type(inputs)(inputs[i] for i in padded) if isinstance(inputs, (list, tuple)) else inputs[padded]
+
+
+def _within(context: Callable[[], AbstractContextManager], function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, run in a context."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            return function(*args, **kwargs)
+
+    return run

@@ -97,6 +97,7 @@ _TRANSFORMERS = {
     "transformers.trainer_utils": Module(_UTILITIES),
     "transformers.training_args": Module(f"{_ARGUMENTS} IntervalStrategy SaveStrategy SchedulerType HubStrategy"),
     "transformers.training_args_seq2seq": Module("Seq2SeqTrainingArguments TrainingArguments"),
+    "transformers.trainer_pt_utils": Module("AcceleratorConfig", shell=False),
     "transformers.hf_argparser": Module("HfArgumentParser"),
     "transformers.integrations": Module(_WRITERS, shell=False, opened=True),
     "transformers.integrations.integration_utils": Module(_WRITERS, shell=False),

@@ -109,7 +109,10 @@ class LabelSmoother:
 class TransformersNames:
     """Sizes of parallel groups, old names, and cleanup at the end of a script."""
 
-    # A training_step copied from 5.x reads these two before it divides the loss, which is already weighted here.
+    # Whether compute_loss has divided its loss for accumulation: True, False, or None for the rule of trainer/loss.py.
+    loss_is_scaled_for_ga: bool | None = None
+    # A training_step copied from 5.x reads this before it divides the loss, which is already weighted here. False, set
+    # by a subclass, is a loss that is the mean of its micro-batch and is divided by the number of micro-batches.
     model_accepts_loss_kwargs = True
 
     # Other training modes that a copied method checks for.
@@ -220,7 +223,7 @@ class TransformersNames:
     @derived
     def current_gradient_accumulation_steps(self) -> int:
         """The number of micro-batches in the current update."""
-        return max(1, len(self._oneloop.run.update.micro_items))
+        return self._oneloop.run.update.micro_batches
 
     @property
     def _train_batch_size(self) -> int:

@@ -102,7 +102,7 @@ class Internals:
     def to_device(self, inputs: Any) -> Any:
         """A batch, or nested tensors, on the device."""
         args = self.trainer.args
-        non_blocking = (args.accelerator_config or {}).get("non_blocking") is not False
+        non_blocking = args.accelerator_config.non_blocking is not False
         return self.backend.devices.move(inputs, args.device, non_blocking)
 
     # -- the model

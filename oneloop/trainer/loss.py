@@ -9,6 +9,8 @@ instead of -100. With class weights (`weight` and `ignore_index`, as a weighted 
 weighted, so an item counts with the weight of its class. With `reduction` "sum" the loss of the update is the sum of
 the losses of its micro-batches, without division.
 
+A subclass may say in transformers' words who divides: `loss_is_scaled_for_ga`, or `model_accepts_loss_kwargs = False`.
+
 A loss function that reads `num_items_in_batch` (N, the items of the whole update) is assumed to divide by it; any
 other is assumed to return the mean over its micro-batch. The signature of `forward` has no influence.
 """
@@ -42,6 +44,7 @@ class LossContract:
     loss_takes_items: bool  # compute_loss takes num_items_in_batch
     step_takes_items: bool  # training_step takes num_items_in_batch
     loss_is_share: bool  # what compute_loss returns needs no further division
+    counts_batches: bool  # every micro-batch has the same weight, however many items it has
     func_is_share: bool  # the same of compute_loss_func
     sums: bool  # the criterion returns a sum
     # Compute_loss divides by the items of all processes, without regard to the mean over processes.
@@ -59,7 +62,11 @@ class LossContract:
         sums = setting(criterion if function is None else function, "reduction") == "sum" and not func_is_share
         explicit = declared(trainer, "loss_is_divided")
         reads_items = reads(trainer.compute_loss) if explicit is None or own_loss else explicit
-        loss_is_share = own_loss or decided("loss_is_divided", trainer, reads_items) or sums
+        scaled = scaled_for_accumulation(trainer)
+        if scaled is not None:
+            loss_is_share, sums = scaled, False
+        else:
+            loss_is_share = own_loss or decided("loss_is_divided", trainer, reads_items) or sums
         divides_itself = not own_loss and loss_is_share and not reads_world_size(trainer.compute_loss)
         return cls(
             own_loss=own_loss,
@@ -67,12 +74,22 @@ class LossContract:
             loss_takes_items=accepts(trainer.compute_loss, NUM_ITEMS),
             step_takes_items=accepts(trainer.training_step, NUM_ITEMS),
             loss_is_share=loss_is_share,
+            counts_batches=scaled is not None,
             func_is_share=func_is_share,
             sums=sums,
-            divides_itself=divides_itself,
+            divides_itself=divides_itself and scaled is None,
             step_divides=core.processes.size > 1 and not own_step and _step_divides(trainer, divides_itself),
             is_recorded=not own_step and core.backend.engine.WATCHES_OVERRIDES,
         )
+
+
+def scaled_for_accumulation(trainer: Any) -> bool | None:
+    """What a subclass says in transformers' words: True, its loss is used as it is. False, it is the mean of a
+    micro-batch, and the update is the mean of these, whatever their items. None: the rule of this module."""
+    said = trainer.loss_is_scaled_for_ga
+    if said is None and trainer.compute_loss_func is None and not trainer.model_accepts_loss_kwargs:
+        return False
+    return said
 
 
 def _step_divides(trainer: Any, loss_divides: bool) -> bool:

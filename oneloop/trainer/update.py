@@ -90,8 +90,18 @@ class Update:
                 loss = loss * self.weights.sharing
             return loss
 
-        divisor = None if contract.loss_is_share else self.weights.divisor
+        divisor = None if contract.loss_is_share else self._divisor
         return self.run.core.engine.loss_and_gradients(compute, divisor)
+
+    @property
+    def _divisor(self) -> Any:
+        """What the mean loss of a micro-batch is divided by."""
+        return self.micro_batches if self.contract.counts_batches else self.weights.divisor
+
+    @property
+    def micro_batches(self) -> int:
+        """The number of micro-batches in the current update."""
+        return max(1, len(self.micro_items))
 
     def weigh(self, loss: Any, num_items: Any) -> Any:
         """The share of a mean loss in its update, for a compute_loss that received num_items."""
@@ -167,7 +177,7 @@ class Update:
         core, strategy = self.run.core, self.run.core.strategy
         total = None
         last = len(micro_batches) - 1
-        weighs = bool(shared.num_items) and (last > 0 or core.processes.size > 1)
+        weighs = bool(shared.num_items) and (last > 0 or core.processes.size > 1) and not self.contract.counts_batches
         model, closing = strategy.called(core.trainer.model_wrapped), last
         if weighs:
             closing = max((i for i, items in enumerate(self.micro_items) if items), default=last)

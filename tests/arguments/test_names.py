@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments
+from oneloop.arguments import AcceleratorConfig, Seq2SeqTrainingArguments, TrainingArguments
 from oneloop.arguments.fields import declared
 from oneloop.arguments.fixed import SETTLED
 from oneloop.errors import OneloopError, RefusedError, UnknownArgumentError
@@ -31,7 +31,7 @@ SAMPLES = {
     "optim_args": "a=1",
     "optim_target_modules": ["layer"],
     "local_rank": 0,
-    "accelerator_config": {"non_blocking": True},
+    "accelerator_config": AcceleratorConfig(non_blocking=True),
     "include_num_input_tokens_seen": "all",
     "hub_model_id": "me/model",
     "label_names": ["label"],

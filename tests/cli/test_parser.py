@@ -8,13 +8,14 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import InitVar, dataclass, field, fields, make_dataclass
+from dataclasses import InitVar, dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Dict, List, Literal, NewType, Optional, Tuple, Union
 
 import pytest
 
 from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments
+from oneloop.arguments.fields import stored_fields
 from oneloop.cli.parser import ArgumentParser, HfArgumentParser, PdArgumentParser
 from oneloop.errors import ArgumentError, MissingPackageError, UnknownArgumentError
 
@@ -863,7 +864,7 @@ def parse(*words, **options):
 
 def test_every_argument_and_alias_is_an_option_shown_once():
     parser = ArgumentParser(Seq2SeqTrainingArguments)
-    names = [item.name for item in fields(Seq2SeqTrainingArguments) if item.init]
+    names = [item.name for item in stored_fields(Seq2SeqTrainingArguments)]
     known = vars(parser.parse_known_args([])[0])
     assert known == {}
     for name in [*names, *Seq2SeqTrainingArguments.__aliases__]:

@@ -139,13 +139,14 @@ def _options_of(cls: type) -> list[Option]:
             "Decorate the class with @dataclass, or add single options with add_argument."
         )
     hints = _Hints(cls)
-    own = getattr(cls, "__aliases__", {})
+    own, spelled = getattr(cls, "__aliases__", {}), getattr(cls, "__spelled_fields__", {})
     options: dict[str, Option] = {}
     for field in dataclasses.fields(cls):
-        if not field.init:
+        if not field.init or spelled.get(field.name) is field:
             continue
         metadata = _metadata(cls, field)
-        kind = ValueType(hints[field], metadata.get("choices") or ())
+        hint = metadata.get("hint")
+        kind = ValueType(hints[field] if hint is None else hint, metadata.get("choices") or ())
         main = Option(cls, field.name, field, metadata, kind, field.name, spellings(field.name))
         options[field.name] = main
         for alias in metadata.get("aliases") or ():
@@ -168,13 +169,20 @@ def _options_of(cls: type) -> list[Option]:
 
 def _metadata(cls: type, field: dataclasses.Field[Any]) -> Mapping[str, Any]:
     """A field's metadata; if a subclass only changed the default, that of the class it was inherited from."""
-    if field.metadata:
-        return field.metadata
+    rules_of = getattr(cls, "__rules__", _no_rules)
+    own = rules_of(field) or field.metadata
+    if own:
+        return own
     for base in cls.__mro__[1:]:
         inherited = vars(base).get("__dataclass_fields__", {}).get(field.name)
-        if inherited is not None and inherited.metadata:
-            return {**inherited.metadata, "shown": None}
+        known = None if inherited is None else rules_of(inherited) or inherited.metadata
+        if known:
+            return {**known, "shown": None}
     return {}
+
+
+def _no_rules(field: dataclasses.Field[Any]) -> None:
+    """A dataclass that is not oneloop's has metadata alone."""
 
 
 def spellings(name: str) -> list[str]:

@@ -5,11 +5,11 @@ import difflib
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...arguments.aliases import resolve
-from ...arguments.fields import declared
+from ...arguments.fields import declared, stored_fields
 from ...compat.trainer_utils import takes_trial
 from ...errors import ArgumentError, NonFiniteError, UnknownArgumentError
 from ...outputs import plain_metrics
@@ -88,7 +88,7 @@ def arguments_for(own: Any, values: Mapping[str, Any], name: str, for_model: boo
     cls: Any = type(own)
     known = known_values(cls, values, for_model)
     resolve(cls, known)  # raises if two aliases of one argument have different values
-    stored = {item.name: getattr(own, item.name) for item in fields(own) if item.init}
+    stored = {item.name: getattr(own, item.name) for item in stored_fields(own)}
     resolved, _ = resolve(cls, {**stored, **known})
     aliases = cls.__aliases__
     args = copy.copy(own)
@@ -114,7 +114,7 @@ def known_values(cls: Any, values: Mapping[str, Any], for_model: bool) -> dict[s
         try:
             resolve(cls, {name: value})
         except UnknownArgumentError as error:
-            names = [item.name for item in fields(cls)] + list(cls.__aliases__)
+            names = [item.name for item in stored_fields(cls)] + list(cls.__aliases__)
             if for_model and not difflib.get_close_matches(str(name), names, n=1, cutoff=0.85):
                 continue
             raise UnknownArgumentError(

@@ -1,0 +1,62 @@
+"""accelerator_config: the options of accelerate, as an object whose fields scripts read and set."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from . import values
+
+if TYPE_CHECKING:
+    from .given import Config
+
+# Field -> (the values that oneloop supports, what to do instead of other values)
+SUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "split_batches": ((False, None), "set per_device_train_batch_size, the batch size of one process"),
+    "dispatch_batches": ((False, None), "leave it out: each process loads its own data"),
+    "even_batches": ((True, None), "leave it out"),
+    "use_seedable_sampler": ((True, None), "leave it out: the order of the data is always determined by data_seed"),
+    "non_blocking": ((True, False, None), "leave it out"),
+    "gradient_accumulation_kwargs": ((None, {}), "set gradient_accumulation_steps"),
+    "use_configured_state": ((False, None), "leave it out: there is no accelerate state to use"),
+}
+
+
+@dataclass
+class AcceleratorConfig:
+    """Options of accelerate. `Trainer` refuses those values that it does not support."""
+
+    split_batches: bool = False
+    dispatch_batches: bool | None = None
+    even_batches: bool = True
+    use_seedable_sampler: bool = True
+    non_blocking: bool | None = None  # False: a copy to the device waits until it is done
+    gradient_accumulation_kwargs: dict[str, Any] | None = None
+    use_configured_state: bool = False
+
+    @classmethod
+    def from_json_file(cls, json_file: str | os.PathLike[str]) -> "AcceleratorConfig":
+        """From a JSON file with one object."""
+        return to_accelerator("accelerator_config", os.fspath(json_file))
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def pop(self, key: str, default: Any = None) -> Any:
+        """The value of a field, which gets its default again."""
+        value = getattr(self, key, default)
+        if hasattr(self, key):
+            setattr(self, key, getattr(type(self), key))
+        return value
+
+
+def to_accelerator(name: str, value: "Config") -> AcceleratorConfig:
+    """An AcceleratorConfig stays the same object; also from a dict, a JSON string, or the path of a JSON file."""
+    if isinstance(value, AcceleratorConfig):
+        return value
+    config: Mapping[str, Any] = values.to_config(name, value)
+    known = [item.name for item in fields(AcceleratorConfig)]
+    for key in config:
+        if key not in known:
+            raise values.wrong(f"{name}[{key!r}]", config[key], "one of the keys " + ", ".join(known))
+    return AcceleratorConfig(**config)

@@ -1,0 +1,122 @@
+"""The state objects of accelerate, where it is installed: libraries on top of transformers read them by themselves.
+
+transformers' TrainingArguments initialise `PartialState`, and its Trainer `AcceleratorState`. Here they are initialised
+at the same moments, if some code has imported accelerate by then. They describe the run; nothing in oneloop depends on
+them. Without accelerate, and on other frameworks than PyTorch, `ProcessState` has the names that are asked for.
+"""
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from .. import backends
+from ..distributed.world import world
+
+_FRAMEWORK = "torch"  # accelerate's
+
+
+def is_imported() -> bool:
+    """Whether code of this process can have asked accelerate for its state."""
+    return "accelerate.state" in sys.modules
+
+
+def _is_for(args: Any) -> bool:
+    """Whether accelerate can describe a run with these arguments: it knows PyTorch alone."""
+    if importlib.util.find_spec("accelerate") is None:
+        return False
+    launcher = world().launcher
+    return (args.__dict__.get("_backend") or launcher or backends.guess()) == _FRAMEWORK
+
+
+def initialise_processes(args: Any) -> None:
+    """Initialise PartialState if accelerate is in use; called when arguments have been made."""
+    if is_imported() and _is_for(args):
+        partial_state(args)
+
+
+def partial_state(args: Any) -> Any:
+    """accelerate's PartialState of this process, initialised; None where accelerate cannot be used."""
+    if not _is_for(args):
+        return None
+    from accelerate.state import PartialState
+
+    uses_cpu = bool(args.use_cpu)
+    if world().size > 1:
+        args.processes.rank  # noqa: B018 (the group is made here with oneloop's options; accelerate takes it over)
+        # accelerate takes processes without an accelerator for independent ones, unless it is told to use the CPU.
+        uses_cpu = args.device.type == "cpu"
+    if PartialState._shared_state:
+        held = PartialState()
+        if (uses_cpu and held.device.type != "cpu") or held.num_processes != world().size:
+            PartialState._reset_state()  # it was made for another device, or before the processes were known
+    return PartialState(cpu=uses_cpu)
+
+
+def accelerator_state(args: Any) -> Any:
+    """accelerate's AcceleratorState for these arguments, initialised, or a ProcessState."""
+    if not _is_for(args):
+        return ProcessState.of(args)
+    from accelerate.state import AcceleratorState
+
+    processes = partial_state(args)
+    made = AcceleratorState._shared_state
+    # A later Trainer may use another precision, which an initialised state does not accept.
+    if made and (made["_mixed_precision"], made["device"]) != (args.mixed_precision, processes.device):
+        AcceleratorState._reset_state()
+    from accelerate.utils import TorchDynamoPlugin
+
+    return AcceleratorState(
+        mixed_precision=args.mixed_precision,
+        dynamo_plugin=TorchDynamoPlugin(),
+        cpu=processes.device.type == "cpu",
+        parallelism_config=args.parallelism_config,
+        _from_accelerator=True,
+    )
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """What libraries read of accelerate's state, without accelerate."""
+
+    device: Any
+    distributed_type: str
+    num_processes: int
+    process_index: int
+    local_process_index: int
+    mixed_precision: str
+    deepspeed_plugin: Any = None
+    fsdp_plugin: Any = None
+
+    @classmethod
+    def of(cls, args: Any) -> "ProcessState":
+        here = world()
+        kind = "NO" if here.size == 1 else "MULTI_GPU" if args.n_gpu else "MULTI_CPU"
+        return cls(args.device, kind, here.size, here.rank, here.local_rank, args.mixed_precision)
+
+    @property
+    def is_main_process(self) -> bool:
+        return self.process_index == 0
+
+    @property
+    def is_local_main_process(self) -> bool:
+        return self.local_process_index == 0
+
+
+def hf_deepspeed_config(args: Any) -> Any:
+    """accelerate's view of the DeepSpeed configuration; None without one."""
+    if not args.deepspeed or not _is_for(args):
+        return None
+    from accelerate.utils.deepspeed import HfDeepSpeedConfig
+
+    return HfDeepSpeedConfig(args.deepspeed)
+
+
+def deepspeed_plugin(args: Any) -> Any:
+    """accelerate's plugin for the DeepSpeed configuration; None without one."""
+    config = args.hf_deepspeed_config
+    if config is None:
+        return None
+    from accelerate.utils import DeepSpeedPlugin
+
+    return DeepSpeedPlugin(hf_ds_config=config)

@@ -1,0 +1,91 @@
+"""The accelerator of a Trainer: accelerate's state objects behind it, and its names on every framework."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from oneloop.compat.accelerator import _part
+from tests.backends.support import rows
+
+accelerate = pytest.importorskip("accelerate")
+
+
+@pytest.fixture
+def trainer(backend, trained):
+    return trained(backend.classifier(), rows(8), max_steps=1, per_device_train_batch_size=2)
+
+
+def test_the_process(backend, trainer):
+    accelerator = trainer.accelerator
+    assert (accelerator.num_processes, accelerator.process_index, accelerator.local_process_index) == (1, 0, 0)
+    assert accelerator.is_main_process and accelerator.is_local_main_process and accelerator.is_last_process
+    assert accelerator.distributed_type == "NO" and accelerator.mixed_precision == "no"
+    assert accelerator.device == trainer.args.device
+    assert accelerator.state.num_processes == 1 and accelerator.state.mixed_precision == "no"
+    assert accelerator.state.deepspeed_plugin is None
+    assert accelerator.parallelism_config is None and not accelerator.is_fsdp2
+
+
+def test_options_of_loaders_follow_the_argument(trainer):
+    config = trainer.args.accelerator_config
+    config.even_batches, config.dispatch_batches, config.non_blocking = False, False, False
+    accelerator = trainer.accelerator
+    assert accelerator.dataloader_config is config
+    assert (accelerator.even_batches, accelerator.dispatch_batches, accelerator.non_blocking) == (False, False, False)
+
+
+def test_weights(backend, trainer):
+    found = trainer.accelerator.get_state_dict(trainer.model)
+    wanted = backend.weights(trainer.model)
+    assert set(wanted) <= set(found)
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(backend.numpy(found[name]), value)
+
+
+def test_another_model_is_placed_and_the_own_is_the_wrapped_one(backend, trainer):
+    other = backend.classifier()
+    assert trainer.accelerator.prepare_model(other, evaluation_mode=True) is not trainer.model_wrapped
+    assert trainer.accelerator.prepare_model(trainer.model) is trainer.model_wrapped
+
+
+def test_split_between_processes(trainer):
+    with trainer.accelerator.split_between_processes([1, 2, 3]) as part:
+        assert part == [1, 2, 3]
+    assert [_part(list(range(7)), rank, 3, False) for rank in range(3)] == [[0, 1, 2], [3, 4], [5, 6]]
+    assert [_part((1, 2, 3), rank, 2, True) for rank in range(2)] == [(1, 2), (3, 3)]
+    assert _part({"a": [1, 2, 3]}, 1, 2, False) == {"a": [3]}
+    assert _part(np.arange(3), 1, 2, True).tolist() == [2, 2]
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+# Each in its own process: the states are shared by a process, and initialised once.
+STATES = """
+import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from oneloop import Trainer, TrainingArguments
+assert not PartialState._shared_state
+args = TrainingArguments("out", use_cpu=True, report_to="none", bf16=True)
+assert PartialState._shared_state and args.distributed_state.device.type == "cpu"
+assert not AcceleratorState._shared_state
+trainer = Trainer(torch.nn.Linear(2, 2), args)
+print(AcceleratorState().mixed_precision, type(trainer.accelerator.state).__name__)
+print(isinstance(trainer.accelerator.gradient_state, GradientState), AcceleratorState().deepspeed_plugin)
+Trainer(torch.nn.Linear(2, 2), TrainingArguments("out", use_cpu=True, report_to="none"))
+print(AcceleratorState().mixed_precision)
+"""
+
+
+def test_states_of_accelerate_are_initialised_as_by_transformers():
+    pytest.importorskip("torch")
+    assert run(STATES) == ["bf16", "AcceleratorState", "True", "None", "no"]
+
+
+def test_accelerate_is_not_imported_for_it():
+    pytest.importorskip("torch")
+    code = "import sys, torch, oneloop; oneloop.Trainer(torch.nn.Linear(2, 2), oneloop.TrainingArguments('out'))"
+    assert run(f"{code}; print('accelerate' in sys.modules)") == ["False"]

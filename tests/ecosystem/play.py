@@ -1,0 +1,66 @@
+"""Plays scenarios on transformers' Trainer or on oneloop, in a process of its own.
+
+    python -m tests.ecosystem.play transformers|oneloop MODULE FOLDER [NAME ...]
+
+MODULE has SCENARIOS, a list of Scenario. The result of each goes to FOLDER/NAME.json, its final weights to
+FOLDER/NAME.npz, the Trainer's files to FOLDER/NAME. Under a launcher only the main process writes results.
+"""
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TOKENIZERS_PARALLELISM="false", CI="1")
+
+
+def play(scenario: Any, folder: Path) -> dict[str, Any]:
+    trainer = scenario.trainer(folder)
+    output = trainer.train()
+    if scenario.resume is not None:
+        trainer = scenario.trainer(folder)
+        output = trainer.train(resume_from_checkpoint=str(folder / f"checkpoint-{scenario.resume}"))
+    if trainer.is_world_process_zero():
+        np.savez(f"{folder}.npz", **weights_of(trainer.model))
+    return {
+        "trainer": type(trainer).__mro__[-2].__module__,
+        "bases": [f"{base.__module__}.{base.__qualname__}" for base in type(trainer).__mro__],
+        "logs": trainer.state.log_history,
+        "train_loss": output.training_loss,
+        "global_step": trainer.state.global_step,
+        "best_metric": trainer.state.best_metric,
+        "best_checkpoint": os.path.basename(trainer.state.best_model_checkpoint or ""),
+        "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()),
+    }
+
+
+def weights_of(model: Any) -> dict[str, Any]:
+    """The trained weights, as numpy arrays."""
+    return {name: p.detach().float().numpy() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def main(side: str, module: str, folder: str, *names: str) -> int:
+    if side == "oneloop":
+        from oneloop.compat.redirect import redirect
+
+        redirect("transformers")
+    scenarios = {each.name: each for each in importlib.import_module(module).SCENARIOS}
+    for name in names or scenarios:
+        place = Path(folder) / name
+        place.mkdir(parents=True, exist_ok=True)
+        try:
+            result = play(scenarios[name], place)
+        except Exception:
+            result = {"error": traceback.format_exc()}
+        if os.environ.get("RANK", "0") == "0" or "error" in result:
+            (place.parent / f"{name}.json").write_text(json.dumps(result, default=float), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

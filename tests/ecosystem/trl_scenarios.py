@@ -1,0 +1,148 @@
+"""TRL's trainers on tiny models. Samples come in the order of the data, so that both Trainers see the same batches."""
+
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from tests.ecosystem import tiny
+from tests.ecosystem.scenario import Scenario
+
+COMMON = {
+    "report_to": "none", "disable_tqdm": True, "use_cpu": True, "bf16": False, "gradient_checkpointing": False,
+    "train_sampling_strategy": "sequential", "per_device_train_batch_size": 2, "per_device_eval_batch_size": 2,
+    "logging_steps": 1, "max_steps": 4, "save_strategy": "no", "learning_rate": 1e-2, "seed": 11,
+}  # fmt: skip
+EVALUATED = {
+    "eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "load_best_model_at_end": True
+}  # fmt: skip
+SAVED = {"save_strategy": "steps", "save_steps": 2}
+ACCUMULATED = {"gradient_accumulation_steps": 3}
+N = 16
+
+
+def texts(n: int = N) -> Dataset:
+    return Dataset.from_dict({"text": [tiny.sentence(i, 4 + i % 5) for i in range(n)]})
+
+
+def _chat(i: int, answers: bool = True) -> list[dict[str, str]]:
+    asked = [{"role": "user", "content": tiny.sentence(i, 3)}]
+    return [*asked, {"role": "assistant", "content": tiny.sentence(i + 3, 2 + i % 4)}] if answers else asked
+
+
+def messages(n: int = N) -> Dataset:
+    return Dataset.from_dict({"messages": [_chat(i) for i in range(n)]})
+
+
+def completions(n: int = N) -> Dataset:
+    return Dataset.from_dict(
+        {
+            "prompt": [tiny.sentence(i, 3) for i in range(n)],
+            "completion": [" " + tiny.sentence(i + 5) for i in range(n)],
+        }
+    )
+
+
+def preferences(n: int = N) -> Dataset:
+    return Dataset.from_dict(
+        {
+            "prompt": [tiny.sentence(i, 3) for i in range(n)],
+            "chosen": [" " + tiny.sentence(i + 2, 2 + i % 3) for i in range(n)],
+            "rejected": [" " + tiny.sentence(i + 9, 2 + i % 2) for i in range(n)],
+        }
+    )
+
+
+def unpaired(n: int = N) -> Dataset:
+    return Dataset.from_dict(
+        {
+            "prompt": [tiny.sentence(i, 3) for i in range(n)],
+            "completion": [" " + tiny.sentence(i + 2, 2 + i % 3) for i in range(n)],
+            "label": [i % 2 == 0 for i in range(n)],
+        }
+    )
+
+
+def prompts(n: int = N) -> Dataset:
+    return Dataset.from_dict({"prompt": [tiny.sentence(i, 3) for i in range(n)]})
+
+
+def by_place(completions: list[Any], **kwargs: Any) -> list[float]:
+    """A reward that depends on the place in the batch alone: the random numbers of generation do not matter."""
+    return [float(i % 3) for i in range(len(completions))]
+
+
+def _build(name: str, folder: Path, data: Dataset, model: Any, trainer: dict[str, Any], given: dict[str, Any]) -> Any:
+    import trl
+
+    lora = given.pop("lora", False)
+    evaluated = "eval_strategy" in given
+    args = getattr(trl, f"{name}Config")(output_dir=str(folder), **{**COMMON, **given})
+    extra = {"peft_config": tiny.lora()} if lora else {}
+    if evaluated:
+        extra["eval_dataset"] = data.select(range(5)) if hasattr(data, "select") else data
+    return getattr(trl, f"{name}Trainer")(
+        model=model, args=args, train_dataset=data, processing_class=tiny.tokenizer(), **trainer, **extra
+    )
+
+
+def sft(folder: Path, data: str = "texts", iterable: bool = False, **given: Any) -> Any:
+    made: Any = {"texts": texts, "messages": messages, "completions": completions}[data]()
+    return _build("SFT", folder, made.to_iterable_dataset() if iterable else made, tiny.causal(), {}, given)
+
+
+def dpo(folder: Path, **given: Any) -> Any:
+    return _build("DPO", folder, preferences(), tiny.causal(), {}, given)
+
+
+def kto(folder: Path, **given: Any) -> Any:
+    return _build("KTO", folder, unpaired(), tiny.causal(), {}, given)
+
+
+def reward(folder: Path, **given: Any) -> Any:
+    return _build("Reward", folder, preferences(), tiny.classifier(), {}, given)
+
+
+# Greedy generation, and as many generations as a batch has.
+ONLINE = {"max_completion_length": 6, "num_generations": 2, "top_k": 1, "shuffle_dataset": False, "beta": 0.1}
+
+
+def grpo(folder: Path, **given: Any) -> Any:
+    return _build("GRPO", folder, prompts(), tiny.causal(), {"reward_funcs": by_place}, {**ONLINE, **given})
+
+
+def rloo(folder: Path, **given: Any) -> Any:
+    return _build("RLOO", folder, prompts(), tiny.causal(), {"reward_funcs": by_place}, {**ONLINE, **given})
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "lora": {"lora": True},
+    "accumulation": ACCUMULATED,
+    "best": EVALUATED,
+}
+BUILDERS = {"sft": sft, "dpo": dpo, "kto": kto, "reward": reward, "grpo": grpo, "rloo": rloo}
+QUICK = {"sft-plain", "dpo-accumulation", "grpo-accumulation", "reward-best", "kto-plain", "rloo-plain"}
+
+SCENARIOS = [
+    *(
+        Scenario(f"{name}-{variant}", build, dict(options), quick=f"{name}-{variant}" in QUICK)
+        for name, build in BUILDERS.items()
+        for variant, options in VARIANTS.items()
+    ),
+    *(Scenario(f"{name}-resume", build, {**SAVED}, resume=2) for name, build in BUILDERS.items()),
+    Scenario("sft-messages", sft, {"data": "messages"}),
+    Scenario("sft-assistant-only", sft, {"data": "messages", "assistant_only_loss": True}),
+    Scenario("sft-completion-only", sft, {"data": "completions", **ACCUMULATED}, quick=True),
+    Scenario("sft-whole-completion", sft, {"data": "completions", "completion_only_loss": False}),
+    *(
+        Scenario(f"sft-packing-{how}", sft, {"packing": True, "packing_strategy": how, "max_length": 16})
+        for how in ("bfd", "bfd_split", "wrapped")
+    ),
+    Scenario("sft-padding-free", sft, {"padding_free": True, "max_length": 16}),
+    Scenario("sft-iterable", sft, {"iterable": True}),
+    Scenario("sft-iterable-accumulation", sft, {"iterable": True, **ACCUMULATED}),
+    Scenario("dpo-sync-ref", dpo, {"sync_ref_model": True, "ref_model_sync_steps": 2}),
+    Scenario("dpo-precomputed", dpo, {"precompute_ref_log_probs": True}),
+    Scenario("dpo-half", dpo, {"bf16": True}, tolerance=2e-2),
+]  # fmt: skip
