@@ -139,7 +139,7 @@ class Checkpointer:
         self.last_saved = save.target
         trainer.state.best_model_checkpoint = save.best
         trainer.control = trainer.callback_handler.call_event("on_save", trainer.args, save.state, trainer.control)
-        self.core.hub.push_checkpoint(save.state)
+        self.core.hub.checkpoint_saved(save.state)
 
     def _forget_best(self, save: Save) -> None:
         """Called when the best model could not be saved: the previous one is the best that can be loaded."""

@@ -3,8 +3,10 @@
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoint.store import PREFIX
 from ..data.columns import ColumnFilter, forward_columns
 from ..errors import ArgumentError, RefusedError
 from ..integrations.writers.base import Writer
@@ -30,16 +32,15 @@ UNUSED_OVERRIDES = {
     "_prepare_for_training": "create_optimizer_and_scheduler, or a callback's on_train_begin",
     "_maybe_log_save_evaluate": "log, evaluate or a callback's on_step_end",
     "_validate_args": "nothing: arguments are checked when they are made",
-    **dict.fromkeys(("_wrap_model", "_move_model_to_device", "_build_accelerator_args"), _DEVICES),
     **dict.fromkeys(("_fsdp_qlora_plugin_updates", "propagate_args_to_deepspeed"), _DEVICES),
-    "create_accelerator_and_postprocess": _DEVICES,
+    "_build_accelerator_args": "create_accelerator_and_postprocess",
     **dict.fromkeys(("_get_num_items_in_batch", "_track_num_input_tokens"), "get_batch_samples"),
     **dict.fromkeys(("_clip_grad_norm", "_get_grad_norm"), "a callback's on_pre_optimizer_step"),
     **dict.fromkeys(("_mixed_mesh_grad_norm", "_has_mixed_mesh_grads"), "a callback's on_pre_optimizer_step"),
     "_sync_replicated_trainable_parameters": _DEVICES,
     "_update_auto_batch_size": "nothing: auto_find_batch_size splits micro-batches and keeps the global batch",
     **dict.fromkeys(("_activate_neftune", "_deactivate_neftune"), "nothing: use neftune_noise_alpha"),
-    **dict.fromkeys(("_prepare_input", "_prepare_context_parallel_inputs"), "_prepare_inputs"),
+    "_prepare_input": "_prepare_inputs",
     "_is_attention_mask_causal": "_prepare_inputs",
     "_deepspeed_sp_compute_loss": "compute_loss",
     **dict.fromkeys(("_remove_unused_columns", "_get_collator_with_removed_columns"), "the data_collator"),
@@ -52,7 +53,7 @@ UNUSED_OVERRIDES = {
     **dict.fromkeys(("_save_optimizer_and_scheduler", "_save_rng_state", "_save_scaler", "_save_tpu"), _SAVING),
     **dict.fromkeys(("_rotate_checkpoints", "_sorted_checkpoints"), "nothing: use save_total_limit"),
     "_get_output_dir": "nothing: set args.output_dir",
-    **dict.fromkeys(("_push_from_checkpoint", "_finish_current_push"), "a callback's on_save"),
+    "_finish_current_push": "push_to_hub",
     "_add_sm_patterns_to_gitignore": "nothing: no git repository is used",
     **dict.fromkeys(("_hp_search_setup", "_tune_save_checkpoint"), "hp_space and compute_objective"),
     **dict.fromkeys(("_gather_and_numpify", "_nested_gather"), "evaluation_loop"),
@@ -129,6 +130,7 @@ class TransformersNames:
 
     if TYPE_CHECKING:  # what Trainer has
         args: Any
+        state: Any
         model: Any
         optimizer: Any
         label_names: list[str]
@@ -251,8 +253,56 @@ class TransformersNames:
         return 1
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Create `self.accelerator`."""
+        """Create `self.accelerator`; the constructor calls it."""
         self.accelerator = Accelerator(self)  # type: ignore[arg-type]
+
+    def _move_model_to_device(self, model: Any, device: Any) -> Any:
+        """Put a model on a device; called for a new model if place_model_on_device is True."""
+        return self._oneloop.backend.devices.place(model, device)
+
+    def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
+        """The model that is called: in training on several processes, wrapped for them; otherwise as it is."""
+        core = self._oneloop
+        return core.strategy.wrap(model) if training and core.processes.size > 1 else model
+
+    @derived
+    def gather_function(self) -> Callable[..., Any]:
+        """What gathers the tensors of all processes; for a copied evaluation loop."""
+        return self.accelerator.gather_for_metrics
+
+    @property
+    def _globalstep_last_logged(self) -> int:
+        """The step of the last log of a training loss."""
+        return self._oneloop.run.meter.logged_step
+
+    @property
+    def _total_loss_scalar(self) -> float:
+        """The sum of the training losses up to the last log."""
+        return self._oneloop.run.meter.losses.logged_total
+
+    def _sorted_checkpoints(
+        self, output_dir: Any = None, checkpoint_prefix: str = PREFIX, use_mtime: bool = False
+    ) -> list[str]:
+        """The directories of checkpoints from the oldest to the newest, the best one next to last at least."""
+        found = Path(output_dir or self.args.output_dir).glob(f"{checkpoint_prefix}-*")
+        numbers = {path: path.name.rpartition("-")[2] for path in found if path.is_dir()}
+        steps = {path: int(number) for path, number in numbers.items() if number.isdigit()}
+        order = sorted(steps, key=lambda path: path.stat().st_mtime if use_mtime else steps[path])
+        best = Path(self.state.best_model_checkpoint or "")
+        if best in order[:-1]:
+            order.remove(best)
+            order.insert(-1, best)
+        return [str(path) for path in order]
+
+    @property
+    def push_in_progress(self) -> Any:
+        """The uploads to the Hub that were started, with is_done() and wait_until_done(); None before the first."""
+        return self._oneloop.hub.uploads
+
+    def _push_from_checkpoint(self, checkpoint_folder: Any) -> None:
+        """Push the model of a checkpoint, and with some values of hub_strategy the checkpoint itself. Called after the
+        commit of a checkpoint if push_to_hub is set."""
+        self._oneloop.hub.push_checkpoint(Path(checkpoint_folder))
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> tuple:
         """(epochs, updates per epoch, samples, samples of the run, samples per update, batches per epoch, updates)."""

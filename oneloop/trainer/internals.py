@@ -131,7 +131,8 @@ class Internals:
         elif half and args.fp16_opt_level == "O2" and "O2" in models.HALF_LEVELS:
             trainer.model = models.with_master_weights(trainer.model, half)
         if args.place_model_on_device:
-            trainer.model = self.backend.devices.place(trainer.model, args.device)
+            placed = trainer._move_model_to_device(trainer.model, args.device)
+            trainer.model = trainer.model if placed is None else placed  # transformers' own returns nothing
         self.strategy.agree(trainer.model)
         trainer.model_wrapped = trainer.model
         self.model_info, self.compiled_for_eval = info, None
@@ -157,9 +158,10 @@ class Internals:
 
     def wrap_model(self, again: bool = False) -> None:
         """Wrap the model for training on several processes; evaluations call the model itself."""
-        if self.processes.size == 1:
-            return
         trainer, contract = self.trainer, self.run.update.contract
+        if self.processes.size == 1:
+            trainer.model_wrapped = trainer._wrap_model(trainer.model_wrapped)
+            return
         if contract.step_divides and not again:
             logger.warning(
                 "training_step divides by num_items_in_batch itself. Gradients are averaged over the %d processes, so "
@@ -169,7 +171,7 @@ class Internals:
                 self.processes.size,
             )
         self.strategy.sees_losses = contract.own_step
-        trainer.model_wrapped = self.strategy.rewrap() if again else self.strategy.wrap(trainer.model)
+        trainer.model_wrapped = self.strategy.rewrap() if again else trainer._wrap_model(trainer.model)
         if trainer.args.torch_compile:
             trainer.model_wrapped = self.compiled(trainer.model_wrapped)
 
@@ -178,7 +180,8 @@ class Internals:
         if not trainer.args.jit_mode_eval:
             # The forward of a data-parallel wrapper may be a collective, which would hang when processes have fewer
             # batches.
-            return trainer.model_wrapped if self.processes.size == 1 else trainer.model
+            compiled = trainer.args.torch_compile and self.processes.size == 1
+            return trainer._wrap_model(trainer.model_wrapped if compiled else trainer.model, training=False)
         if self.compiled_for_eval is None:
             self.compiled_for_eval = self.compiled(trainer.model)
         return self.compiled_for_eval

@@ -48,6 +48,11 @@ class LossMeter:
         self.since_log, self.steps_since_log = 0.0, 0
         return average
 
+    @property
+    def logged_total(self) -> float:
+        """The sum of the losses up to the last log."""
+        return self.total - self.since_log
+
     def average(self) -> float:
         """The average over the whole run, across resumes."""
         self.read()
@@ -163,6 +168,11 @@ class Meter:
         self.started = time.time()
         self._logged = (time.perf_counter(), step)
         self._tokens_logged = self.work.tokens
+
+    @property
+    def logged_step(self) -> int:
+        """The step of the last log."""
+        return self._logged[1]
 
     def leave_out(self, seconds: float) -> None:
         """Exclude time spent on evaluation from the training speed."""

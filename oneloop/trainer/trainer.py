@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         core.attach()
         self._set_up_callbacks(callbacks)
         core.make_engine()
-        self.accelerator = Accelerator(self)
+        self.create_accelerator_and_postprocess()
         self.is_in_train = False
         if self.args.push_to_hub:
             self.init_hf_repo()
@@ -295,7 +295,13 @@ class Trainer(TransformersNames, PaddleNLPNames):
         """Accumulate the gradients of one micro-batch; returns its weighted loss."""
         core = self._oneloop
         core.backend.models.train_mode(model)
-        return core.run.update.loss_of(model, self._prepare_inputs(inputs), num_items_in_batch)
+        context, inputs = self._prepare_context_parallel_inputs(model, inputs)
+        with context():
+            return core.run.update.loss_of(model, self._prepare_inputs(inputs), num_items_in_batch)
+
+    def _prepare_context_parallel_inputs(self, model: Any, inputs: Any) -> tuple[Callable, Any]:
+        """(a function that returns the context of a training step, the inputs): sequences are not split here."""
+        return nullcontext, inputs
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: int | None = None

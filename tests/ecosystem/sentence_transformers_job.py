@@ -167,18 +167,20 @@ def files(folder):
 
 @scenario
 def several_datasets(folder):
-    """A dict of data sets with a loss each, one of which has parameters of its own, an evaluator, accumulation."""
+    """A dict of data sets with a loss each, one of which has parameters of its own, evaluators, accumulation."""
     from sentence_transformers.sentence_transformer import losses
 
     model = sentence_model(folder)
-    data = {"pairs": pairs(), "scored": scored(), "entailed": entailed()}
+    data = {"pairs": pairs(16), "scored": scored(16), "entailed": entailed(8)}
     loss = {
         "pairs": losses.MultipleNegativesRankingLoss(model),
         "scored": losses.CosineSimilarityLoss(model),
         "entailed": softmax_loss(model),
     }
     given = {"eval_strategy": "steps", "eval_steps": 4, "gradient_accumulation_steps": 2, "weight_decay": 0.01}
-    more = {"eval_dataset": {"pairs": pairs(6, 7), "scored": scored(6, 8)}, "evaluator": similarity()}
+    given |= {"max_grad_norm": 1e9}  # transformers does not clip the gradients of the loss's own parameters
+    given |= {"prompts": {"pairs": {"anchor": "the query"}, "scored": "one"}}
+    more = {"eval_dataset": {"pairs": pairs(8, 7), "scored": scored(8, 8)}, "evaluator": [similarity(), similarity(9)]}
     return run(folder, "sentence", model, data, loss, given=given, trainer_options=more)
 
 
@@ -188,6 +190,152 @@ def softmax_loss(model):
 
     set_seed(1)
     return losses.SoftmaxLoss(model, model.get_embedding_dimension(), num_labels=3)
+
+
+@scenario
+def best_model(folder):
+    """Checkpoints, the best one loaded at the end, rates by name, warmup as a ratio."""
+    from sentence_transformers.sentence_transformer import losses
+
+    model = sentence_model(folder)
+    given = {
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "save_total_limit": 2,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_sts_spearman_cosine",
+        "num_train_epochs": 3,
+        "learning_rate": 0.05,
+        "learning_rate_mapping": {"embeddings": 1e-3},
+        "warmup_ratio": 0.2,
+    }
+    loss = losses.CoSENTLoss(model)
+    return run(folder, "sentence", model, scored(16), loss, given=given, trainer_options={"evaluator": similarity()})
+
+
+@scenario
+def lora(folder):
+    """An adapter of PEFT, saved and loaded at the end as the best."""
+    from peft import LoraConfig, TaskType
+    from sentence_transformers.sentence_transformer import losses
+    from transformers import set_seed
+
+    model = sentence_model(folder)
+    set_seed(2)
+    targets = ["query", "value"]
+    model.add_adapter(LoraConfig(task_type=TaskType.FEATURE_EXTRACTION, r=4, lora_dropout=0.0, target_modules=targets))
+    given = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True, "learning_rate": 0.01}
+    more = {"eval_dataset": pairs(8, 7)}
+    loss = losses.MultipleNegativesRankingLoss(model)
+    return run(folder, "sentence", model, pairs(16), loss, given=given, trainer_options=more)
+
+
+@scenario
+def no_duplicates(folder):
+    """A batch sampler whose length is an estimate, over data with duplicates."""
+    from datasets import Dataset
+    from sentence_transformers.sentence_transformer import losses
+
+    model = sentence_model(folder)
+    texts = tiny_text.sentences(9)
+    data = Dataset.from_dict({"anchor": [texts[i % 3] for i in range(14)], "positive": texts[:7] * 2})
+    loss = losses.CachedMultipleNegativesRankingLoss(model, mini_batch_size=2)
+    return run(folder, "sentence", model, data, loss, given={"batch_sampler": "no_duplicates", "num_train_epochs": 3})
+
+
+@scenario
+def too_short_a_length(folder):
+    """A batch sampler of one's own that yields more batches than its length says: the epoch ends at the length."""
+    from sentence_transformers.base.sampler import DefaultBatchSampler
+    from sentence_transformers.sentence_transformer import losses
+
+    class Estimate(DefaultBatchSampler):
+        def __iter__(self):
+            return iter([[i, i + 1] for i in range(self.epoch, self.epoch + 5)])
+
+        def __len__(self):
+            return 3
+
+    model = sentence_model(folder)
+    given = {"batch_sampler": Estimate, "gradient_accumulation_steps": 2}
+    return run(folder, "sentence", model, pairs(), losses.MultipleNegativesRankingLoss(model), given=given)
+
+
+@scenario
+def group_by_label(folder):
+    """Batches with several labels, of which one has no partner at the end."""
+    from sentence_transformers.sentence_transformer import losses
+
+    model = sentence_model(folder)
+    loss = losses.BatchAllTripletLoss(model)
+    return run(folder, "sentence", model, labelled(19), loss, given={"batch_sampler": "group_by_label"})
+
+
+@scenario
+def round_robin(folder):
+    """Several data sets in turn, of different lengths, with one loss."""
+    from sentence_transformers.sentence_transformer import losses
+
+    model = sentence_model(folder)
+    data = {"long": pairs(17), "short": pairs(9, 5)}
+    given = {
+        "multi_dataset_batch_sampler": "round_robin",
+        "batch_sampler": "no_duplicates",
+        "dataloader_drop_last": True,
+    }
+    return run(folder, "sentence", model, data, losses.MultipleNegativesRankingLoss(model), given=given)
+
+
+@scenario
+def sparse(folder):
+    """SpladeLoss returns its parts, which are logged, of training and of evaluations; a callback raises its weights."""
+    from sentence_transformers.sparse_encoder import evaluation, losses
+
+    model = sparse_model(folder)
+    inner = losses.SparseMultipleNegativesRankingLoss(model)
+    loss = losses.SpladeLoss(model, inner, document_regularizer_weight=3e-3, query_regularizer_weight=5e-3)
+    data = scored(12, 4)
+    evaluator = evaluation.SparseEmbeddingSimilarityEvaluator(
+        data["sentence1"], data["sentence2"], data["score"], name="sts"
+    )
+    given = {"eval_strategy": "steps", "eval_steps": 3, "max_steps": 6}
+    more = {"eval_dataset": pairs(8, 7), "evaluator": evaluator}
+    return run(folder, "sparse", model, pairs(16), loss, given=given, trainer_options=more)
+
+
+@scenario
+def cross(folder):
+    """A cross-encoder with its default loss, an evaluator and the best model."""
+    from datasets import Dataset
+    from sentence_transformers.cross_encoder import evaluation
+
+    model = cross_model(folder)
+    texts = tiny_text.sentences(44)
+    data = Dataset.from_dict({"query": texts[:16], "answer": texts[16:32], "label": [i % 2 for i in range(16)]})
+    samples = [
+        {"query": texts[32 + i], "positive": [texts[35 + i]], "negative": texts[36 + i : 39 + i]} for i in range(3)
+    ]
+    given = {
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_rank_mrr@10",
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 2,
+    }
+    more = {"evaluator": evaluation.CrossEncoderRerankingEvaluator(samples, name="rank"), "eval_dataset": data}
+    return run(folder, "cross", model, data, None, given=given, trainer_options=more)
+
+
+@scenario
+def several_labels(folder):
+    """A cross-encoder with classes, and a listwise loss beside it."""
+    from sentence_transformers.cross_encoder import losses
+
+    model = cross_model(folder, labels=3)
+    return run(folder, "cross", model, entailed(16), losses.CrossEntropyLoss(model))
 
 
 def main(trainer, folder, names):

@@ -7,7 +7,8 @@ from tests.structure import figures
 # Private methods and attributes of transformers' Trainer that oneloop's objects call, since they may be overridden.
 OVERRIDABLE = {
     *("_evaluate", "_get_eval_sampler", "_get_train_sampler", "_load_best_model", "_report_to_hp_search", "_save"),
-    *("_save_checkpoint", "_set_signature_columns_if_needed", "_signature_columns"),
+    *("_move_model_to_device", "_push_from_checkpoint", "_save_checkpoint", "_set_signature_columns_if_needed"),
+    *("_signature_columns", "_wrap_model"),
 }
 # Methods and properties that transformers' Trainer, of 4.45 or of 5.22, has not: each is documented.
 OFFERED = {
@@ -64,7 +65,7 @@ def test_methods_beyond_those_of_transformers():
     beyond = {name for name in figures.public_methods() if not hasattr(transformers.Trainer, name)}
     attributes = {
         *("can_return_loss", "current_gradient_accumulation_steps", "hub_model_id", "label_smoother"),
-        "neftune_noise_alpha",
+        *("gather_function", "neftune_noise_alpha", "push_in_progress"),
     }
     assert len(beyond - attributes) < 15
     assert beyond >= OFFERED

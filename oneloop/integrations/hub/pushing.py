@@ -35,6 +35,7 @@ class HubPushes:
         self.repository: uploads.Hub | None = None
         self._pushed_step: int | None = None  # of the last push that was started
         self._card_facts: dict[str, Any] = {}  # what create_model_card was told, for the cards of later pushes
+        self._saved: Any = None  # the state at the last save
 
     @property
     def repo_id(self) -> str | None:
@@ -53,15 +54,31 @@ class HubPushes:
 
     # -- while training
 
-    def push_checkpoint(self, state: Any) -> None:
-        """A checkpoint has been committed: push what hub_strategy asks for."""
-        args = self.core.trainer.args
+    @property
+    def uploads(self) -> uploads.Started | None:
+        """The uploads that were started; None before the first."""
+        return None if self.repository is None else self.repository.started
+
+    def checkpoint_saved(self, state: Any) -> None:
+        """A checkpoint has been committed: push it, through the method of the Trainer that may be overridden."""
+        if self.repository is None:
+            return
+        trainer, self._saved = self.core.trainer, state
+        output_dir = Path(trainer.args.output_dir)
+        before = {name for name in COURSE if (output_dir / name).exists()}
+        trainer._push_from_checkpoint(str(output_dir / f"{store.PREFIX}-{state.global_step}"))
+        for name in set(COURSE) - before:
+            # An override may have copied the whole checkpoint, but the state of the run is no part of the model.
+            (output_dir / name).unlink(missing_ok=True)
+
+    def push_checkpoint(self, folder: Path) -> None:
+        """Push what hub_strategy asks for of a checkpoint."""
+        args, state = self.core.trainer.args, self._saved or self.core.trainer.state
         if self.repository is None or args.hub_strategy == "end":
             return
         if self.repository.busy and not args.hub_always_push:
             logger.info("The push of step %d is left out: the one before is under way.", state.global_step)
             return
-        folder = Path(args.output_dir) / f"{store.PREFIX}-{state.global_step}"
         place = {"checkpoint": LAST, "all_checkpoints": folder.name}.get(args.hub_strategy)
         self._start_push(state, _files(folder, place), LAST if place == LAST else None)
 

@@ -51,6 +51,19 @@ def clear(output_dir: Any) -> None:
     shutil.rmtree(Path(output_dir) / STAGE, ignore_errors=True)
 
 
+class Started:
+    """The uploads that a repository was asked for, under transformers' names."""
+
+    def __init__(self, hub: "Hub") -> None:
+        self._hub = hub
+
+    def is_done(self) -> bool:
+        return not self._hub.busy
+
+    def wait_until_done(self) -> None:
+        self._hub.wait()
+
+
 class Hub:
     """One repository. The token appears in no message."""
 
@@ -68,6 +81,7 @@ class Hub:
             raise self.error(f"the repository {repo_id!r} is not accessible", error) from None
         self._lock = threading.Lock()
         self._under_way: list[tuple[Future, threading.Event]] = []
+        self.started: Started | None = None  # None before the first upload
 
     def __repr__(self) -> str:
         return f"Hub({self.repo_id!r})"
@@ -133,6 +147,7 @@ class Hub:
         )
         with self._lock:
             self._under_way.append((push, settled))
+            self.started = self.started or Started(self)
         push.add_done_callback(done)
         return push
 

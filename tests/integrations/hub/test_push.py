@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 
 import pytest
 
@@ -287,3 +288,34 @@ def test_a_card_that_somebody_changed_stays(backend, arguments, tmp_path, caplog
     path.write_text(path.read_text().replace("please add", "I added"))
     trainer.create_model_card(model_name="third")
     assert "# second" in path.read_text() and "left as it is" in caplog.text
+
+
+def test_a_push_of_a_checkpoint_may_be_overridden(make, hub, tmp_path):
+    """As in sentence-transformers: the override copies the checkpoint to output_dir; super() uploads."""
+    calls = []
+
+    class Own(Trainer):
+        def _push_from_checkpoint(self, checkpoint_folder):
+            before = self.push_in_progress
+            (tmp_path / "out" / "extra.txt").write_text("of the override")
+            for path in (tmp_path / "out" / f"checkpoint-{self.state.global_step}").iterdir():
+                shutil.copy(path, tmp_path / "out" / path.name)
+            super()._push_from_checkpoint(checkpoint_folder)
+            calls.append((checkpoint_folder, before is None))
+            self.push_in_progress.wait_until_done()
+            assert self.push_in_progress.is_done()
+
+    make(Own, hub_strategy="every_save").train()
+    folder = tmp_path / "out"
+    assert calls == [(str(folder / "checkpoint-2"), True), (str(folder / "checkpoint-4"), False)]
+    assert [commit.message for commit in hub.commits] == [f"Training in progress, step {step}" for step in (2, 4)]
+    assert (folder / "extra.txt").exists() and not COURSE & {path.name for path in folder.iterdir()}
+
+
+def test_an_override_may_leave_out_a_push(make, hub):
+    class Own(Trainer):
+        def _push_from_checkpoint(self, checkpoint_folder):
+            assert self.push_in_progress is None
+
+    make(Own, hub_strategy="every_save").train()
+    assert [commit.message for commit in hub.commits] == ["End of training"]
