@@ -20,6 +20,12 @@ class UnknownArgumentError(ArgumentError, TypeError):
     """There is no argument of this name."""
 
 
+class MissingMetricError(ArgumentError, KeyError):
+    """An evaluation does not have the metric that the arguments name."""
+
+    __str__ = Exception.__str__  # KeyError would show the message in quotes
+
+
 class RefusedError(OneloopError, ValueError):
     """The argument exists, but this backend, device or release does not support it."""
 

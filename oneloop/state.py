@@ -66,6 +66,8 @@ class TrainerState:
         for name in ("logging_steps", "eval_steps", "save_steps"):
             value = getattr(args, name)
             if value is None:
+                if args.eval_strategy == "no":  # nothing is evaluated by steps
+                    continue
                 value = args.logging_steps
             if value < 1:
                 value = max(1, math.ceil(max_steps * value))

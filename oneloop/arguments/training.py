@@ -49,6 +49,8 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
 
     def check_together(self) -> None:
         super().check_together()
+        if self.device_spec == "cpu":  # there is nothing to copy to
+            self.dataloader_pin_memory = False
         self.fill("disable_tqdm", not progress_is_visible() or self.get_process_log_level() > logging.WARNING)
 
     # -- serialization ------------------------------------------------------------------------------------------------

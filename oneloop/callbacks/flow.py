@@ -101,12 +101,18 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
                 ", ".join(sorted(metrics or {})),
             )
             return
-        if self._improved(args, value):
-            self.best, self.early_stopping_patience_counter = value, 0
-            return
-        self.early_stopping_patience_counter += 1
+        self.check_metric_value(args, state, control, value)
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True
+
+    def check_metric_value(
+        self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, metric_value: float
+    ) -> None:
+        """Count an evaluation without an improvement, or start counting again. May be overridden."""
+        if self._improved(args, metric_value):
+            self.best, self.early_stopping_patience_counter = metric_value, 0
+        else:
+            self.early_stopping_patience_counter += 1
 
     def _improved(self, args: "TrainingArguments", value: float) -> bool:
         if math.isnan(value):

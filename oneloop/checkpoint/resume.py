@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import loop
+from ..compat import mode
 from ..data.process_sharding import fits_any_number
 from ..errors import CheckpointError
 from ..state import TrainerState
@@ -73,6 +74,11 @@ def _newest_complete(output_dir: str) -> tuple[Path | None, list[str]]:
         raise CheckpointError(
             f"none of the {len(every)} checkpoints in {output_dir} is complete; see the warnings above. "
             "Remove resume_from_checkpoint to start from the beginning."
+        )
+    if mode.follows("transformers"):
+        raise CheckpointError(
+            f"No valid checkpoint found in output directory ({output_dir}). Remove resume_from_checkpoint to start "
+            "from the beginning."
         )
     logger.warning("resume_from_checkpoint is set, but %s has no checkpoint; starting from the beginning.", output_dir)
     return None, passed_over

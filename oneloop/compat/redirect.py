@@ -36,9 +36,15 @@ def redirect(*libraries: str, stand_in: Iterable[str] = ("transformers", "paddle
 # -- names
 
 
+# Names of oneloop that it does not export, and their modules.
+_INTERNAL = dict.fromkeys(("DEFAULT_CALLBACKS", "DEFAULT_PROGRESS_CALLBACK"), "oneloop.trainer.setup")
+
+
 def _own(name: str) -> Any:
     import oneloop
 
+    if name in _INTERNAL:
+        return getattr(importlib.import_module(_INTERNAL[name]), name)
     return getattr(oneloop, RENAMED.get(name, name))
 
 

@@ -91,7 +91,7 @@ _TRANSFORMERS = {
         _TOP, shell=False, missing=f"{_GONE} is_torch_tpu_available",
         refused="TFTrainer TFTrainingArguments", opened=True,
     ),
-    "transformers.trainer": Module(MACHINERY),
+    "transformers.trainer": Module(f"{MACHINERY} DEFAULT_CALLBACKS DEFAULT_PROGRESS_CALLBACK"),
     "transformers.trainer_seq2seq": Module(MACHINERY),
     "transformers.trainer_callback": Module(f"{_CALLBACKS} {_STATE}"),
     "transformers.trainer_utils": Module(_UTILITIES),

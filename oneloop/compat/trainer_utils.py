@@ -4,7 +4,7 @@ import functools
 import inspect
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,36 @@ from ..optim.schedules import follows_metric, make_metric_schedule, make_schedul
 from ..outputs import plain_metrics
 
 denumpify_detensorize = plain_metrics
-RemoveColumnsCollator = ColumnFilter
+
+
+class RemoveColumnsCollator(ColumnFilter):
+    """A collator that passes on only the columns that a model accepts, and names the others once in the log."""
+
+    def __init__(
+        self,
+        data_collator: Callable[..., Any],
+        signature_columns: Iterable[str],
+        logger: Any = None,
+        model_name: str | None = None,
+        description: str | None = None,
+    ) -> None:
+        super().__init__(data_collator, signature_columns, self._tell)
+        self.data_collator, self.signature_columns = data_collator, signature_columns
+        self.logger, self.model_name, self.description = logger, model_name, description
+
+    def _tell(self, dropped: list[str]) -> None:
+        if self.logger is None or self.model_name is None:
+            return
+        where = f" of the {self.description} set" if self.description else ""
+        self.logger.info(
+            f"Columns{where} that {self.model_name}.forward does not accept are dropped: {', '.join(dropped)}."
+        )
+
+    def _remove_columns(self, feature: Any) -> Any:
+        """A sample without the other columns."""
+        if not isinstance(feature, Mapping):
+            return feature
+        return {name: value for name, value in feature.items() if name in self.keep}
 
 
 def is_main_process(local_rank: int = -1) -> bool:
@@ -74,6 +103,9 @@ def rotate_checkpoints(
         store.rotate(Path(output_dir), newest.run_id, save_total_limit, keep)
 
 
+SHRINK = 0.9  # of a batch size that does not fit into memory, as in transformers 5
+
+
 def find_executable_batch_size(
     function: Callable[..., Any] | None = None, starting_batch_size: int = 128, auto_find_batch_size: bool = False
 ) -> Callable[..., Any]:
@@ -89,15 +121,16 @@ def find_executable_batch_size(
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        size = starting_batch_size
+        size, last = starting_batch_size, None
         devices = backends.assumed().devices
-        while True:
+        while size > 0:
             try:
                 return function(size, *args, **kwargs)
             except Exception as error:
-                if size <= 1 or not devices.is_out_of_memory(error):
+                if not devices.is_out_of_memory(error):
                     raise
-                size //= 2
+                size, last = int(size * SHRINK), error
+        raise RuntimeError("No executable batch size found: a batch of one sample is out of memory") from last
 
     return run
 

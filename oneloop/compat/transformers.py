@@ -12,7 +12,7 @@ from ..errors import ArgumentError, RefusedError
 from ..integrations.writers.base import Writer
 from ..loop import plan_steps
 from ..trainer.dataloaders import select_columns
-from ..trainer.loss import logits_of
+from ..trainer.loss import logits_of, smoothing_of
 from ..trainer.validation import has_length
 from .accelerator import Accelerator
 from .introspect import is_overridden
@@ -153,7 +153,7 @@ class TransformersNames:
     @property
     def label_smoother(self) -> Any:
         """A function of (outputs, labels, shift_labels=False), or None if label_smoothing_factor is 0."""
-        epsilon = self.args.label_smoothing_factor
+        epsilon = smoothing_of(self._oneloop)
         return LabelSmoother(self._oneloop.backend.tensors, epsilon) if epsilon else None
 
     @label_smoother.setter

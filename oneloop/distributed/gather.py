@@ -22,9 +22,9 @@ class GatheredFromAll(Gathered):
     """
 
     def __init__(self, core: "Internals", expected: int | None, loss_only: bool, everywhere: bool) -> None:
-        super().__init__(core, expected, loss_only)
+        super().__init__(core, expected, loss_only, everywhere)
         self.processes = core.processes
-        self.everywhere = everywhere and not core.trainer.args.batch_eval_metrics
+        self.everywhere = everywhere
         self.turns: list[tuple | None] = []
         self.turns_a_message = 1
         self._on_device: list[int] = []  # turns whose values are still on the device
@@ -78,6 +78,9 @@ class GatheredFromAll(Gathered):
         if not self.trainer.args.batch_eval_metrics:
             self._keep(*batch)
             return
+        if not self.processes.is_main:  # which computes the metrics
+            self._keep_arrays(batch[2], batch[3])
+            return
         before, self._next = self._next, batch
         if before is not None:
             self._show_tensors(before, last=False)
@@ -89,8 +92,8 @@ class GatheredFromAll(Gathered):
     def finish(self, prefix: str) -> dict[str, Any]:
         while not self._exchange(done=True):
             pass
-        if self.everywhere:
-            self.predictions, self.label_ids = self.parts["logits"].result(), self.parts["labels"].result()
+        if self.everywhere and (not self.trainer.args.batch_eval_metrics or not self.processes.is_main):
+            self._join_arrays()
         metrics, self.seen, self._some_loss = self.processes.run_on_main(
             lambda: self._finish(prefix), "compute_metrics"
         )
@@ -102,9 +105,10 @@ class GatheredFromAll(Gathered):
             if self._next is not None:
                 self._show_tensors(self._next, last=True)
             metrics = dict(self.batch_result)
+            self._join_arrays()
         else:
             if not self.everywhere:
-                self.predictions, self.label_ids = self.parts["logits"].result(), self.parts["labels"].result()
+                self._join_arrays()
             metrics = self._whole_metrics() if self.seen else {}
         return self._named(metrics, prefix), self.seen, bool(self.losses)
 

@@ -94,7 +94,7 @@ def evaluation_loop(
 
 def _gatherer(core: "Internals", expected: int | None, loss_only: bool, description: str) -> "Gathered":
     if core.processes.size == 1:
-        return Gathered(core, expected, loss_only)
+        return Gathered(core, expected, loss_only, description != "Evaluation")
     from ..distributed.gather import GatheredFromAll
 
     return GatheredFromAll(core, expected, loss_only, description != "Evaluation")
@@ -142,8 +142,10 @@ def _main_input(core: "Internals", inputs: Any) -> Any:
 class Gathered:
     """Losses, predictions, labels and inputs of one evaluation, first on the device, then on the host."""
 
-    def __init__(self, core: "Internals", expected: int | None, loss_only: bool) -> None:
+    def __init__(self, core: "Internals", expected: int | None, loss_only: bool, predicts: bool) -> None:
         self.core, self.trainer = core, core.trainer
+        # Whether predictions and labels are kept; with batch_eval_metrics, evaluate() does not need them.
+        self.keeps = predicts or not core.trainer.args.batch_eval_metrics
         self.loss_only = loss_only
         as_list = not core.trainer.args.eval_do_concat_batches
         self.parts = {
@@ -182,6 +184,9 @@ class Gathered:
         self.seen += rows
         if loss is not None:
             self.losses.append((float(self._numpy(loss).mean()), rows))
+        self._keep_arrays(logits, labels, inputs)
+
+    def _keep_arrays(self, logits: Any, labels: Any, inputs: Any = None) -> None:
         for name, value in (("logits", logits), ("labels", labels), ("inputs", inputs)):
             if value is not None:
                 self.parts[name].add(value)
@@ -197,6 +202,8 @@ class Gathered:
         rows, loss, logits, labels, inputs = batch
         compute = self.trainer.compute_metrics
         self.seen += rows
+        if self.keeps:
+            self._keep_arrays(logits, labels)
         if loss is not None:
             self.losses.append((float(self._numpy(loss).mean()), rows))
         if compute is None or logits is None or labels is None:
@@ -213,11 +220,16 @@ class Gathered:
         if trainer.args.batch_eval_metrics:
             self.batch_metrics(last=True)
             metrics = dict(self.batch_result)
+            self._join_arrays()
         else:
             self.to_host()
-            self.predictions, self.label_ids = self.parts["logits"].result(), self.parts["labels"].result()
+            self._join_arrays()
             metrics = self._whole_metrics()
         return self._named(metrics, prefix)
+
+    def _join_arrays(self) -> None:
+        if self.keeps:
+            self.predictions, self.label_ids = self.parts["logits"].result(), self.parts["labels"].result()
 
     def _named(self, metrics: dict[str, Any], prefix: str) -> dict[str, Any]:
         metrics = plain_metrics(metrics)

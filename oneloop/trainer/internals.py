@@ -7,6 +7,7 @@ an `Internals`; the Trainer, with the methods that may be overridden, is `core.t
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -115,6 +116,13 @@ class Internals:
             list(args.label_names) if args.label_names is not None else models.label_names(trainer.model)
         )
         info = ModelInfo.of(trainer.model, models)
+        if info.has_several_labels and args.label_smoothing_factor:
+            warnings.warn(
+                f"label_smoothing_factor={args.label_smoothing_factor} has no effect: the labels of multi-label "
+                "classification (problem_type of the model's config) cannot be smoothed.",
+                UserWarning,
+                stacklevel=4,
+            )
         config = models.config_of(trainer.model)
         if hasattr(config, "use_cache"):
             config.use_cache = args.use_cache

@@ -176,6 +176,11 @@ def weigh_labels(labels: Any, weights: Any, ignore_index: int, shifted: bool) ->
     return float(weights[labels[known]].sum())
 
 
+def smoothing_of(core: "Internals") -> float:
+    """label_smoothing_factor; 0 for multi-label classification, where it has no meaning."""
+    return 0.0 if core.model_info.has_several_labels else core.trainer.args.label_smoothing_factor
+
+
 def find_loss(outputs: Any, inputs: Any) -> Any:
     """The loss in the outputs of a model: a dict, a tuple, an object, or the scalar itself."""
     if isinstance(outputs, Mapping):

@@ -1,5 +1,6 @@
 """Averages, speed and memory of a run."""
 
+import logging
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -8,6 +9,8 @@ from ..compat.introspect import is_overridden
 
 if TYPE_CHECKING:
     from .internals import Internals
+
+logger = logging.getLogger(__name__)
 
 
 class LossMeter:
@@ -109,6 +112,11 @@ class WorkMeter:
         elif main is not None and pad is not None:
             self._unread.append((main != pad).sum())
         elif main is not None:
+            if self.core.run.events.first_time("padding unknown", ""):
+                logger.warning(
+                    "include_num_input_tokens_seen='non_padding', but a batch has no attention_mask and there is no "
+                    "tokenizer with a pad token: all tokens are counted. Pass processing_class=, or add the mask."
+                )
             self._unread.append((main == main).sum())
         if len(self._unread) >= 512:
             self._read()

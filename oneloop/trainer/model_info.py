@@ -14,6 +14,7 @@ class ModelInfo:
     returns_loss: bool  # without labels: `return_loss` is True by default
     makes_decoder_inputs: bool  # from labels
     main_input_name: str
+    has_several_labels: bool  # each sample: multi-label classification, for which labels cannot be smoothed
     matrix_parameters: int  # for the estimate of floating-point operations
     # Fp16 or bf16 while the weights are in pure half precision, which does not accept float32 inputs.
     input_half: str | None = None
@@ -27,5 +28,6 @@ class ModelInfo:
             returns_loss=returns_loss_by_default(models.forward_of(model)),
             makes_decoder_inputs=hasattr(base, "prepare_decoder_input_ids_from_labels"),
             main_input_name=getattr(base, "main_input_name", "input_ids"),
+            has_several_labels=getattr(models.config_of(base), "problem_type", None) == "multi_label_classification",
             matrix_parameters=models.num_matrix_parameters(model),
         )

@@ -96,6 +96,11 @@ def collator(given: Any, processing_class: Any, framework: str) -> Callable:
     return given
 
 
+# Under the names of transformers, for code that compares a Trainer's callbacks with them.
+DEFAULT_CALLBACKS = [DefaultFlowCallback, JsonLinesCallback]
+DEFAULT_PROGRESS_CALLBACK = ProgressCallback
+
+
 def callbacks(args: Any, given: Any, run_id: Callable[[], str], figures: Callable[[], dict[str, float]]) -> list[Any]:
     """The default callbacks, the writers of report_to, those of the user, then the progress display, in this order."""
     if given is not None and not isinstance(given, (list, tuple)):

@@ -9,7 +9,7 @@ from .. import randomness
 from ..arguments.evaluation import higher_is_better
 from ..checkpoint import store
 from ..compat.introspect import accepts
-from ..errors import ArgumentError, EvaluationInterrupted
+from ..errors import EvaluationInterrupted, MissingMetricError
 from ..optim.scheduler import steps_by_metric
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class StepEnd:
         if name in metrics:
             found = f"the evaluation's {name} is {metrics[name]!r}, not a number"
         wanted = self.run.core.trainer.args.metric_for_best_model
-        raise ArgumentError(
+        raise MissingMetricError(
             f"metric_for_best_model={wanted!r}: {found}; it has {', '.join(sorted(metrics))}. "
             "Set metric_for_best_model to one of them, or return it from compute_metrics."
         )

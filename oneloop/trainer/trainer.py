@@ -36,7 +36,7 @@ from ..state import TrainerControl, TrainerState
 from . import dataloaders, setup, validation
 from .evaluation import check_batch_metrics, evaluation_loop
 from .internals import Internals, install
-from .loss import find_loss, logits_of, split_labels
+from .loss import find_loss, logits_of, smoothing_of, split_labels
 from .meter import speed_metrics
 from .validation import has_length
 
@@ -308,7 +308,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
     ) -> Any:
         """The loss of a micro-batch: its mean, or, given num_items_in_batch, its share of the mean of the update."""
         core = self._oneloop
-        if self.criterion is not None or self.compute_loss_func is not None or self.args.label_smoothing_factor:
+        if self.criterion is not None or self.compute_loss_func is not None or smoothing_of(core):
             loss, outputs = self._external_loss(model, inputs, num_items_in_batch)
         else:
             outputs = core.backend.models.invoke(model, inputs)
@@ -345,7 +345,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
                 # Given labels, a model that returns a tuple puts its own loss first.
                 outputs[bool(needs_labels)] if isinstance(outputs, (tuple, list)) else logits_of(outputs),
                 labels,
-                self.args.label_smoothing_factor,
+                smoothing_of(core),
                 info.shifts_labels,
             )
         loss = update.of_all_processes(loss, num_items) if divided else update.weigh(loss, num_items)

@@ -163,10 +163,9 @@ def name_of(trainer: "Trainer", given: Any, number: Any) -> str:
     if not isinstance(name, str) or not name or name in (".", "..") or os.path.basename(name) != name:
         raise ArgumentError(f"hp_name returned {name!r}; expected a folder name for this trial, as a string")
     names = internals_of(trainer).search.names
-    if name in names:
-        raise ArgumentError(f"hp_name returned {name!r} for two trials; expected a different name for each")
-    names.add(name)
-    return name
+    folder = next(each for each in (name, *(f"{name}-{i}" for i in range(2, len(names) + 3))) if each not in names)
+    names.add(folder)
+    return folder
 
 
 def shown(values: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import sys
+from pathlib import Path
 
 import optuna
 import pytest
@@ -315,8 +316,11 @@ def test_invalid_options_raise_before_the_search_starts(searcher, tmp_path, give
 
 
 def test_two_trials_of_one_name(searcher):
-    with pytest.raises(ArgumentError, match="'same' for two trials"):
-        searcher().hyperparameter_search(rates, n_trials=2, backend="optuna", hp_name=lambda trial: "same")
+    """Each has a folder of its own."""
+    trainer = searcher(save_strategy="steps", save_steps=1)
+    trainer.hyperparameter_search(rates, n_trials=3, backend="optuna", hp_name=lambda trial: "same")
+    found = {path.name for path in Path(trainer.args.output_dir).iterdir() if path.is_dir()}
+    assert {"same", "same-2", "same-3"} <= found
 
 
 def test_what_a_search_needs_of_the_trainer(backend, arguments, searcher):
