@@ -23,13 +23,18 @@ class Plan:
 
     loader: Any
     accumulation: int
-    steps_per_epoch: int | None  # None: the loader has no length
+    batches: int | None  # micro-batches of one process in an epoch; None: the loader has no length
     max_steps: int  # -1: until the last epoch ends
     epochs: int
     samples: int | None  # in one epoch
     samples_per_step: int  # according to the arguments
     batches_per_step: int = 1  # of all processes
     own_batch_size: int | None = None  # of a dataset that yields batches, whose size the arguments do not decide
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """None: the loader has no length."""
+        return None if self.batches is None else -(-self.batches // self.accumulation)
 
     @property
     def rows_per_step(self) -> int:
@@ -42,10 +47,12 @@ class Plan:
         return 0 < self.max_steps <= step
 
     def epoch_at(self, epoch: int, step_in_epoch: int) -> float:
-        """The epoch as a fraction, for logs."""
-        if self.steps_per_epoch:
-            return epoch + step_in_epoch / self.steps_per_epoch
-        return epoch + (step_in_epoch / self.max_steps if self.max_steps > 0 else 0.0)
+        """The epoch as a fraction, for logs. As in transformers it counts micro-batches, of which the last update of an
+        epoch may have fewer; data without a length counts as max_steps long."""
+        done = step_in_epoch * self.accumulation
+        if self.batches:
+            return epoch + min(done, self.batches) / self.batches
+        return epoch + (done / (self.max_steps * self.accumulation) if self.max_steps > 0 else 0.0)
 
 
 @dataclass
@@ -110,7 +117,8 @@ def run(run: "Run") -> None:
         if position.step_in_epoch == 0:
             run.end_of_empty_epoch()
             break
-        state.epoch = plan.epoch_at(epoch, position.step_in_epoch) if plan.steps_per_epoch else float(epoch + 1)
+        if plan.batches is None and plan.max_steps <= 0:  # the steps do not tell how far the run is
+            state.epoch = float(epoch + 1)
         position.epoch_ended = True
         run.call("on_epoch_end")
         run.step_end.log_evaluate_save()

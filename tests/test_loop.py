@@ -9,7 +9,7 @@ from oneloop.loop import Plan, accumulation_for, plan_steps
 
 
 def plan(**given):
-    usual = {"loader": None, "accumulation": 1, "steps_per_epoch": 4, "max_steps": 8, "epochs": 2, "samples": 32}
+    usual = {"loader": None, "accumulation": 1, "batches": 4, "max_steps": 8, "epochs": 2, "samples": 32}
     return Plan(**usual | {"samples_per_step": 8} | given)
 
 
@@ -61,9 +61,11 @@ def test_an_update_that_cannot_be_made_up(samples, batch, processes, advice):
 
 def test_the_epoch_as_a_fraction():
     assert [plan().epoch_at(1, step) for step in range(5)] == [1.0, 1.25, 1.5, 1.75, 2.0]
-    endless = plan(steps_per_epoch=None, max_steps=10)
+    rest = plan(batches=9, accumulation=2)
+    assert [rest.epoch_at(2, step) for step in (4, 5)] == [2 + 8 / 9, 3.0], "in micro-batches: the last update has one"
+    endless = plan(batches=None, max_steps=10, accumulation=3)
     assert (endless.epoch_at(0, 5), endless.epoch_at(2, 1)) == (0.5, 2.1)
-    assert plan(steps_per_epoch=None, max_steps=-1).epoch_at(3, 7) == 3.0, "nothing says how far it is"
+    assert plan(batches=None, max_steps=-1).epoch_at(3, 7) == 3.0, "nothing says how far it is"
 
 
 def test_the_end():

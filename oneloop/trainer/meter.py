@@ -192,10 +192,13 @@ class Meter:
         before, self._logged = self._logged, (now, step)
         return now - before[0], step - before[1]
 
-    def measure(self, seconds: float) -> None:
+    def measure(self, seconds: float, steps: int, samples: int) -> None:
         """Compute speed and memory for the current log. They are counted on the host: no host sync."""
         tokens, self._tokens_logged = self.work.tokens - self._tokens_logged, self.work.tokens
         figures: dict[str, float] = {"memory_bytes": resident_bytes()}
+        if seconds > 0 and steps > 0:
+            figures["steps_per_second"] = round(steps / seconds, 3)
+            figures["samples_per_second"] = round(samples / seconds, 3)
         if tokens > 0 and seconds > 0:
             figures["tokens_per_second"] = round(tokens / seconds, 1)
         memory, device = self.core.backend.memory, self.core.trainer.args.device

@@ -230,7 +230,7 @@ class Run:
         return loop.Plan(
             loader,
             accumulation,
-            per_epoch,
+            batches,
             max_steps,
             epochs,
             samples,

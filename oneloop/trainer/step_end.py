@@ -116,12 +116,10 @@ class StepEnd:
             logs["skipped_steps"] = engine.skipped
         step = trainer.state.global_step
         seconds, steps = meter.since_log(step)
-        if seconds > 0 and steps > 0:
-            logs["steps_per_second"] = round(steps / seconds, 3)
-            logs["samples_per_second"] = round(steps * run.plan.rows_per_step / seconds, 3)
-            if core.as_paddlenlp:
-                logs |= _as_paddlenlp(logs, step, seconds)
-        meter.measure(seconds)
+        # Speeds are not among the logs: histories of two equal runs are equal, as in transformers.
+        meter.measure(seconds, steps, steps * run.plan.rows_per_step)
+        if core.as_paddlenlp and meter.figures.get("steps_per_second"):
+            logs |= _as_paddlenlp(meter.figures, step, seconds)
         # Overrides written for transformers 4.x accept only the logs.
         trainer.log(logs, *([meter.started] if accepts(trainer.log, "start_time") else []))
         meter.forget_figures()
@@ -204,7 +202,7 @@ class StepEnd:
         return step is not None and Path(state.best_model_checkpoint or "").name != f"{store.PREFIX}-{step}"
 
 
-def _as_paddlenlp(logs: dict[str, Any], step: int, seconds: float) -> dict[str, Any]:
+def _as_paddlenlp(figures: dict[str, float], step: int, seconds: float) -> dict[str, Any]:
     """The log keys that PaddleNLP has."""
-    speeds = {f"interval_{name}": logs[name] for name in ("samples_per_second", "steps_per_second")}
+    speeds = {f"interval_{name}": figures[name] for name in ("samples_per_second", "steps_per_second")}
     return {"global_step": step, "interval_runtime": round(seconds, 4), **speeds}

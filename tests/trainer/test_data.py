@@ -64,6 +64,7 @@ def test_epochs_are_whole_and_differ(ordered):
         ({"max_steps": 7}, 7, 7 / 3),
         ({"max_steps": 2, "num_train_epochs": 9}, 2, 2 / 3),
         ({"num_train_epochs": 1, "gradient_accumulation_steps": 2}, 2, 1.0),
+        ({"max_steps": 3, "gradient_accumulation_steps": 2}, 3, 1 + 2 / 3),
         ({"num_train_epochs": 2, "dataloader_drop_last": True}, 4, 2.0),
     ],
 )
@@ -199,6 +200,7 @@ def test_a_stream_comes_in_its_own_order(ordered):
     indices, sizes, trainer = ordered(Stream(data), data, max_steps=5, **RUN)
     assert indices == [*range(10), *range(8)] and sizes == [4, 4, 2, 4, 4]
     assert trainer.state.global_step == 5
+    assert trainer.state.epoch == 1 + 2 / 5, "of max_steps, as nothing else is known"
 
 
 def test_a_stream_without_max_steps_trains_by_epochs(ordered):

@@ -22,7 +22,7 @@ def test_history_has_the_average_loss_since_the_last_log(backend, trained):
     assert paired == pytest.approx([(single[i] + single[i + 1]) / 2 for i in (0, 2, 4)])
     assert trainer.result.training_loss == pytest.approx(sum(single) / 6)
     entry = trainer.state.log_history[0]
-    assert {"loss", "grad_norm", "learning_rate", "epoch", "step"} <= entry.keys()
+    assert entry.keys() == {"loss", "grad_norm", "learning_rate", "epoch", "step"}, "nothing else, and no times"
     assert entry["learning_rate"] == pytest.approx(0.1 * 5 / 6) and entry["epoch"] == pytest.approx(2 / 3)
     last = trainer.state.log_history[-1]
     assert {"train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss"} <= last.keys()
@@ -70,6 +70,9 @@ def test_the_json_lines_log(backend, trained, tmp_path):
     assert len({e["run"] for e in entries}) == 1 and all(e["time"] > 1e9 for e in entries)
     for entry, logged in zip(entries, trainer.state.log_history):
         assert {k: entry[k] for k in logged} == logged
+        assert ("loss" in logged) == ("steps_per_second" in entry)
+        if "loss" in logged:
+            assert entry["samples_per_second"] == pytest.approx(4 * entry["steps_per_second"], rel=0.01)
     Trainer(backend.classifier(), trainer.args, train_dataset=rows(12), eval_dataset=rows(4)).train()
     assert len({e["run"] for e in lines(tmp_path / "out")}) == 2, "a second run is told apart"
 

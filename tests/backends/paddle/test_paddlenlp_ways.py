@@ -213,8 +213,8 @@ def test_logs_have_paddlenlps_keys_too(as_paddlenlp, trained):
     trainer = trained(KIT.classifier(), rows(8), eval_dataset=rows(4), **SHORT)
     logs = next(row for row in trainer.state.log_history if "loss" in row)
     assert (logs["global_step"], logs["progress_or_epoch"], logs["epoch"]) == (2, 1.0, 1.0)
-    assert logs["interval_steps_per_second"] == logs["steps_per_second"]
-    assert logs["interval_samples_per_second"] == logs["samples_per_second"] and logs["interval_runtime"] > 0
+    assert logs["interval_steps_per_second"] == pytest.approx(2 / logs["interval_runtime"], rel=0.1)
+    assert logs["interval_samples_per_second"] == pytest.approx(4 * logs["interval_steps_per_second"], rel=0.01)
     assert trainer.evaluate()["progress_or_epoch"] == 2.0
     mode._followed.clear()
     logs = trained(KIT.classifier(), rows(8), **SHORT).state.log_history
