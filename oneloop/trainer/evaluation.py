@@ -60,7 +60,7 @@ def evaluation_loop(
     loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
     model = core.model_for_evaluation()
     core.strategy.settle(trainer.model)
-    training = backend.models.eval_mode(model)
+    core.run.update.modes.evaluate(model)
     trainer.callback_handler.eval_dataloader = loader
     expected = loader_rows(loader) if most is None else None
     logger.info("%s: %s samples in batches of %s", description, expected or "unknown", args.eval_batch_size)
@@ -77,8 +77,6 @@ def evaluation_loop(
         core.run.step_end.release(loader)
     if step < 0 and core.processes.size == 1:
         raise DataError(f"{description}: the dataset is empty. Pass a dataset with at least one sample.")
-    if trainer.is_in_train:
-        backend.models.restore_mode(training)
     metrics = gather.finish(prefix)
     if gather.seen == 0:
         raise DataError(f"{description}: the dataset is empty. Pass a dataset with at least one sample.")

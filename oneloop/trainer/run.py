@@ -141,6 +141,7 @@ class Run:
             raise
         finally:
             trainer.is_in_train = False
+            self.update.modes.restore()
             self.checkpointer.finish()
             self.step_end.close_loaders()
             if hasattr(self, "plan"):

@@ -15,6 +15,7 @@ from ..distributed.step_sync import SharedUpdate
 from ..errors import NonFiniteError
 from .evaluation import batch_rows
 from .loss import UNWEIGHTED, ItemCounting, LossContract, MicroBatchWeights, split_labels, weigh_labels
+from .modes import Modes
 
 if TYPE_CHECKING:
     from .run import Run
@@ -35,6 +36,7 @@ class Update:
         self.is_weighted = False  # our compute_loss has weighted the last loss, even if an override called it
         self.split = 1  # parts that a micro-batch is split into after running out of memory
         self.last_rate = 0.0  # the learning rate of the last update
+        self.modes = Modes(core)
         self.past: Any = None  # past_index: the output that is passed to the next batch as `mems`
 
     def accumulates(self, steps: int) -> None:
@@ -208,6 +210,7 @@ class Update:
         return total
 
     def _step(self, model: Any, inputs: Any, shared: SharedUpdate) -> Any:
+        self.modes.train()  # a callback may have evaluated since the last micro-batch
         given = (model, inputs, self._items_for_step(shared))[: 3 if self.contract.step_takes_items else 2]
         step = self.run.core.trainer.training_step
         return self.run.core.engine.recorded(partial(step, *given)) if self.contract.is_recorded else step(*given)

@@ -37,6 +37,7 @@ OWNERS = {
     "contract": "LossContract",
     "counting": "ItemCounting",
     "weights": "MicroBatchWeights",
+    "modes": "Modes",
     "shared": "SharedUpdate",
     "stored": "RunState",
 }

@@ -1,9 +1,20 @@
 """An evaluation in the middle of a run leaves every layer in the mode that it was in."""
 
-from oneloop import TrainerCallback
+from oneloop import Trainer, TrainerCallback
 from tests.backends.support import rows, same_bytes
 
 RUN = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 1, "learning_rate": 0.1, "optim": "sgd"}
+
+
+def in_training(model):
+    """Cells of MindSpore start in evaluation mode."""
+    model.set_train(True) if hasattr(model, "set_train") else model.train()
+    return model
+
+
+def freeze(layer):
+    """Into evaluation mode, as it is done to keep the running means of a norm."""
+    layer.set_train(False) if hasattr(layer, "set_train") else layer.eval()
 
 
 def means(weights):
@@ -11,14 +22,14 @@ def means(weights):
 
 
 class KeepsMeans(TrainerCallback):
-    """After the first step it puts the norm into evaluation mode, as it is done to keep its running means."""
+    """After the first step it freezes the norm."""
 
     def __init__(self, backend):
         self.backend, self.modes, self.means = backend, [], []
 
     def on_step_end(self, args, state, control, model=None, **kwargs):
         if state.global_step == 1:
-            model.norm.set_train(False) if hasattr(model, "set_train") else model.norm.eval()
+            freeze(model.norm)
         self.modes.append((bool(model.norm.training), bool(model.dropout.training)))
         self.means.append(means(self.backend.weights(model)))
 
@@ -40,3 +51,81 @@ def test_running_means_are_those_of_the_training_data(backend, trained):
         found.append(means(backend.weights(model)))
         assert before and not same_bytes(found[-1], before)
     assert same_bytes(*found)
+
+
+class Watches(TrainerCallback):
+    """The mode of the model in the events of a run, and whether an evaluation of this step came before."""
+
+    def __init__(self):
+        self.seen, self.evaluated = {}, False
+
+    def note(self, event, model):
+        self.seen.setdefault((event, self.evaluated), set()).add(bool(model.training))
+
+    def on_step_begin(self, args, state, control, model=None, **kwargs):
+        self.evaluated = False
+        self.note("step_begin", model)
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        self.note("step_end", model)
+
+    def on_log(self, args, state, control, model=None, logs=None, **kwargs):
+        self.evaluated = self.evaluated or "eval_loss" in logs
+        self.note("log", model)
+
+    def on_evaluate(self, args, state, control, model=None, **kwargs):
+        self.note("evaluate", model)
+
+    def on_save(self, args, state, control, model=None, **kwargs):
+        self.note("save", model)
+
+    def on_epoch_begin(self, args, state, control, model=None, **kwargs):
+        self.note("epoch_begin", model)
+
+
+def test_the_model_stays_in_evaluation_mode_until_training_goes_on(backend, trained):
+    """As in transformers; libraries on top of it tell from the mode in log() what the figures belong to."""
+    watches = Watches()
+    options = {"max_steps": 6, "eval_strategy": "steps", "eval_steps": 2, "logging_steps": 1, "optim": "sgd"}
+    saving = {"save_strategy": "steps", "save_steps": 2, "save_async": False}
+    model = in_training(backend.classifier())
+    trained(model, rows(16), callbacks=[watches], eval_dataset=rows(6, 1), **options, **saving)
+    training, evaluation = {True}, {False}
+    assert watches.seen.pop(("epoch_begin", False)) == training
+    assert watches.seen.pop(("epoch_begin", True), training) == training
+    assert watches.seen == {
+        ("step_begin", False): training,
+        ("step_end", False): training,
+        ("log", False): training,
+        ("log", True): evaluation,  # of the evaluation, and of the end of the run, which has evaluated at its last step
+        ("evaluate", True): evaluation,
+        ("save", True): evaluation,
+    }
+    assert model.training
+
+
+def test_an_evaluation_between_micro_batches_is_in_its_own_mode(backend, arguments):
+    """In an overridden training_step, and in a callback between the micro-batches of an update."""
+    modes = []
+
+    class Evaluates(Trainer):
+        def training_step(self, model, inputs, *rest):
+            self.evaluate()
+            modes.append(("after", bool(self.model.training)))
+            return super().training_step(model, inputs, *rest)
+
+        def compute_loss(self, model, inputs, **kwargs):
+            modes.append(("loss", bool(self.model.training), bool(self.model.norm.training)))
+            return super().compute_loss(model, inputs, **kwargs)
+
+    model = in_training(backend.classifier(norm=True, dropout=0.1))
+    freeze(model.norm)
+    trainer = Evaluates(
+        model,
+        arguments(max_steps=2, gradient_accumulation_steps=2, per_device_train_batch_size=4),
+        train_dataset=rows(16),
+        eval_dataset=rows(6, 1),
+    )
+    trainer.train()
+    evaluated = [("loss", False, False), ("after", False)]
+    assert modes == (evaluated + [("loss", True, False)]) * 4
