@@ -174,6 +174,7 @@ class Buffers:
     def __init__(self) -> None:
         self._kept: dict[str, Any] = {}
         self._preparing: threading.Thread | None = None
+        self.is_prepared = False  # or not worth it
 
     def prepare(self, rooms: dict[str, Any], raw: Callable[[Any], Raw]) -> None:
         """Use these buffers, and allocate their pages in the background before the first save needs them."""

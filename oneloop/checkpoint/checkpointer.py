@@ -5,6 +5,7 @@ manifest is written last and commits the checkpoint. The main thread calls `on_s
 """
 
 import copy
+import errno
 import logging
 import threading
 from collections.abc import Callable
@@ -13,12 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..compat.introspect import is_overridden
 from ..state import ExportableState
 from . import sharded, store
 from .async_writer import Buffers, Saver
 from .contents import Contents, room_for
 from .model_files import ModelFiles
-from .run_state import OPTIMIZER, RANDOM, RUN, STATE, PositionState, RunState
+from .overrides import Gathered, SaveOverrides
+from .run_state import OPTIMIZER, RANDOM, RUN, STATE, RunState
 from .safetensors_io import from_numpy
 
 if TYPE_CHECKING:
@@ -53,15 +56,6 @@ class Save:
         return self.state.best_model_checkpoint
 
 
-@dataclass(frozen=True)
-class Gathered:
-    """What was gathered from all processes before one of them can write."""
-
-    optimizer: tuple[dict[str, Any], dict[str, Any]]
-    streams: dict[str, Any]
-    position: PositionState
-
-
 @dataclass
 class BestModel:
     """How the evaluation of this step affects saving."""
@@ -84,16 +78,15 @@ class Checkpointer:
         self.run = run
         self.best = BestModel()
         self.model_files = ModelFiles(run.core)
+        self.overrides = SaveOverrides(run.core)
         self.last_saved: str | None = None
         self.leaving = threading.Event()  # the run is ending with an error
         self._writer = Saver(run.events.add)
         self._buffers = Buffers()
-        self._has_room = False  # the memory for the copies of the first save is reserved
         # Saves whose result must be broadcast from the main process to the others, and the results.
         self._awaited: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self._outcomes: list[bool] = []
         self._is_told = False  # a save has ended in one process, and the result is about to be broadcast
-        self._warned_of_disk = False
 
     @property
     def core(self) -> "Internals":
@@ -101,18 +94,40 @@ class Checkpointer:
 
     # -- one save
 
+    def request(self) -> None:
+        """Save at a step, through the method of the Trainer that may be overridden."""
+        trainer, failures = self.core.trainer, self._writer.failures
+        self.overrides.begin()
+        try:
+            trainer._save_checkpoint(trainer.model, None)
+        except OSError:
+            if self._writer.failures == failures:
+                raise
+            # The disk has failed, which has been logged: an override cannot write into a checkpoint that is not there.
+        self.announce()
+        if not self.overrides.is_saving:  # an override has saved by itself
+            self.run.call("on_save")
+
     def save(self) -> None:
         """Everything that a resumed run needs, in output_dir/checkpoint-STEP."""
         args, trainer = self.core.trainer.args, self.core.trainer
         parent = Path(args.output_dir)
         self.wait(f"{store.PREFIX}-{trainer.state.global_step}")
+        self.overrides.called()
         trainer.store_flos()
         save = self._new_save(parent)
-        shared = self._shared_stage(parent, save.step)
-        gathered = None if args.save_only_model else self._gather(shared is not None)
         ends = partial(self._committed, save), partial(self._forget_best, save)
+        shared = self._shared_stage(parent, save.step)
+        gathered, stage = None, shared
+        if not args.save_only_model:
+            try:
+                stage = self._stage_for_parts(save) if shared is None else shared
+                gathered = self._gather(shared is not None, stage or Path(save.target))
+            except OSError as error:
+                self._refused(error, save, ends, stage)
+                return
         if shared is None:
-            self._save_whole(save, gathered, ends)
+            self._save_whole(save, gathered, ends, stage)
         else:
             self._save_sharded(save, shared, gathered, ends)
 
@@ -134,10 +149,25 @@ class Checkpointer:
         return manifest is not None and manifest["run_id"] == self.run.id and manifest.get("reason") == "save"
 
     def _committed(self, save: Save) -> None:
-        """Called when it is complete: call on_save and push to the Hub."""
-        trainer = self.core.trainer
+        """Called when it is complete. on_save follows at once, or when an override has added its files."""
         self.last_saved = save.target
-        trainer.state.best_model_checkpoint = save.best
+        self.core.trainer.state.best_model_checkpoint = save.best
+        if self.overrides.add_files:
+            self.overrides.leave_open(save)
+        else:
+            self._announce(save)
+
+    def announce(self) -> None:
+        """Call on_save for checkpoints that overrides of _save_checkpoint have finished. A collective on several
+        processes."""
+        for save in self.overrides.take_unsealed():
+            self._announce(save)
+
+    def _announce(self, save: Save) -> None:
+        """Delete older checkpoints, unless the writer has done so, call on_save and push to the Hub."""
+        trainer = self.core.trainer
+        if trainer.args.should_save and self._rotates_late:
+            trainer._rotate_checkpoints(use_mtime=False, output_dir=trainer.args.output_dir)
         trainer.control = trainer.callback_handler.call_event("on_save", trainer.args, save.state, trainer.control)
         self.core.hub.checkpoint_saved(save.state)
 
@@ -148,8 +178,19 @@ class Checkpointer:
             state.best_metric, state.best_global_step = save.best_before
 
     def _commit(self, save: Save, stage: Path, facts: dict[str, Any]) -> None:
-        store.commit(stage, save.step, save.run_id, save.reason, facts)
-        self.delete_superseded(save.target, save.run_id, save.best)
+        store.commit(stage, save.step, save.run_id, save.reason, facts, self.overrides.add_files)
+        if not self._rotates_late:
+            self.delete_superseded(save.target, save.run_id, save.best)
+
+    @property
+    def _rotates_late(self) -> bool:
+        """Whether older checkpoints are deleted in the main thread: overrides may have to add files first, or do it."""
+        return self.overrides.add_files or is_overridden(self.core.trainer, "_rotate_checkpoints")
+
+    def rotate(self) -> None:
+        """Delete what the last checkpoint supersedes."""
+        if self.last_saved is not None:
+            self.delete_superseded(self.last_saved, self.run.id, self.core.trainer.state.best_model_checkpoint)
 
     def delete_superseded(self, newest: str, run_id: str, best: str | None) -> None:
         """Delete checkpoints that are neither among the newest nor the best, after a newer one is complete."""
@@ -163,28 +204,54 @@ class Checkpointer:
 
     # -- written by one process
 
-    def _save_whole(self, save: Save, gathered: Gathered | None, ends: Any) -> None:
+    def _stage_for_parts(self, save: Save) -> Path | None:
+        """A staged directory for overrides that write a part of the checkpoint, which is opened before the others are
+        asked for theirs; None without such overrides."""
+        core, stage, error = self.core, None, None
+        if not self.overrides.write_parts:
+            return None
+        if core.trainer.args.should_save:
+            try:
+                stage = store.open_stage(Path(save.target).parent, save.step)
+            except OSError as raised:
+                error = raised
+        told = core.processes.broadcast_object(None if stage is None else str(stage))
+        if told is None:
+            raise error or OSError(errno.EIO, "the main process cannot write", save.target)
+        return Path(told) if stage is None else stage
+
+    def _refused(self, error: OSError, save: Save, ends: Any, stage: Path | None) -> None:
+        """The disk has failed before a save could be passed to the writer."""
+        if not self.core.trainer.args.should_save:
+            self._awaited.append(ends)
+            self.tell()
+            return
+        if stage is not None:
+            store.discard(stage)
+        self._writer.refused(error, save.target)
+        self._outcomes.append(False)
+        self._forget_best(save)
+        if self.core.processes.size > 1:
+            self.tell()
+
+    def _save_whole(self, save: Save, gathered: Gathered | None, ends: Any, stage: Path | None) -> None:
         """Written by one process; the others contribute their state and receive the result."""
-        core, stage = self.core, None
+        core = self.core
         with self.model_files.whole_model():
             if not core.trainer.args.should_save:
                 self._awaited.append(ends)
                 self.tell()
                 return
             try:
-                stage = store.open_stage(Path(save.target).parent, save.step)
+                stage = stage or store.open_stage(Path(save.target).parent, save.step)
                 contents = self._contents(stage, save.state, gathered)
-            except BaseException as error:
+            except OSError as error:
+                self._refused(error, save, ends, stage)
+                return
+            except BaseException:
                 if stage is not None:
                     store.discard(stage)
-                if not isinstance(error, OSError):
-                    raise
-                self._writer.refused(error, save.target)
-                self._outcomes.append(False)
-                self._forget_best(save)
-                if core.processes.size > 1:
-                    self.tell()
-                return
+                raise
 
         def job() -> None:
             try:
@@ -218,8 +285,7 @@ class Checkpointer:
             return Path(told)
         if stage is not None:
             store.discard(stage)
-        if not self._warned_of_disk:
-            self._warned_of_disk = True
+        if self.run.events.first_time("disk is not shared"):
             logger.warning(
                 "%s is not visible to all processes, so the main process gathers the whole state and writes it. Use an "
                 "output_dir on a disk that all machines share, so that each process writes its own shard.",
@@ -239,7 +305,7 @@ class Checkpointer:
         if not processes.is_main:
             self._awaited.append(ends)
             part = partial(sharded.write_part, stage, processes.rank, contents, size)
-            self._writer.submit(part, _nothing, _nothing, args.save_async, f"{store.PREFIX}-{save.step}")
+            self._writer.submit(part, _nothing, _nothing, self._in_background, f"{store.PREFIX}-{save.step}")
             self.tell()
             return
 
@@ -268,7 +334,7 @@ class Checkpointer:
             files.save_quietly(str(stage))  # an override may write anything
         if gathered is not None:
             self._add_optimizer(contents, gathered)
-            streams = {name: from_numpy(array.copy()) for name, array in gathered.streams.items()}
+            streams = {name: from_numpy(array.copy()) for name, array in gathered.stored_streams().items()}
             contents.tensors[RANDOM] = (streams, {})
             contents.add_json(RUN, self._run_state(gathered).to_json())
         contents.texts[STATE] = state.to_json().encode()
@@ -285,12 +351,14 @@ class Checkpointer:
 
     def _add_optimizer(self, contents: Contents, gathered: Gathered) -> None:
         weights = self.core.backend.weights
-        tensors, _ = gathered.optimizer
+        tensors, data = gathered.optimizer
+        if not data:  # an override has stored it
+            return
         copies = self._copies({f"optimizer/{name}": t for name, t in tensors.items()})
         raws = {name.removeprefix("optimizer/"): weights.raw(value) for name, value in copies.items()}
         contents.tensors[OPTIMIZER] = (raws, {"format": weights.LAYOUT})
 
-    def _gather(self, is_sharded: bool) -> Gathered:
+    def _gather(self, is_sharded: bool, output_dir: Path) -> Gathered:
         """A collective on several processes: gather the RNG and data states of each, and the optimizer's state."""
         core, epochs = self.core, self.run.epochs
         streams = epochs.random_state()
@@ -302,8 +370,11 @@ class Checkpointer:
             for rank, (more, _) in enumerate(every[1:], 1):
                 streams |= {f"rank{rank}/{name}": array for name, array in more.items()}
             position = replace(position, ranks=[states for _, states in every[1:]])
-        state_of = core.strategy.optimizer_part if is_sharded else core.strategy.optimizer_state
-        return Gathered(state_of(core.trainer.optimizer, core.trainer.model), streams, position)
+        gathered = Gathered(streams, position, is_sharded)
+        self.overrides.gather_parts(gathered, output_dir)
+        if self.overrides.write_parts:
+            core.processes.barrier()  # each process may have written files
+        return gathered
 
     def _run_state(self, gathered: Gathered) -> RunState:
         core, meter, update = self.core, self.run.meter, self.run.update
@@ -313,8 +384,8 @@ class Checkpointer:
             run_id=self.run.id,
             framework=core.backend.NAME,
             optimizer=gathered.optimizer[1],
-            scheduler=_json_state(core.trainer.lr_scheduler),
-            engine=core.engine.state(),
+            scheduler=gathered.scheduler,
+            engine=core.engine.state() | ({} if gathered.has_scaler else {"scaler": None}),
             losses=meter.losses.state(),
             work=meter.work.state(),
             position=gathered.position,
@@ -332,9 +403,9 @@ class Checkpointer:
 
     def reserve_memory(self) -> None:
         """Reserve memory for the copies of the first save, once the optimizer has its state; later saves reuse it."""
-        if self._has_room:
+        if self._buffers.is_prepared:
             return
-        self._has_room = True
+        self._buffers.is_prepared = True
         core = self.core
         args, weights, state = core.trainer.args, core.backend.weights, core.trainer.state
         one_writer = core.processes.size == 1 and self.model_files.as_built
@@ -360,9 +431,14 @@ class Checkpointer:
             self._outcomes.append(well)
             ends[0 if well else 1]()
 
-        background = self.core.trainer.args.save_async
-        self._writer.submit(job, partial(ended, True), partial(ended, False), background, f"{store.PREFIX}-{step}")
+        what = f"{store.PREFIX}-{step}"
+        self._writer.submit(job, partial(ended, True), partial(ended, False), self._in_background, what)
         self.tell()
+
+    @property
+    def _in_background(self) -> bool:
+        """An override of _save_checkpoint expects the checkpoint when oneloop's returns."""
+        return self.core.trainer.args.save_async and not self.overrides.add_files
 
     @property
     def has_news(self) -> bool:
@@ -411,14 +487,18 @@ class Checkpointer:
         """Block until nothing is being written; errors of the background thread are raised here."""
         self._writer.wait(what)
         self.tell()
+        self.announce()
 
     def finish(self) -> None:
         """When the run ends, wait for a save in progress. Its error is logged, so that it does not hide another."""
         self._writer.settle(self._tell_own)
 
+    def found(self, path: Path) -> None:
+        """Called when a run is resumed from this checkpoint, which has been verified."""
+        self.last_saved = str(path)
+
     def resumed_from(self, path: Path) -> None:
         """Delete what a run did not delete because it died right after its last save."""
-        self.last_saved = str(path)
         trainer = self.core.trainer
         if trainer.args.should_save:
             self.delete_superseded(str(path), self.run.id, trainer.state.best_model_checkpoint)
@@ -461,18 +541,3 @@ def _callback_states(trainer: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     return value if isinstance(value, (int, float, str, bool, dict, list, type(None))) else str(value)
-
-
-def _json_state(scheduler: Any) -> Any:
-    """A scheduler's state without what JSON cannot represent (functions, the optimizer)."""
-    if not hasattr(scheduler, "state_dict"):
-        return None
-
-    def plain(value: Any) -> bool:
-        if isinstance(value, dict):
-            return all(plain(v) for v in value.values())
-        if isinstance(value, (list, tuple)):
-            return all(plain(v) for v in value)
-        return isinstance(value, (int, float, str, bool, type(None)))
-
-    return {key: value for key, value in scheduler.state_dict().items() if plain(value)}

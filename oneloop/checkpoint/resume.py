@@ -47,6 +47,7 @@ def find(wanted: Any, output_dir: str) -> tuple[Path | None, list[str]]:
             "for the newest one in output_dir."
         )
     wrong = store.problems(path)
+    _warn_of_unlisted(path)
     if wrong:
         whole = [str(c.path) for c in store.find(path.parent) if not store.problems(c.path)]
         raise CheckpointError(
@@ -67,6 +68,7 @@ def _newest_complete(output_dir: str) -> tuple[Path | None, list[str]]:
     for candidate in every:
         wrong = store.problems(candidate.path)
         if not wrong:
+            _warn_of_unlisted(candidate.path)
             return candidate.path, passed_over
         passed_over.append(f"{candidate.path.name}: {'; '.join(wrong)}")
         logger.warning("Skipping %s, which is incomplete or corrupt: %s.", candidate.path, "; ".join(wrong))
@@ -82,6 +84,17 @@ def _newest_complete(output_dir: str) -> tuple[Path | None, list[str]]:
         )
     logger.warning("resume_from_checkpoint is set, but %s has no checkpoint; starting from the beginning.", output_dir)
     return None, passed_over
+
+
+def _warn_of_unlisted(path: Path) -> None:
+    found = store.unlisted(path)
+    if found:
+        logger.warning(
+            "The run that wrote %s ended while its own _save_checkpoint was adding files. What oneloop saves is "
+            "complete; these files may not be: %s.",
+            path,
+            ", ".join(found),
+        )
 
 
 # -- weights
@@ -154,6 +167,12 @@ def load_state(trainer: Any, path: Path) -> None:
             best,
         )
         state.best_model_checkpoint = state.best_metric = state.best_global_step = None
+    trainer._load_callback_state()
+
+
+def load_callbacks(trainer: Any) -> None:
+    """Restore the callbacks from what the state has stored of them."""
+    state = trainer.state
     for callback in trainer.callback_handler.callbacks:
         stored = state.stateful_callbacks.get(type(callback).__name__)
         if not stored or not hasattr(callback, "from_state"):
@@ -200,21 +219,12 @@ def load_run(run: "Run", path: Path) -> loop.Position:
     before may draw random numbers."""
     if store.is_foreign(path):
         return from_transformers.load_run(run, path)
-    stored = RunState.read(path)
-    if stored is None:
-        raise CheckpointError(
-            f"cannot resume from {path}: it contains the model without optimizer and RNG state (saved with "
-            "save_only_model=True). Load its weights into the model and start a new run."
-        )
-    core = run.core
+    stored, core = _read(path), run.core
     crosses_from = stored.framework if from_framework.is_needed(core, stored) else None
     run.take_id(*_own_or_new_id(run, stored.run_id))
-    _load_optimizer(core, stored, path, crosses_from)
-    scheduler = core.trainer.lr_scheduler
-    load = getattr(scheduler, "load_state_dict", getattr(scheduler, "set_state_dict", None))
-    if stored.scheduler is not None and load is not None:  # Paddle's schedulers use the second name
-        load(stored.scheduler)
-    core.engine.load_state(stored.engine)
+    core.trainer._load_optimizer_and_scheduler(str(path))
+    core.engine.load_state(stored.engine | {"scaler": None})
+    core.trainer._load_scaler(str(path))
     norm = stored.measured.get("grad_norm")
     core.engine.norm = None if norm is None else float.fromhex(norm)
     run.update.resume(stored.measured.get("learning_rate", 0.0), stored.measured.get("split", 1))
@@ -225,13 +235,51 @@ def load_run(run: "Run", path: Path) -> loop.Position:
     return _start(run, stored, path, crosses_from)
 
 
-def _load_optimizer(core: "Internals", stored: RunState, path: Path, crosses_from: str | None) -> None:
+def _read(path: Path) -> RunState:
+    stored = RunState.read(path)
+    if stored is None:
+        raise CheckpointError(
+            f"cannot resume from {path}: it contains the model without optimizer and RNG state (saved with "
+            "save_only_model=True). Load its weights into the model and start a new run."
+        )
+    return stored
+
+
+def load_optimizer_and_scheduler(run: "Run", path: Path) -> None:
+    """Restore both from a checkpoint, of oneloop or of another trainer."""
+    if store.is_foreign(path):
+        from_transformers.load_optimizer_and_scheduler(run, path)
+        return
+    stored, trainer = _read(path), run.core.trainer
+    if stored.optimizer:
+        _load_optimizer(run.core, stored, path)
+    else:
+        logger.warning(
+            "%s has no optimizer state, since an override of _save_optimizer_and_scheduler has not called super(). "
+            "Unless an override of _load_optimizer_and_scheduler restores it, the optimizer starts anew.",
+            path,
+        )
+    scheduler = trainer.lr_scheduler
+    load = getattr(scheduler, "load_state_dict", getattr(scheduler, "set_state_dict", None))
+    if stored.scheduler is not None and load is not None:  # Paddle's schedulers use the second name
+        load(stored.scheduler)
+
+
+def load_scaler(run: "Run", path: Path) -> None:
+    """Restore the loss scaler from a checkpoint, of oneloop or of another trainer."""
+    if store.is_foreign(path):
+        from_transformers.load_scaler(run, path)
+    else:
+        run.core.engine.load_state(_read(path).engine)
+
+
+def _load_optimizer(core: "Internals", stored: RunState, path: Path) -> None:
     files = files_of(path, "optimizer")
-    if crosses_from:
+    if from_framework.is_needed(core, stored):
         logger.warning(
             "The checkpoint was written on %s: weights, optimizer state, schedule, position and logs are restored; "
             "the RNGs of the framework, such as dropout's, are seeded again.",
-            crosses_from,
+            stored.framework,
         )
         from_framework.load_optimizer(core, stored, path, files)
         return

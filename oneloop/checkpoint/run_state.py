@@ -60,7 +60,7 @@ class RunState:
 
     run_id: str
     framework: str
-    optimizer: dict[str, Any]  # options of its groups; the tensors are in optimizer.safetensors
+    optimizer: dict[str, Any]  # options of its groups; tensors in optimizer.safetensors. {}: stored by an override
     scheduler: dict[str, Any] | None
     engine: dict[str, Any]
     losses: dict[str, Any]
@@ -132,6 +132,10 @@ class ResumePoint:
     stopped: bool = False  # a callback has stopped the run
     pending: dict[str, bool] = field(default_factory=dict)
     data: Any = None  # the state of the training data
+    foreign: Any = None  # what another trainer's optimizer and schedule are, to be logged
+
+    def found(self, foreign: Any) -> None:
+        self.foreign = foreign
 
     def take_data(self) -> Any:
         """The state of the training data; consumes it."""

@@ -13,6 +13,7 @@ import re
 import shutil
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,11 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+_NEW_MANIFEST = f".{MANIFEST}.partial"
+_OWN_FILES = re.compile(
+    r"(model|optimizer)(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?|random\.safetensors|run\.json|"
+    r"trainer_state\.json|training_args\.json"
+)
 PREFIX = "checkpoint"
 _NAME = re.compile(rf"{PREFIX}-([0-9]+)")
 _STAGED = f".{PREFIX}-"
@@ -78,20 +84,23 @@ def _hidden(parent: Path, step: int | str, state: str) -> Path:
     return parent / f"{_STAGED}{step}.{uuid.uuid4().hex[:8]}.{state}"
 
 
-def commit(folder: Path, step: int, run_id: str, reason: str, facts: dict[str, dict[str, Any]]) -> Path:
+def commit(
+    folder: Path, step: int, run_id: str, reason: str, facts: dict[str, dict[str, Any]], unsealed: bool = False
+) -> Path:
     """Commit a staged directory as the checkpoint of its step: write the manifest last, then rename once.
 
     The order matters: a process that is killed at any point leaves either no checkpoint or a complete one. `facts` are
-    the entries of files whose checksum was computed while writing; other files are read for theirs.
+    the entries of files whose checksum was computed while writing; other files are read for theirs. An `unsealed` one
+    is complete too, but an override may add files until seal(); it may also have written some under the final path.
     """
+    target = folder.parent / f"{PREFIX}-{step}"
+    if unsealed:
+        _copy_added(target, folder)
     files = dict(facts)
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and name not in files:
-            with open(path, "rb") as f:
-                os.fsync(f.fileno())
-            files[name] = {"bytes": path.stat().st_size, "sha256": checksum(path)}
-    manifest = {
+    for name, path in _files(folder):
+        if name not in files:
+            files[name] = _facts(path)
+    manifest: dict[str, Any] = {
         "format": FORMAT,
         "step": step,
         "run_id": run_id,
@@ -99,11 +108,67 @@ def commit(folder: Path, step: int, run_id: str, reason: str, facts: dict[str, d
         "written": time.time(),
         "files": dict(sorted(files.items())),
     }
+    if unsealed:
+        manifest["unsealed"] = True
     write_bytes(folder / MANIFEST, [json.dumps(manifest, indent=1).encode()])
     _sync_directory(folder)
-    target = folder.parent / f"{PREFIX}-{step}"
     _take_place(folder, target)
     return target
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """All files of a checkpoint by name, except its manifest."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path not in (folder / MANIFEST, folder / _NEW_MANIFEST):
+            yield path.relative_to(folder).as_posix(), path
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """The entry of a file that others have written; flushes it to the disk."""
+    with open(path, "rb") as f:
+        os.fsync(f.fileno())
+    return {"bytes": path.stat().st_size, "sha256": checksum(path)}
+
+
+def _copy_added(target: Path, folder: Path) -> None:
+    """Copy what an override has written to the path of a checkpoint before it is there. Files that oneloop writes, and
+    those of an earlier checkpoint, are left."""
+    if not target.is_dir() or is_foreign(target):
+        return
+    listed = (read_manifest(target) or {"files": {}})["files"]
+    for name, path in _files(target):
+        if name not in listed and not _OWN_FILES.fullmatch(name) and not (folder / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, folder / name)
+
+
+def fingerprints(path: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of change of each file, by which seal() recognises those that are unchanged."""
+    return {name: (file.stat().st_size, file.stat().st_mtime_ns) for name, file in _files(path)}
+
+
+def seal(path: Path, known: dict[str, tuple[int, int]]) -> None:
+    """Add what an override has written into a complete checkpoint to its manifest, which is replaced atomically."""
+    manifest = read_manifest(path)
+    if manifest is None:  # the override has removed the checkpoint
+        return
+    now, before = fingerprints(path), manifest["files"]
+    manifest["files"] = {
+        name: before[name] if name in before and known.get(name) == seen else _facts(path / name)
+        for name, seen in now.items()
+    }
+    manifest.pop("unsealed", None)
+    write_bytes(path / _NEW_MANIFEST, [json.dumps(manifest, indent=1).encode()])
+    os.replace(path / _NEW_MANIFEST, path / MANIFEST)
+    _sync_directory(path)
+
+
+def unlisted(path: Path) -> list[str]:
+    """Files that an override wrote into a checkpoint, and that are not verified: the run ended before seal()."""
+    manifest = read_manifest(path)
+    if manifest is None or not manifest.get("unsealed"):
+        return []
+    return [name for name, _ in _files(path) if name not in manifest["files"]]
 
 
 def _take_place(folder: Path, target: Path) -> None:

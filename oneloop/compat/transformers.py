@@ -15,6 +15,7 @@ from ..trainer.dataloaders import select_columns
 from ..trainer.loss import logits_of, smoothing_of
 from ..trainer.validation import has_length
 from .accelerator import Accelerator
+from .checkpoint_hooks import CheckpointHooks
 from .introspect import is_overridden
 
 if TYPE_CHECKING:
@@ -24,8 +25,7 @@ logger = logging.getLogger(__name__)
 
 # Methods of transformers' Trainer, 4.45 to 5.22, that oneloop never calls, and what to override instead.
 _LOOP = "training_step, compute_loss, or a callback"
-_LOADING = "nothing: a checkpoint is loaded whole; a callback's on_train_begin comes after it"
-_SAVING = "_save_checkpoint or save_model"
+_LOADING = "_load_from_checkpoint, or a callback's on_train_begin, which comes after loading"
 _DEVICES = "nothing: pass the model as it should be, or use the arguments about devices and sharding"
 UNUSED_OVERRIDES = {
     **dict.fromkeys(("_inner_training_loop", "_run_epoch", "_init_training_state", "_finalize_training"), _LOOP),
@@ -47,11 +47,9 @@ UNUSED_OVERRIDES = {
     "num_tokens": "floating_point_ops",
     "_get_learning_rate": "create_scheduler",
     "_determine_best_metric": "evaluate, whose metrics are compared",
-    **dict.fromkeys(("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_rng_state"), _LOADING),
-    **dict.fromkeys(("_load_scaler", "_load_callback_state", "_issue_warnings_after_load"), _LOADING),
-    "compare_trainer_and_checkpoint_args": _LOADING,
-    **dict.fromkeys(("_save_optimizer_and_scheduler", "_save_rng_state", "_save_scaler", "_save_tpu"), _SAVING),
-    **dict.fromkeys(("_rotate_checkpoints", "_sorted_checkpoints"), "nothing: use save_total_limit"),
+    **dict.fromkeys(("_issue_warnings_after_load", "compare_trainer_and_checkpoint_args"), _LOADING),
+    "_save_tpu": "_save_checkpoint or save_model",
+    "_sorted_checkpoints": "nothing: use save_total_limit",
     "_get_output_dir": "nothing: set args.output_dir",
     "_finish_current_push": "push_to_hub",
     "_add_sm_patterns_to_gitignore": "nothing: no git repository is used",
@@ -107,7 +105,7 @@ class LabelSmoother:
         return self.tensors.smoothed_loss(logits, labels, self.epsilon, shift_labels)
 
 
-class TransformersNames:
+class TransformersNames(CheckpointHooks):
     """Sizes of parallel groups, old names, and cleanup at the end of a script."""
 
     # Whether compute_loss has divided its loss for accumulation: True, False, or None for the rule of trainer/loss.py.

@@ -63,7 +63,7 @@ class Epochs:
             self._restore_streams()
         elif skip and self.resume.random is not None:
             # The loader draws its order from the RNG state at the start of the epoch.
-            self._load_streams(self.resume.random, "epoch/")
+            self.load_streams(self.resume.random, "epoch/")
         # Data that is not seekable must be read again from the start of its epoch.
         self.streams = None if isinstance(sampler, BatchSampler) else randomness.get_state(core.backend)
         core.backend.loaders.begin_epoch(loader, core.data_seed, epoch)
@@ -113,7 +113,7 @@ class Epochs:
         for name, value in resume.pending.items():
             setattr(core.trainer.control, name, value)
         if resume.random is not None:
-            self._load_streams(resume.random)
+            self._load_random(resume.random)
         self.run.step_end.log_evaluate_save()
         resume.continue_with(randomness.get_state(core.backend))
 
@@ -122,24 +122,34 @@ class Epochs:
         if resume.streams is not None:
             randomness.set_state(self.run.core.backend, resume.streams)
         elif resume.random is not None:
-            self._load_streams(resume.random)
+            self._load_random(resume.random)
         resume.streams_restored()
 
-    def _load_streams(self, path: Path, prefix: str = "") -> None:
-        """The RNG state at the save or, with the prefix, at the start of its epoch if that was stored."""
-        core = self.run.core
-        stored = {name: raw.array() for name, raw in read_tensors(path / RANDOM).items()}
-        if core.processes.rank:
-            own = f"rank{core.processes.rank}/"
-            stored = {name.removeprefix(own): array for name, array in stored.items() if name.startswith(own)}
-            if not stored:  # the run now has more processes than when it was saved
-                start_rank_streams(core)
+    def _load_random(self, path: Path) -> None:
+        """What random.safetensors has of this process: its own buffers, and the RNG state at the save."""
+        core, stored = self.run.core, self._own_tensors(path)
         for i, buffer in enumerate(core.strategy.own_buffers(core.trainer.model)):
-            if (array := stored.pop(f"{BUFFER}{i}", None)) is not None:
+            if (array := stored.get(f"{BUFFER}{i}")) is not None:
                 core.strategy.put_buffer(buffer, array)
+        core.trainer._load_rng_state(str(path))
+
+    def _own_tensors(self, path: Path) -> dict[str, Any]:
+        """The tensors of this process in random.safetensors; none if the run had fewer processes."""
+        rank = self.run.core.processes.rank
+        stored = {name: raw.array() for name, raw in read_tensors(path / RANDOM).items()}
+        if not rank:
+            return {name: array for name, array in stored.items() if not name.startswith("rank")}
+        own = f"rank{rank}/"
+        return {name.removeprefix(own): array for name, array in stored.items() if name.startswith(own)}
+
+    def load_streams(self, path: Path, prefix: str = "") -> None:
+        """The RNG state at the save or, with the prefix, at the start of its epoch if that was stored."""
+        core, stored = self.run.core, self._own_tensors(path)
+        if core.processes.rank and not stored:  # the run now has more processes than when it was saved
+            start_rank_streams(core)
         stored = {name: array for name, array in stored.items() if not name.startswith(BUFFER)}
         states = {name: array for name, array in stored.items() if name.startswith("epoch/") == bool(prefix)}
-        states = {name.removeprefix(prefix): array for name, array in states.items() if not name.startswith("rank")}
+        states = {name.removeprefix(prefix): array for name, array in states.items()}
         if self.resume.crosses_from:
             states = {name: array for name, array in states.items() if randomness.is_common(name)}
         if states:

@@ -46,7 +46,8 @@ class Modes:
 
 
 def _switch(optimizer: Any, mode: str) -> bool:
-    """Call train() or eval() of an optimizer that has it: a schedule-free one evaluates other weights than it trains."""
+    """Call train() or eval() of an optimizer that has it: a schedule-free one evaluates other weights than it
+    trains."""
     switch = getattr(optimizer, mode, None)
     if not callable(switch):
         return False

@@ -168,14 +168,15 @@ class Run:
         if checkpoint is None:
             self._fresh_state()
         else:
+            self.checkpointer.found(checkpoint)
             if not late:
-                resume.load_weights(core, checkpoint)
+                trainer._load_from_checkpoint(str(checkpoint))
             resume.load_state(trainer, checkpoint)
             resume.keep_global_batch(self, checkpoint)
         self.plan = self._make_plan()
         core.wrap_model()
         if checkpoint is not None and late:
-            resume.load_weights(core, checkpoint)
+            trainer._load_from_checkpoint(str(checkpoint))
         core.make_engine()
         self._make_optimizer()
         if checkpoint is None:

@@ -56,6 +56,7 @@ class StepEnd:
         trainer, checkpointer = core.trainer, run.checkpointer
         run.sync.agree()
         checkpointer.tell_if_ended()
+        checkpointer.announce()
         if core.interrupted:
             self._leave()
         if trainer.control.should_log:
@@ -73,7 +74,7 @@ class StepEnd:
             self._find_best(metrics)
         if trainer.control.should_save:
             trainer.control.should_save = False
-            trainer._save_checkpoint(trainer.model, None)
+            checkpointer.request()
         else:
             checkpointer.reserve_memory()
         checkpointer.best.end_of_step()
@@ -89,7 +90,7 @@ class StepEnd:
         target = f"{store.PREFIX}-{trainer.state.global_step}"
         if trainer.args.save_strategy != "no" and Path(checkpointer.last_saved or "").name != target:
             trainer.control.should_save = False
-            trainer._save_checkpoint(trainer.model, None)
+            checkpointer.request()
             checkpointer.wait()
         if core.processes.size > 1:
             # No process may exit before the main process has committed the checkpoint: launchers then kill the others.

@@ -16,7 +16,6 @@ from typing import Any
 from .. import backends
 from ..backends._common.helpers import given_groups, parameter_groups
 from ..callbacks import CallbackHandler
-from ..checkpoint import resume
 from ..checkpoint.directory_lock import DirectoryLock
 from ..checkpoint.model_files import write_json, write_state, writing
 from ..compat import mindnlp, mode
@@ -832,28 +831,10 @@ class Trainer(TransformersNames, PaddleNLPNames):
         """Save everything that a resumed run needs in output_dir/checkpoint-STEP.
 
         Training blocks only for the copy; files are written in the background, and on_save is called after their
-        commit.
+        commit. An override that calls it finds the complete directory when it returns, and may write into it: on_save
+        is called when the override has returned.
         """
         self._oneloop.run.checkpointer.save()
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: Any = None, model: Any = None) -> None:
-        """Load the weights of a checkpoint into the model; for subclasses that call it themselves.
-
-        True is the last checkpoint in output_dir; without a checkpoint, it does nothing.
-        """
-        if not resume_from_checkpoint:
-            return
-        if model is not None and model is not self.model:
-            raise RefusedError(
-                "_load_from_checkpoint loads into the Trainer's own model only; set trainer.model first."
-            )
-        path, _ = resume.find(resume_from_checkpoint, self.args.output_dir)
-        if path is not None:
-            resume.load_weights(self._oneloop, path)
-
-    def _load_best_model(self) -> None:
-        """Load the weights of the best checkpoint into the model."""
-        resume.load_best_model(self._oneloop, self._oneloop.run.checkpointer.last_saved)
 
     def rename_parameter(self, name: str, framework: str) -> str:
         """Override it to resume a checkpoint of another framework whose model has other names. Returns the name of a

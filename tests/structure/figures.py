@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "oneloop"
-TRAINER = ("Trainer", "Seq2SeqTrainer", "TransformersNames", "PaddleNLPNames")
+TRAINER = ("Trainer", "Seq2SeqTrainer", "TransformersNames", "CheckpointHooks", "PaddleNLPNames")
 # The objects that hold state for a Trainer or a run, by the names under which other modules reach them.
 OWNERS = {
     "core": "Internals",
@@ -23,6 +23,7 @@ OWNERS = {
     "losses": "LossMeter",
     "checkpointer": "Checkpointer",
     "model_files": "ModelFiles",
+    "overrides": "SaveOverrides",
     "best": "BestModel",
     "epochs": "Epochs",
     "resume": "ResumePoint",

@@ -28,16 +28,29 @@ def load_run(run: "Run", path: Path) -> loop.Position:
             f"{path} was written by {WRITER}, and its optimizer state cannot be sharded while loading. Resume "
             "from it for one step without sharding; any strategy can resume from the checkpoint of that step."
         )
-    reader, state = core.backend.transformers_checkpoint, transformers_checkpoint.read_state(path)
+    state = transformers_checkpoint.read_state(path)
     run.take_id(store.new_run_id())
-    loaded = reader.load_optimizer(trainer.optimizer, trainer.model, path)
-    notes = _load_schedule(trainer.lr_scheduler, reader.scheduler_state(path), loaded.sources)
-    core.engine.load_state({"skipped": 0, "scaler": reader.scaler_state(path)})
+    run.epochs.resume.found(None)
+    trainer._load_optimizer_and_scheduler(str(path))
+    trainer._load_scaler(str(path))
+    rule, notes, decay = run.epochs.resume.foreign or ("the Trainer's own class", [], {})
     _load_counters(run, state)
     start = _position(run, state)
-    notes += _changes(run, state, loaded.decay)
-    logger.warning("%s", _message(run, path, loaded.rule, start, notes))
+    notes = notes + _changes(run, state, decay)
+    logger.warning("%s", _message(run, path, rule, start, notes))
     return start
+
+
+def load_optimizer_and_scheduler(run: "Run", path: Path) -> None:
+    """Load both; what was found is kept for the message."""
+    trainer, reader = run.core.trainer, run.core.backend.transformers_checkpoint
+    loaded = reader.load_optimizer(trainer.optimizer, trainer.model, path)
+    notes = _load_schedule(trainer.lr_scheduler, reader.scheduler_state(path), loaded.sources)
+    run.epochs.resume.found((loaded.rule, notes, loaded.decay))
+
+
+def load_scaler(run: "Run", path: Path) -> None:
+    run.core.engine.load_state({"skipped": 0, "scaler": run.core.backend.transformers_checkpoint.scaler_state(path)})
 
 
 def _load_schedule(scheduler: Any, state: dict[str, Any], sources: list[set[int]]) -> list[str]:

@@ -1,0 +1,83 @@
+"""Methods of transformers' Trainer that save and load one part of a checkpoint, as subclasses override them.
+
+An override that calls super() gets oneloop's part and can add its own; one that does not replaces it.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..checkpoint import resume
+from ..errors import RefusedError
+
+if TYPE_CHECKING:
+    from ..trainer.internals import Internals
+
+
+class CheckpointHooks:
+    """The parts of a checkpoint. Within a save, output_dir is the directory that is going to be the checkpoint."""
+
+    if TYPE_CHECKING:  # what Trainer has
+        args: Any
+        model: Any
+        model_wrapped: Any
+        _oneloop: "Internals"
+
+    # -- saving: each is called in all processes, and not with save_only_model
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Add the optimizer and the schedule to the checkpoint that is being saved. A collective."""
+        self._oneloop.run.checkpointer.overrides.add_optimizer_and_scheduler()
+
+    def _save_scaler(self, output_dir: str) -> None:
+        """Add the loss scaler of fp16 to the checkpoint that is being saved."""
+        self._oneloop.run.checkpointer.overrides.add_scaler()
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Add the RNG state of all processes to the checkpoint that is being saved."""
+        self._oneloop.run.checkpointer.overrides.add_streams()
+
+    def _rotate_checkpoints(self, use_mtime: bool = False, output_dir: Any = None) -> None:
+        """Delete the checkpoints that save_total_limit does not keep."""
+        self._oneloop.run.checkpointer.rotate()
+
+    # -- loading: called when a run is resumed
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: Any = None, model: Any = None) -> None:
+        """Load the weights of a checkpoint into the model. True is the last checkpoint in output_dir; without a
+        checkpoint, it does nothing."""
+        if not resume_from_checkpoint:
+            return
+        if model is not None and model is not self.model and model is not self.model_wrapped:
+            raise RefusedError(
+                "_load_from_checkpoint loads into the Trainer's own model only; set trainer.model first."
+            )
+        core = self._oneloop
+        if resume_from_checkpoint == core.run.checkpointer.last_saved:  # has been verified
+            path: Path | None = Path(resume_from_checkpoint)
+        else:
+            path, _ = resume.find(resume_from_checkpoint, self.args.output_dir)
+        if path is not None:
+            resume.load_weights(core, path)
+
+    def _load_callback_state(self) -> None:
+        """Restore the callbacks from the state of the run."""
+        resume.load_callbacks(self)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Restore the optimizer and the schedule from a checkpoint."""
+        if checkpoint is not None:
+            resume.load_optimizer_and_scheduler(self._oneloop.run, Path(checkpoint))
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        """Restore the loss scaler of fp16 from a checkpoint."""
+        if checkpoint is not None:
+            resume.load_scaler(self._oneloop.run, Path(checkpoint))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Restore the RNG state of this process from a checkpoint."""
+        if checkpoint is not None:
+            self._oneloop.run.epochs.load_streams(Path(checkpoint))
+
+    def _load_best_model(self) -> None:
+        """Load the weights of the best checkpoint into the model."""
+        resume.load_best_model(self._oneloop, self._oneloop.run.checkpointer.last_saved)
