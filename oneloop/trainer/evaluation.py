@@ -56,7 +56,7 @@ def evaluation_loop(
 ) -> EvalLoopOutput:
     """Run the model over the loader, or its first `most` batches, without gradients and gather what it returns."""
     core = internals_of(trainer)
-    args, backend = trainer.args, core.backend
+    args = trainer.args
     loss_only = args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
     model = core.model_for_evaluation()
     core.strategy.settle(trainer.model)
