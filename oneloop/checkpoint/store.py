@@ -132,12 +132,13 @@ def _facts(path: Path) -> dict[str, Any]:
 
 def _copy_added(target: Path, folder: Path) -> None:
     """Copy what an override has written to the path of a checkpoint before it is there. Files that oneloop writes, and
-    those of an earlier checkpoint, are left."""
+    those of an earlier checkpoint at that path, are left."""
     if not target.is_dir() or is_foreign(target):
         return
-    listed = (read_manifest(target) or {"files": {}})["files"]
+    earlier: dict[str, Any] = read_manifest(target) or {"files": {}, "written": 0.0}
     for name, path in _files(target):
-        if name not in listed and not _OWN_FILES.fullmatch(name) and not (folder / name).exists():
+        is_new = name not in earlier["files"] or path.stat().st_mtime > earlier["written"]
+        if is_new and not _OWN_FILES.fullmatch(name) and not (folder / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, folder / name)
 
@@ -158,6 +159,7 @@ def seal(path: Path, known: dict[str, tuple[int, int]]) -> None:
         for name, seen in now.items()
     }
     manifest.pop("unsealed", None)
+    manifest["written"] = time.time()
     write_bytes(path / _NEW_MANIFEST, [json.dumps(manifest, indent=1).encode()])
     os.replace(path / _NEW_MANIFEST, path / MANIFEST)
     _sync_directory(path)
