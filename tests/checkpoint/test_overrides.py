@@ -49,7 +49,7 @@ def figures(trainer):
 
 
 class Adapts(Trainer):
-    """A coefficient that changes with every step, saved after super() and read back after super(), as TRL's GRPO does."""
+    """A coefficient that changes with every step, saved and read back after super(), as in TRL's GRPO."""
 
     coefficient = 0.0
 
