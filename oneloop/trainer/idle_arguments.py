@@ -7,6 +7,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 _NO_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
+_OWN_WARMUP = ("schedule_free_adamw", "schedule_free_sgd")  # optimizers
 
 
 def tell(args: Any, max_steps: int, computes_metrics: bool, own_loss: bool = True) -> None:
@@ -40,7 +41,8 @@ def _found(args: Any, max_steps: int, computes_metrics: bool) -> Iterator[str]:
         )
     elif times and 0 < max_steps < times:
         yield f"minimum_eval_times={times} is more than the {max_steps} steps of this run: every step is evaluated."
-    if args.lr_scheduler_type in _NO_WARMUP and (args.warmup_steps or args.warmup_ratio):
+    warms_up = args.lr_scheduler_type not in _NO_WARMUP or str(args.optim) in _OWN_WARMUP
+    if not warms_up and (args.warmup_steps or args.warmup_ratio):
         name = "warmup_steps" if args.warmup_steps else "warmup_ratio"
         instead = "; use 'constant_with_warmup'" if args.lr_scheduler_type == "constant" else ""
         yield (

@@ -10,6 +10,8 @@ from torch import nn
 from ...errors import ArgumentError, RefusedError
 from .._common.helpers import from_package, optimizer_options
 
+# They warm up by themselves, since they are used without a schedule.
+WITH_OWN_WARMUP = ("schedule_free_adamw", "schedule_free_sgd")
 ADAMW_NAMES = ("adamw", "adamw_torch", "adamw_hf", "adamw_torch_fused")
 
 
@@ -49,6 +51,8 @@ def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, d
     if name in _PACKAGED:
         package, module, attribute, takes_adam = _PACKAGED[name]
         found = from_package(package, module, attribute, name)
+        if name in WITH_OWN_WARMUP:
+            options["warmup_steps"] = args.get_warmup_steps(max(args.max_steps, 0))
         return found, options | (adam if takes_adam else {}) | extra
     raise ArgumentError(f"optim={name!r} is not supported on torch; use adamw_torch, adafactor, sgd, rmsprop, adagrad")
 
