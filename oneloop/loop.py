@@ -103,11 +103,13 @@ def run(run: "Run") -> None:
         if position.step_in_epoch == 0 and run.is_over:
             break
         batches = run.epochs.open(epoch, position.step_in_epoch)
-        run.update.modes.train()
+        if run.update.modes.waiting:
+            run.update.modes.train()
         run.call("on_epoch_begin")
         run.core.trainer.control.should_epoch_stop, position.epoch_stopped = position.epoch_stopped, False
         for micro_batches, shared in updates(run, batches):
-            run.update.modes.train()
+            if run.update.modes.waiting:
+                run.update.modes.train()
             run.call("on_step_begin")
             loss = run.update.accumulate(micro_batches, shared)
             run.update.apply(loss)

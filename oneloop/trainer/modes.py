@@ -16,33 +16,30 @@ class Modes:
 
     def __init__(self, core: "Internals") -> None:
         self.core = core
-        # Layers that return to training mode when training goes on; None while it does. A run starts with [].
-        self.paused: list[Any] | None = []
-        self.has_optimizer_modes = False
+        self.paused: list[Any] = []  # layers that return to training mode when training goes on
+        self.waiting = True  # train() has to be called before the next micro-batch
 
     def evaluate(self, model: Any) -> None:
         """Switch to evaluation mode; within train(), until the next micro-batch."""
         training = self.core.backend.models.eval_mode(model)
         if self.core.trainer.is_in_train:
-            before = self.paused or []
-            known = {id(layer) for layer in before}
-            self.paused = before + [layer for layer in training if id(layer) not in known]
+            known = {id(layer) for layer in self.paused}
+            self.paused = self.paused + [layer for layer in training if id(layer) not in known]
+            self.waiting = True
         _switch(self.core.trainer.optimizer, "eval")
 
     def train(self) -> None:
-        """Training goes on. Called before each micro-batch, and before the callbacks at the start of a step or an
-        epoch, which may freeze layers by their mode."""
-        if self.paused is not None:
-            self.restore()
-            self.has_optimizer_modes = _switch(self.core.trainer.optimizer, "train")
-        elif self.has_optimizer_modes:  # a callback may have switched it
-            _switch(self.core.trainer.optimizer, "train")
+        """Training goes on. Called, if it is waiting, before each micro-batch, and before the callbacks at the start of
+        a step or an epoch, which may freeze layers by their mode."""
+        self.restore()
+        # An optimizer with modes is switched each time, as in transformers: a callback may have changed its mode.
+        self.waiting = _switch(self.core.trainer.optimizer, "train")
 
     def restore(self) -> None:
         """The layers as they were before the evaluation; the optimizer stays as it is."""
-        if self.paused:
-            self.core.backend.models.restore_mode(self.paused)
-        self.paused = None
+        paused, self.paused = self.paused, []
+        if paused:
+            self.core.backend.models.restore_mode(paused)
 
 
 def _switch(optimizer: Any, mode: str) -> bool:

@@ -293,7 +293,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: int | None = None) -> Any:
         """Accumulate the gradients of one micro-batch; returns its weighted loss."""
         core = self._oneloop
-        core.run.update.modes.train()
+        if core.run.update.modes.waiting:
+            core.run.update.modes.train()
         core.backend.models.train_mode(model)
         context, inputs = self._prepare_context_parallel_inputs(model, inputs)
         with context():

@@ -210,7 +210,8 @@ class Update:
         return total
 
     def _step(self, model: Any, inputs: Any, shared: SharedUpdate) -> Any:
-        self.modes.train()  # a callback may have evaluated since the last micro-batch
+        if self.modes.waiting:  # a callback may have evaluated since the last micro-batch
+            self.modes.train()
         given = (model, inputs, self._items_for_step(shared))[: 3 if self.contract.step_takes_items else 2]
         step = self.run.core.trainer.training_step
         return self.run.core.engine.recorded(partial(step, *given)) if self.contract.is_recorded else step(*given)
