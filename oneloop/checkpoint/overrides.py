@@ -60,7 +60,7 @@ class SaveOverrides:
         self.core = core
         self.is_saving = False  # the current _save_checkpoint has called oneloop's
         self._open: Gathered | None = None  # of the save whose parts are being gathered
-        self._unsealed: list[Unsealed] = []
+        self.unsealed: list[Unsealed] = []
 
     # -- parts of a save
 
@@ -116,12 +116,12 @@ class SaveOverrides:
     def leave_open(self, save: Any) -> None:
         """Called when a checkpoint is complete that an override may add files to."""
         known = store.fingerprints(Path(save.target)) if self.core.trainer.args.should_save else {}
-        self._unsealed.append(Unsealed(save, known))
+        self.unsealed.append(Unsealed(save, known))
 
     def take_unsealed(self) -> list[Any]:
         """Add the new files of each such checkpoint to its manifest; returns the saves. A collective on several
         processes, each of which may have written files."""
-        found, self._unsealed = self._unsealed, []
+        found, self.unsealed = self.unsealed, []
         if not found:
             return []
         self.core.processes.barrier()

@@ -56,7 +56,8 @@ class StepEnd:
         trainer, checkpointer = core.trainer, run.checkpointer
         run.sync.agree()
         checkpointer.tell_if_ended()
-        checkpointer.announce()
+        if checkpointer.overrides.unsealed:
+            checkpointer.announce()
         if core.interrupted:
             self._leave()
         if trainer.control.should_log:
