@@ -34,10 +34,11 @@ class Ended:
 class Forks:
     """Children that are forked from one process which has imported all: a new process for each run, soon started."""
 
-    def __init__(self, framework="torch"):
+    def __init__(self, framework="torch", *more):
+        """`more`: modules to import too."""
         self.framework = framework
         self._server = subprocess.Popen(
-            [sys.executable, str(JOB), "--serve", framework],
+            [sys.executable, str(JOB), "--serve", framework, *more],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(),

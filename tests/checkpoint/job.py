@@ -6,8 +6,8 @@ Model, data and course depend on the arguments alone. At its end the run writes 
 last checkpoint and what it has logged, without the times. Two runs with the same course have the same result.
 
 `--kill POINT:WHEN:N` ends the process with SIGKILL at the N-th call of a function (see kill_points.py), and `--count`
-writes how often each of them is called. `--serve FRAMEWORK` is a process that has imported all and forks one
-run per request.
+writes how often each of them is called. `--serve FRAMEWORK [MODULE ...]` is a process that has imported all and forks
+one run per request.
 """
 
 import argparse
@@ -224,13 +224,14 @@ def main(argv):
 # -- one process that forks the others
 
 
-def serve(framework):
+def serve(framework, *more):
     """Requests on stdin, one JSON object a line: {argv, stdout, stderr}. Answers: the pid, then the wait status."""
     # What takes long is done once.
     for name in (
         f"oneloop.backends.{framework}.engine",
         "tests.checkpoint.kill_points",
         *kit_module(framework).Job.warm,
+        *more,
     ):
         import_module(name)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -265,6 +266,6 @@ def run_forked(request):
 
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
-        serve(sys.argv[2])
+        serve(*sys.argv[2:])
     else:
         main(sys.argv[1:])

@@ -41,6 +41,29 @@ def unbroken(forks, tmp_path_factory):
     return make
 
 
+def killed_run(forks, argv, base, kills, output, look=None):
+    """Kill a run once at each of these points in turn, let it end, and compare it with one that was never killed."""
+    deaths = 0
+    for kill in [*kills, None]:
+        options = ("--kill", kill) if isinstance(kill, str) else ()
+        meanwhile = kill if callable(kill) else None
+        ended = forks.run(*argv, "--resume", "latest", *options, output=output, meanwhile=meanwhile)
+        assert damage_of_latest(output) == [], f"after {kill}"
+        if ended.status == 0:
+            break
+        assert ended.status == KILLED, ended.output
+        deaths += 1
+        if look is not None:
+            look(kill)
+    else:
+        pytest.fail("the run did not end")
+    assert differences(result(base), result(output)) == [], kills
+    assert log_lines(output) == log_lines(base), kills
+    assert checkpoint_names(output) == checkpoint_names(base), kills
+    assert [p.name for p in output.glob(".*")] == [], kills
+    return deaths
+
+
 @pytest.fixture
 def killed(forks, unbroken, record_property):
     """Run a course, killed once at each of these points in turn, to its end, and compare. The kills that took place."""
@@ -48,25 +71,7 @@ def killed(forks, unbroken, record_property):
 
     def run(course, kills, output, look=None):
         nonlocal total
-        base, _ = unbroken(course)
-        deaths = 0
-        for kill in [*kills, None]:
-            options = ("--kill", kill) if isinstance(kill, str) else ()
-            meanwhile = kill if callable(kill) else None
-            ended = forks.run(*COURSES[course], "--resume", "latest", *options, output=output, meanwhile=meanwhile)
-            assert damage_of_latest(output) == [], f"after {kill}"
-            if ended.status == 0:
-                break
-            assert ended.status == KILLED, ended.output
-            deaths += 1
-            if look is not None:
-                look(kill)
-        else:
-            pytest.fail("the run did not end")
-        assert differences(result(base), result(output)) == [], kills
-        assert log_lines(output) == log_lines(base), kills
-        assert checkpoint_names(output) == checkpoint_names(base), kills
-        assert [p.name for p in output.glob(".*")] == [], kills
+        deaths = killed_run(forks, COURSES[course], unbroken(course)[0], kills, output, look)
         total += deaths
         return deaths
 

@@ -168,8 +168,8 @@ for _name, _given in OPTIONS.items():
 
 @case
 def brief(folder):
-    """What the default run of the tests looks at."""
-    return with_each(folder, "brief", with_modules, samples(), ("stage2", "stage3"), gradient_checkpointing=True)
+    """What the default run of the tests looks at; stage 2 has its part in best_brief."""
+    return with_each(folder, "brief", with_modules, samples(), ("stage3",), gradient_checkpointing=True)
 
 
 def go_on(folder, chosen):
@@ -181,7 +181,9 @@ def go_on(folder, chosen):
         for strategy, sharding in strategies().items():
             if strategy in (*chosen, "alone"):
                 given = SAVING | {"sharding": sharding, "save_strategy": "no", "resume": str(path / "checkpoint-3")}
-                make, name = MODELS.get(model, with_modules), f"{model}-{source}-{strategy}"
+                given |= OPTIONS.get(model, {})
+                make = with_modules if model == "brief" else MODELS.get(model, lora)
+                name = f"{model}-{source}-{strategy}"
                 found[name] = course(train(folder, f"crossed-{name}", make(), samples(model), **given))
     return found
 
@@ -223,7 +225,7 @@ def best(folder):
 
 @case
 def best_brief(folder):
-    return {"stage3": best_of(folder, "stage3", "stage3")}
+    return {"stage2": best_of(folder, "stage2", "stage2")}
 
 
 if __name__ == "__main__":
