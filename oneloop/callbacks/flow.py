@@ -5,6 +5,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..compat import mode
 from ..state import ExportableState, TrainerControl, TrainerState
 from .base import TrainerCallback
 
@@ -43,6 +44,8 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_save = True
         if state.max_steps > 0 and step >= state.max_steps:
             control.should_training_stop = True
+            if args.eval_strategy == "steps" and args.eval_delay <= step and mode.follows("transformers"):
+                control.should_evaluate = True  # its runs end with an evaluation
             # A run that saves by steps always saves its last step.
             if args.save_strategy == "steps":
                 control.should_save = True

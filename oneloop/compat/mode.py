@@ -3,6 +3,9 @@
 `redirect` and `oneloop run` set it; a script that imports oneloop itself follows oneloop.
 """
 
+import importlib
+from typing import Any
+
 _followed: set[str] = set()
 
 
@@ -18,3 +21,16 @@ def follows(library: str) -> bool:
 def follows_only(library: str) -> bool:
     """Whether it is for that library and for no other."""
     return _followed == {library}
+
+
+def parser_of_transformers() -> Any:
+    """HfArgumentParser of transformers itself, in a process that runs a script for it; None if it is not installed."""
+    if not follows("transformers"):
+        return None
+    try:
+        module: Any = importlib.import_module("transformers.hf_argparser")
+    except ImportError:
+        return None
+    # Under `redirect` it is a module of oneloop, which holds that of the library.
+    real = module._library_module() if hasattr(module, "_library_module") else module
+    return None if real is None else real.HfArgumentParser

@@ -1,5 +1,6 @@
 """Details of transformers' Trainer that code built on it relies on, on every framework that has them."""
 
+import dataclasses
 import logging
 
 import numpy as np
@@ -217,3 +218,55 @@ def test_a_batch_size_shrinks_by_a_tenth():
         never()
     with pytest.raises(RuntimeError, match="CUDA out of memory"):
         oneloop.find_executable_batch_size(never.__wrapped__, starting_batch_size=4)()
+
+
+# -- where a run follows transformers
+
+
+@pytest.fixture
+def follows_transformers(monkeypatch):
+    monkeypatch.setattr(mode, "_followed", {"transformers"})
+
+
+def evaluated_at(backend, arguments, **given):
+    args = arguments(eval_strategy="steps", max_steps=8, per_device_train_batch_size=2, **given)
+    trainer = Trainer(backend.classifier(), args, train_dataset=rows(16), eval_dataset=rows(4))
+    trainer.train()
+    return [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry]
+
+
+def test_its_runs_end_with_an_evaluation(backend, arguments, monkeypatch):
+    monkeypatch.setattr(mode, "_followed", set())
+    assert evaluated_at(backend, arguments, eval_steps=3) == [3, 6]
+    monkeypatch.setattr(mode, "_followed", {"transformers"})
+    assert evaluated_at(backend, arguments, eval_steps=3) == [3, 6, 8]
+    assert evaluated_at(backend, arguments, eval_steps=4) == [4, 8], "not twice"
+    assert evaluated_at(backend, arguments, eval_steps=3, eval_delay=9) == []
+
+
+@dataclasses.dataclass
+class Own:
+    name: str
+    rate: float = 0.5
+    fast: bool = True
+
+
+def test_its_parser_reads_dataclasses_that_are_not_of_oneloop(follows_transformers, tmp_path):
+    theirs = pytest.importorskip("transformers").HfArgumentParser
+    parser = oneloop.HfArgumentParser(Own)
+    assert type(parser) is theirs
+    options = {action.dest: action for action in parser._actions}
+    assert (options["rate"].type, options["rate"].default, options["name"].required) == (float, 0.5, True)
+    assert vars(parser.parse_args(["--name", "a", "--no_fast"])) == {"name": "a", "rate": 0.5, "fast": False}
+    both = oneloop.HfArgumentParser((Own, oneloop.TrainingArguments))
+    assert type(both) is oneloop.ArgumentParser
+    own, args = both.parse_args_into_dataclasses(
+        ["--name", "a", "--output_dir", str(tmp_path), "--evaluation_strategy", "no"]
+    )
+    assert own == Own("a") and args.eval_strategy == "no"
+
+    class Parser(oneloop.HfArgumentParser):
+        pass
+
+    assert type(Parser(Own)) is Parser
+    assert Parser(Own).parse_args_into_dataclasses(["--name", "b"]) == (Own("b"),)

@@ -6,9 +6,10 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeVar, cast, overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
+from ...compat.mode import parser_of_transformers
 from ...errors import ArgumentError, OneloopError, UnknownArgumentError
 from . import files
 from .help import NOTE, FieldAction, HelpFormatter, NegationAction, describe, summary
@@ -34,6 +35,18 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
     Accepts dataclasses one by one or as one list or tuple; other keywords are passed to `argparse.ArgumentParser`. Only
     values that were given are passed to a dataclass's constructor: defaults stay with the dataclass.
     """
+
+    if not TYPE_CHECKING:  # it would hide the overloads of __init__
+
+        def __new__(cls, *classes: Any, dataclass_types: Any = None, **kwargs: Any) -> Any:
+            """In a script of transformers, its own parser reads dataclasses that have nothing of oneloop."""
+            given = [*classes, dataclass_types] if dataclass_types is not None else classes
+            theirs = parser_of_transformers() if cls is ArgumentParser else None
+            if theirs is None or any(isinstance(each, Iterator) for each in given):  # which __init__ reads
+                return super().__new__(cls)
+            listed = _flatten(given)
+            ours = any(hasattr(each, "__aliases__") for each in listed)
+            return super().__new__(cls) if ours else theirs(listed, **kwargs)
 
     # Up to four dataclasses are known to a type checker by their number and types.
     @overload
