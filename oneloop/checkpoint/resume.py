@@ -106,10 +106,10 @@ def load_weights(core: "Internals", path: Path) -> None:
     if store.is_foreign(path):
         backend.transformers_checkpoint.load_weights(model, path)
         return
-    if backend.models.is_adapter(backend.models.unwrap(model)):
+    files = files_of(path, "model")
+    if not files and backend.models.is_adapter(backend.models.unwrap(model)):
         strategy.load_adapter(model, path)
         return
-    files = files_of(path, "model")
     if not files:
         raise CheckpointError(f"{path} has no {WEIGHTS}. Pass a directory that contains it.")
     tied = json.loads(read_metadata(files[0]).get("tied", "{}"))

@@ -88,7 +88,16 @@ def two_adapters():
     return model
 
 
+def inside():
+    """An adapter in a model of transformers, without PEFT's wrapper."""
+    model = llama()
+    torch.manual_seed(1)
+    model.add_adapter(peft.LoraConfig(r=3, target_modules=["q_proj", "v_proj"]))
+    return model
+
+
 MODELS = {
+    "inside": inside,
     "lora": lora,
     "dora": lambda: lora(use_dora=True),
     "with_modules": with_modules,
@@ -131,9 +140,11 @@ def reopened(make, folder, trainer):
     """The largest difference between the logits of the model and of the adapter that PEFT opens from its files."""
     rows = texts(LENGTHS[:2])
     batch = {key: torch.tensor([list(row[key]) for row in rows]) for key in ("input_ids", "attention_mask")}
-    fresh = make()
-    base = fresh.unload() if hasattr(fresh.base_model, "unload") else fresh.get_base_model()
-    name = trainer.model.active_adapter
+    if make is inside:
+        base, name = llama(), "default"
+    else:
+        fresh, name = make(), trainer.model.active_adapter
+        base = fresh.unload() if hasattr(fresh.base_model, "unload") else fresh.get_base_model()
     found = peft.PeftModel.from_pretrained(base, folder if name == "default" else folder / name).eval()
     trainer.model.eval()
     with torch.no_grad():

@@ -11,7 +11,7 @@ pytest.importorskip("peft")
 pytest.importorskip("transformers")
 
 JOB = Path(__file__).with_name("adapter_job.py")
-MODELS = ("lora", "dora", "with_modules", "tied", "half_base", "two_adapters", "prompts", "encoded_prompts")
+MODELS = ("inside", "lora", "dora", "with_modules", "tied", "half_base", "two_adapters", "prompts", "encoded_prompts")
 MODELS += ("projected_prefix", "classifier")
 OPTIONS = ("recomputed", "reentrant", "bf16", "accumulated")
 IN_HALF = ("half_base", "bf16")

@@ -11,7 +11,8 @@ from ...checkpoint import safetensors_io as files
 from ...checkpoint.safetensors_io import Raw
 from ...errors import CheckpointError
 from .._common.helpers import check_fit, check_optimizer_fit
-from ..torch.weights import LAYOUT, group_options, load_adapter, model_tensors, optimizer_names, save_adapter
+from ..torch import weights as torch_weights
+from ..torch.weights import LAYOUT, group_options, load_adapter, model_tensors, optimizer_names
 from .models import unwrap
 from .tensors import is_tensor, to_numpy, write
 
@@ -54,6 +55,11 @@ def room(tensor: Any) -> np.ndarray:
 def raw(tensor: Any) -> Raw:
     """A tensor as the bytes to store."""
     return files.from_numpy(_array(tensor))
+
+
+def save_adapter(model: nn.Module, directory: Path, tensors: dict[str, Any] | None = None) -> None:
+    """Write the files of an adapter (PEFT)."""
+    torch_weights.save_adapter(model, directory, tensors, raw)
 
 
 def load_tensors(path: Path) -> dict[str, np.ndarray]:

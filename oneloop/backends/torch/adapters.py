@@ -12,12 +12,20 @@ from typing import Any
 
 from torch import nn
 
-from .models import eval_mode, restore_mode
+from .models import base_of, eval_mode, is_peft_model, restore_mode
 
 # Trained tensors that PEFT's files do not contain; written only if there are any.
 REST = "adapter_rest.safetensors"
 
 _keys: weakref.WeakKeyDictionary[nn.Module, dict[str, dict[str, str]]] = weakref.WeakKeyDictionary()
+
+
+PREFIX = "base_model.model."  # of the keys in files; the tensors of a model without PEFT's wrapper have none
+
+
+def stored(model: Any) -> list[str]:
+    """The adapters that are saved: all of a PEFT model, the active one that is in a model of transformers."""
+    return list(model.peft_config) if is_peft_model(model) else list(model.active_adapters())
 
 
 def encoders(model: nn.Module) -> dict[str, nn.Module]:
@@ -38,7 +46,7 @@ def encoders_in_eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def keys_of(model: nn.Module, adapter: str) -> dict[str, str]:
-    """Key in the file of an adapter -> name of the tensor in the model."""
+    """Key in the file of an adapter, without PREFIX if the model has none -> name of the tensor in the model."""
     known = _keys.setdefault(model, {})
     if adapter not in known:  # it may ask the Hub whether the embeddings were resized, so only once
         known[adapter] = _select(model, adapter)[0]
@@ -64,7 +72,7 @@ def _select(model: nn.Module, adapter: str) -> tuple[dict[str, str], list[str]]:
 
 def names_in_files(model: Any) -> set[str]:
     """Names of all tensors that can be restored from the files of the adapters."""
-    found = {name for adapter in model.peft_config for name in keys_of(model, adapter).values()}
+    found = {name for adapter in stored(model) for name in keys_of(model, adapter).values()}
     for adapter, encoder in encoders(model).items():
         if set(encoder.state_dict()) == {"embedding.weight"}:  # its output is its weight
             found.add(f"prompt_encoder.{adapter}.embedding.weight")
@@ -76,7 +84,7 @@ def names_of_rest(model: Any) -> list[str]:
     that were unfrozen, running means."""
     known = names_in_files(model)
     names = [name for name, p in model.named_parameters() if p.requires_grad]
-    if not getattr(model.get_base_model(), "is_quantized", False):  # its weights may be buffers
+    if not getattr(base_of(model), "is_quantized", False):  # its weights may be buffers
         names += [name for name, _ in model.named_buffers()]
     own = model.state_dict()
     return [name for name in names if name in own and name not in known]

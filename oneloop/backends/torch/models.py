@@ -27,14 +27,25 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def is_adapter(model: nn.Module) -> bool:
-    """Whether this is a PEFT model, which trains and saves only its adapter."""
+    """Whether this is a PEFT model, or one of transformers with an adapter, which trains and saves only its adapter."""
+    return is_peft_model(model) or has_adapter(model)
+
+
+def is_peft_model(model: nn.Module) -> bool:
+    """Whether PEFT's wrapper is around the base model."""
     return any(base.__name__ == "PeftModel" and base.__module__.startswith("peft.") for base in type(model).__mro__)
+
+
+def has_adapter(model: Any) -> bool:
+    """Whether transformers' add_adapter or load_adapter has put an adapter into the model itself. With several active
+    ones it is saved as a whole, since transformers saves one."""
+    return bool(getattr(model, "_hf_peft_config_loaded", False)) and len(model.active_adapters()) == 1
 
 
 def base_of(model: nn.Module) -> nn.Module:
     """The user's model without wrappers and adapters: the one whose forward has the names of the inputs."""
     model = unwrap(model)
-    return model.get_base_model() if is_adapter(model) else model
+    return model.get_base_model() if is_peft_model(model) else model
 
 
 def config_of(model: nn.Module) -> Any:
@@ -74,7 +85,7 @@ def shifts_labels(model: nn.Module) -> bool:
 
 def _prepends_prompt(model: Any) -> bool:
     """Whether PEFT puts virtual tokens before the inputs, and ignored labels before the labels."""
-    if not is_adapter(model) or not type(model).__name__.endswith("ForCausalLM"):
+    if not is_peft_model(model) or not type(model).__name__.endswith("ForCausalLM"):
         return False
     return model.active_peft_config.peft_type in ("PROMPT_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING")
 

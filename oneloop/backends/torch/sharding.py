@@ -32,7 +32,7 @@ from ...errors import ModelError, RefusedError
 from .._common.helpers import joined_groups, some
 from . import adapters, shards, weights, wrap_policy
 from .ddp import DataParallel
-from .models import is_adapter, unwrap
+from .models import base_of, is_adapter, unwrap
 from .parallel import Alone, average, from_main
 
 logger = logging.getLogger(__name__)
@@ -412,17 +412,19 @@ def _check(model: nn.Module) -> None:
 
 
 def _check_adapter(model: nn.Module) -> None:
-    if getattr(model.get_base_model(), "is_quantized", False):
+    if getattr(base_of(model), "is_quantized", False):
         raise RefusedError(
             "the base model is quantized, and sharding stage2 and stage3 cannot shard packed weights. Use "
             "sharding='stage1', or remove sharding: an adapter's gradients and optimizer state are small."
         )
-    for name, config in model.peft_config.items():
+    configs: Any = model.peft_config
+    for name in adapters.stored(model):
         computed = adapters.computed_keys(model, name)
         if computed:
             raise RefusedError(
-                f"PEFT computes what it stores of a {config.peft_type.value} adapter ({some(computed)}) from complete "
-                "weights, but sharding stage2 and stage3 shard them. Use sharding='stage1', or remove sharding."
+                f"PEFT computes what it stores of a {configs[name].peft_type.value} adapter ({some(computed)}) from "
+                "complete weights, but sharding stage2 and stage3 shard them. Use sharding='stage1', or remove "
+                "sharding."
             )
 
 

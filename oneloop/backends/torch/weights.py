@@ -15,7 +15,7 @@ from ...checkpoint.safetensors_io import Raw, write
 from ...errors import CheckpointError, MissingPackageError
 from .._common.helpers import check_fit, check_optimizer_fit, some
 from . import adapters
-from .models import unwrap
+from .models import is_peft_model, unwrap
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,12 @@ def load_model(model: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[st
     base.load_state_dict(values, strict=False)
 
 
-def save_adapter(model: nn.Module, directory: Path, tensors: dict[str, torch.Tensor] | None = None) -> None:
+def save_adapter(
+    model: nn.Module,
+    directory: Path,
+    tensors: dict[str, torch.Tensor] | None = None,
+    to_raw: Callable[[Any], Raw] = raw,
+) -> None:
     """A PEFT model writes its own files: the adapter "default" here, each other one to a folder of its name. `tensors`:
     by name, where those of the model are sharded. What PEFT leaves out goes to a file of its own."""
     peft_model: Any = unwrap(model)
@@ -120,7 +125,7 @@ def save_adapter(model: nn.Module, directory: Path, tensors: dict[str, torch.Ten
     with adapters.encoders_in_eval_mode(peft_model):
         peft_model.save_pretrained(str(directory), safe_serialization=True, **options)
     own = peft_model.state_dict() if tensors is None else tensors
-    rest = {name: raw(own[name]) for name in adapters.names_of_rest(peft_model) if name in own}
+    rest = {name: to_raw(own[name]) for name in adapters.names_of_rest(peft_model) if name in own}
     if rest:
         write(directory / adapters.REST, rest, {"format": LAYOUT})
 
@@ -140,6 +145,8 @@ def load_adapter(model: nn.Module, directory: Path, like: Callable[[Any, Any], A
     check_fit(rest, {name: own[name] for name in rest if name in own}, str(directory / adapters.REST))
     for name, file in files.items():
         keys, tensors = adapters.keys_of(model, name), load_tensors(file)
+        if not is_peft_model(model):
+            tensors = {key.removeprefix(adapters.PREFIX): value for key, value in tensors.items()}
         fitting = {key: value for key, value in tensors.items() if key in keys}
         check_fit(fitting, {key: own[of] for key, of in keys.items()}, str(file))
         tensors = {key: place(own.get(keys.get(key)), value) for key, value in tensors.items()}
@@ -153,9 +160,10 @@ def load_adapter(model: nn.Module, directory: Path, like: Callable[[Any, Any], A
 
 def _adapter_files(model: Any, directory: Path) -> dict[str, Path]:
     """The file of each adapter of the model."""
+    inside = not is_peft_model(model)  # transformers saves one, here, whatever its name
     files = {
-        name: (directory if name == "default" else directory / name) / "adapter_model.safetensors"
-        for name in model.peft_config
+        name: (directory if inside or name == "default" else directory / name) / "adapter_model.safetensors"
+        for name in adapters.stored(model)
     }
     missing = [name for name, file in files.items() if not file.is_file()]
     if missing:

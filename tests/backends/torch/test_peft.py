@@ -127,6 +127,46 @@ def test_peft_opens_what_was_saved(trained, tmp_path, name):
     assert difference <= (1e-6 if rest else 0.0)
 
 
+def with_adapter_inside(*names):
+    """transformers' own way: no wrapper around the model."""
+    model = llama()
+    torch.manual_seed(1)
+    for name in names:
+        model.add_adapter(peft.LoraConfig(r=2, lora_dropout=0.2, target_modules=["q_proj"]), adapter_name=name)
+    model.set_adapter(names[0] if len(names) == 1 else list(names))
+    return model
+
+
+@pytest.mark.parametrize("name", ["default", "mine"])
+def test_an_adapter_inside_a_model_of_transformers(trained, tmp_path, name):
+    model = with_adapter_inside(name)
+    trainer = trained(model, texts(), **OPTIONS)
+    trainer.save_model()
+    folder = tmp_path / "out" / "checkpoint-3"
+    assert not (folder / "model.safetensors").exists() and not (folder / "adapter_rest.safetensors").exists()
+    assert all("lora" in key for key in stored_names(folder / "adapter_model.safetensors"))
+    other = with_adapter_inside(name)
+    Trainer(other, trainer.args, train_dataset=texts()).train(resume_from_checkpoint=str(folder))
+    assert same_bytes(KIT.weights(model), KIT.weights(other))
+    ids = {"input_ids": torch.tensor(np.stack([row["input_ids"] for row in texts()]))}
+    opened = llama()
+    opened.load_adapter(str(tmp_path / "out"))
+    wrapped = peft.PeftModel.from_pretrained(llama(), tmp_path / "out")
+    with torch.no_grad():
+        expected = model.eval()(**ids).logits
+        assert torch.equal(opened.eval()(**ids).logits, expected)
+        assert torch.equal(wrapped.eval()(**ids).logits, expected)
+
+
+def test_two_active_adapters_inside_a_model_are_saved_with_it(trained, tmp_path):
+    """transformers saves one at most."""
+    model, other = with_adapter_inside("one", "two"), with_adapter_inside("one", "two")
+    trainer = trained(model, texts(), **OPTIONS)
+    assert (tmp_path / "out" / "checkpoint-3" / "model.safetensors").is_file()
+    Trainer(other, trainer.args, train_dataset=texts()).train(resume_from_checkpoint=f"{tmp_path}/out/checkpoint-3")
+    assert same_bytes(KIT.weights(model), KIT.weights(other))
+
+
 def test_running_means_of_the_base_go_on(tmp_path):
     """Frozen batch norms still count in training mode, and PEFT stores no buffer of the base."""
     from tests.checkpoint.job import NoisyCollator, NoisyTexts, parse
