@@ -604,11 +604,22 @@ for name in ("hp_name", "hp_search_backend", "hp_space", "compute_objective", "o
     constant(name, None)
 constant("hub_model_id", "me/model")
 constant("model_accepts_loss_kwargs", True)
+constant("loss_is_scaled_for_ga", None)
 # Micro-batches of the update under way, or of the last one.
 constant(
     "current_gradient_accumulation_steps", 2, moments=tuple(m for m in (*EVENTS, AFTER, *FAILED) if m not in NO_STEP)
 )
 constant("current_gradient_accumulation_steps", 1, moments=(BEFORE,))
+
+
+@row("gather_function", lambda s: s.trainer.gather_function([1, 2]))
+def _(s, found):
+    assert found == [1, 2]
+
+
+@row("push_in_progress", lambda s: s.trainer.push_in_progress)
+def _(s, found):
+    assert found is None or callable(found.is_done)
 
 
 @row("call_model_init", lambda s: s.trainer.call_model_init())
