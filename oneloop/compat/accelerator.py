@@ -22,6 +22,7 @@ class Accelerator:
     def __init__(self, trainer: "Trainer") -> None:
         self._trainer = trainer
         self.sync_gradients = True
+        self._even_batches: bool | None = None  # None: as accelerator_config says
         if accelerate_state.is_imported():
             _ = self.state  # libraries read AcceleratorState() by themselves, which has to be initialised by then
 
@@ -89,7 +90,12 @@ class Accelerator:
 
     @property
     def even_batches(self) -> bool:
-        return self.dataloader_config.even_batches
+        """Whether a prepared loader repeats samples until all processes have as many batches; may be set."""
+        return self.dataloader_config.even_batches if self._even_batches is None else self._even_batches
+
+    @even_batches.setter
+    def even_batches(self, value: bool) -> None:
+        self._even_batches = value
 
     @property
     def split_batches(self) -> bool:
@@ -243,7 +249,7 @@ class Accelerator:
             split_batches=options.split_batches,
             put_on_device=device_placement is not False,
             dispatch_batches=options.dispatch_batches,
-            even_batches=options.even_batches,
+            even_batches=self.even_batches,
             non_blocking=self.non_blocking,
             use_seedable_sampler=options.use_seedable_sampler,
         )

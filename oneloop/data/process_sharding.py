@@ -122,6 +122,11 @@ def shards_by_sampler(loader: Any) -> bool:
     return any(hasattr(part, "num_replicas") for part in (sampler, batches, getattr(batches, "sampler", None)))
 
 
+def is_prepared(loader: Any) -> bool:
+    """Whether accelerate made this loader, with the batches of this process."""
+    return type(loader).__module__ == "accelerate.data_loader"
+
+
 def every_nth(batches: Iterator[Any], world: int, rank: int) -> Iterator[Any]:
     """This process's batches of a loader that all processes iterate over identically."""
     while turn := list(islice(batches, world)):

@@ -15,7 +15,7 @@ from ..data.columns import ColumnFilter
 from ..data.length_grouping import LengthGroups, SortishOrder, measure_lengths
 from ..data.loader_options import Loading
 from ..data.order import BatchSampler, Order
-from ..data.process_sharding import ProcessShard, every_nth, shards_by_sampler, with_streams_of
+from ..data.process_sharding import ProcessShard, every_nth, is_prepared, shards_by_sampler, with_streams_of
 from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_batches
 from ..data.worker_seeding import GivesBack, SeededData
 from ..errors import DataError
@@ -149,14 +149,35 @@ def in_order(dataset: Any) -> IndexSampler:
 
 
 def is_sharded(core: "Internals", loader: Any) -> bool:
-    """Whether a loader yields different batches in each process: ours do, and those with a DistributedSampler."""
-    return core.processes.size == 1 or core.backend.loaders.is_own(loader) or shards_by_sampler(loader)
+    """Whether a loader yields different batches in each process: ours do, those that accelerate has prepared, and those
+    with a DistributedSampler."""
+    if core.processes.size == 1 or core.backend.loaders.is_own(loader):
+        return True
+    return is_prepared(loader) or shards_by_sampler(loader)
+
+
+def length_of(core: "Internals", loader: Any) -> int | None:
+    """How many batches of a loader belong to this process, according to its length; None if it has none."""
+    if not has_length(loader):
+        return None
+    return len(loader) if is_sharded(core, loader) else -(-len(loader) // core.processes.size)
+
+
+def length_for_all(core: "Internals", loader: Any) -> int | None:
+    """The same, but of the process that has the most: all processes plan the same steps. A collective if the loader was
+    prepared by accelerate."""
+    batches = length_of(core, loader)
+    if batches is None or core.processes.size == 1 or not is_prepared(loader):
+        return batches
+    return int(max(row[0] for row in core.processes.all_gather((batches,))))
 
 
 def own_batches(core: "Internals", loader: Any) -> Iterator[Any]:
     """The batches of a loader that belong to this process. If the loader is not sharded, so that every process has the
     same batches, the processes take them in turn."""
     iterate, processes = core.backend.loaders.iterate, core.processes
+    if is_prepared(loader) and hasattr(loader.batch_sampler, "even_batches"):
+        loader.batch_sampler.even_batches = False  # no sample is repeated: the loops here need no even batches
     if is_sharded(core, loader):
         return iterate(loader)
     # A collective: the loader may draw its order from the RNGs, and all processes must see the same batches.

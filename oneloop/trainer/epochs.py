@@ -2,6 +2,7 @@
 
 import json
 import logging
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,8 @@ class Epochs:
         batches = dataloaders.own_batches(core, loader)
         if skip:
             self._drop(batches, skip)
+        if not isinstance(sampler, BatchSampler):
+            batches = self._until_length(batches, done * plan.accumulation)
         # Within an epoch this must follow iter(): creating the iterator may draw random numbers, which the
         # uninterrupted run drew at the start of the epoch.
         self._restore_streams()
@@ -88,6 +91,15 @@ class Epochs:
             owner.load_state_dict(stored if self.run.core.processes.size > 1 else of_one_process(stored))
             return 0
         return skip
+
+    def _until_length(self, batches: Any, done: int) -> Any:
+        """The batches up to the length of the loader, by which steps are planned. A user's sampler may yield more, if
+        its length is an estimate."""
+        core, loader = self.run.core, self.run.plan.loader
+        if core.backend.loaders.is_iterable(getattr(loader, "dataset", None)):
+            return batches  # its workers may yield more batches, each an incomplete one
+        length = dataloaders.length_of(core, loader)
+        return batches if length is None else islice(batches, max(0, length - done))
 
     def _drop(self, batches: Any, count: int) -> None:
         from tqdm.auto import tqdm

@@ -23,7 +23,6 @@ from .events import RunEvents
 from .meter import Meter, speed_metrics
 from .step_end import StepEnd
 from .update import Update
-from .validation import has_length
 
 if TYPE_CHECKING:
     from .internals import Internals
@@ -216,9 +215,7 @@ class Run:
         args = trainer.args
         loader = trainer.get_train_dataloader()
         trainer.callback_handler.train_dataloader = loader
-        batches = len(loader) if has_length(loader) else None
-        if batches is not None and not dataloaders.is_sharded(core, loader):
-            batches = -(-batches // core.processes.size)
+        batches = dataloaders.length_for_all(core, loader)
         if batches == 0:
             raise DataError("the training loader has no batches. Pass a train_dataset with at least one sample.")
         accumulation = self.sizes.accumulation
