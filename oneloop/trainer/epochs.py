@@ -96,7 +96,8 @@ class Epochs:
         """The batches up to the length of the loader, by which steps are planned. A user's sampler may yield more, if
         its length is an estimate."""
         core, loader = self.run.core, self.run.plan.loader
-        if core.backend.loaders.is_iterable(getattr(loader, "dataset", None)):
+        dataset = getattr(loader, "dataset", None)
+        if dataset is not None and core.backend.loaders.is_iterable(dataset):
             return batches  # its workers may yield more batches, each an incomplete one
         length = dataloaders.length_of(core, loader)
         return batches if length is None else islice(batches, max(0, length - done))

@@ -75,12 +75,19 @@ def evaluation_loop(
             gather.end_of_turn(step)
             del inputs  # frees its memory for the next batch
         core.run.step_end.release(loader)
-    if step < 0 and core.processes.size == 1:
+    # A loader that an override made may be empty: sentence-transformers has one if there is only an evaluator.
+    may_be_empty = not backend.loaders.is_own(loader)
+    if step < 0 and core.processes.size == 1 and not may_be_empty:
         raise DataError(f"{description}: the dataset is empty. Pass a dataset with at least one sample.")
     metrics = gather.finish(prefix)
-    if gather.seen == 0:
+    if gather.seen == 0 and not may_be_empty:
         raise DataError(f"{description}: the dataset is empty. Pass a dataset with at least one sample.")
-    if not gather.has_loss and description == "Evaluation" and core.run.events.first_time("no loss", prefix):
+    if (
+        not gather.has_loss
+        and gather.seen
+        and description == "Evaluation"
+        and core.run.events.first_time("no loss", prefix)
+    ):
         logger.warning(
             "The evaluation has no %s_loss: no labels found in its inputs (label_names is %s). Add labels to the "
             "dataset, or list their columns in label_names.",

@@ -187,3 +187,37 @@ def test_a_loader_of_paddle(check, given):
     options = lambda: {"batch_sampler": make[given]()}  # noqa: E731
     trainer_class = loading(lambda collate: io.DataLoader(Numbered(), collate_fn=collate, **options()))
     check(kit_module("paddle").Kit(), trainer_class)
+
+
+class LongerThanItsLength:
+    """A loader of one's own that yields more batches than its length says, and others in each epoch."""
+
+    epoch = 99
+
+    def __init__(self, collate):
+        self.collate = collate
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        return (self.collate([Numbered()[(self.epoch + place) % SAMPLES]]) for place in range(5))
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_an_epoch_ends_at_the_length_of_the_loader(backend, arguments, tmp_path, accumulation):
+    """As in transformers; a resume within an epoch goes on to the same end."""
+    seen = [[[(epoch + place) % SAMPLES] for place in range(3)] for epoch in range(3)]
+    steps = -(-3 // accumulation)
+    for folder, resume in (("whole", None), ("resumed", steps + 1)):
+        args = arguments(
+            tmp_path / folder, **RUN | {"save_steps": steps + 1, "gradient_accumulation_steps": accumulation}
+        )
+        trainer = loading(LongerThanItsLength)(backend.classifier(), args, train_dataset=Numbered())
+        trainer.seen = []
+        trainer.train(resume_from_checkpoint=resume and str(tmp_path / "whole" / f"checkpoint-{resume}"))
+        assert trainer.state.global_step == 3 * steps and trainer.state.epoch == 3.0
+        assert trainer.seen == (sum(seen, []) if resume is None else seen[1][accumulation:] + seen[2])

@@ -99,11 +99,11 @@ def similarity(seed=4):
 
 
 def recorded(model, seen):
-    """Note the texts that the model tokenizes, which are the batches."""
+    """Note the texts that the model tokenizes, with their prompts: the batches."""
     preprocess = model.preprocess
 
     def record(inputs, *args, **kwargs):
-        seen.append([str(each) for each in inputs])
+        seen.append([f"{kwargs.get('prompt') or ''}{each}" for each in inputs])
         return preprocess(inputs, *args, **kwargs)
 
     model.preprocess = record
@@ -177,9 +177,9 @@ def several_datasets(folder):
         "scored": losses.CosineSimilarityLoss(model),
         "entailed": softmax_loss(model),
     }
-    given = {"eval_strategy": "steps", "eval_steps": 4, "gradient_accumulation_steps": 2, "weight_decay": 0.01}
+    given = {"eval_strategy": "steps", "eval_steps": 5, "gradient_accumulation_steps": 2, "weight_decay": 0.01}
     given |= {"max_grad_norm": 1e9}  # transformers does not clip the gradients of the loss's own parameters
-    given |= {"prompts": {"pairs": {"anchor": "the query"}, "scored": "one"}}
+    given |= {"prompts": {"pairs": {"anchor": "query: "}, "scored": "one "}}
     more = {"eval_dataset": {"pairs": pairs(8, 7), "scored": scored(8, 8)}, "evaluator": [similarity(), similarity(9)]}
     return run(folder, "sentence", model, data, loss, given=given, trainer_options=more)
 
@@ -245,21 +245,27 @@ def no_duplicates(folder):
     return run(folder, "sentence", model, data, loss, given={"batch_sampler": "no_duplicates", "num_train_epochs": 3})
 
 
-@scenario
-def too_short_a_length(folder):
-    """A batch sampler of one's own that yields more batches than its length says: the epoch ends at the length."""
+def estimated(dataset, **options):
+    """A batch sampler that yields more batches than its length says."""
     from sentence_transformers.base.sampler import DefaultBatchSampler
-    from sentence_transformers.sentence_transformer import losses
 
-    class Estimate(DefaultBatchSampler):
+    class Estimated(DefaultBatchSampler):
         def __iter__(self):
             return iter([[i, i + 1] for i in range(self.epoch, self.epoch + 5)])
 
         def __len__(self):
             return 3
 
+    return Estimated(dataset, **options)
+
+
+@scenario
+def too_short_a_length(folder):
+    """A batch sampler of one's own, and accumulation: the epoch ends at the length."""
+    from sentence_transformers.sentence_transformer import losses
+
     model = sentence_model(folder)
-    given = {"batch_sampler": Estimate, "gradient_accumulation_steps": 2}
+    given = {"batch_sampler": estimated, "gradient_accumulation_steps": 2}
     return run(folder, "sentence", model, pairs(), losses.MultipleNegativesRankingLoss(model), given=given)
 
 
