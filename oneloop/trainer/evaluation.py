@@ -76,7 +76,7 @@ def evaluation_loop(
             del inputs  # frees its memory for the next batch
         core.run.step_end.release(loader)
     # A loader that an override made may be empty: sentence-transformers has one if there is only an evaluator.
-    may_be_empty = not backend.loaders.is_own(loader)
+    may_be_empty = not core.backend.loaders.is_own(loader)
     if step < 0 and core.processes.size == 1 and not may_be_empty:
         raise DataError(f"{description}: the dataset is empty. Pass a dataset with at least one sample.")
     metrics = gather.finish(prefix)

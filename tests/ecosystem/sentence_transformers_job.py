@@ -35,11 +35,11 @@ def scenario(function):
 # -- models and data
 
 
-def sentence_model(folder):
+def sentence_model(folder, dropout=0.0):
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    part = Transformer(tiny_text.bert(folder / "bert"))
+    part = Transformer(tiny_text.bert(folder / "bert", dropout=dropout))
     return SentenceTransformer(modules=[part, Pooling(part.get_embedding_dimension(), "mean")], device="cpu")
 
 
@@ -311,28 +311,34 @@ def sparse(folder):
     return run(folder, "sparse", model, pairs(16), loss, given=given, trainer_options=more)
 
 
+def answers(count=16):
+    from datasets import Dataset
+
+    texts = tiny_text.sentences(2 * count, 6)
+    return Dataset.from_dict({"query": texts[:count], "answer": texts[count:], "label": [i % 2 for i in range(count)]})
+
+
+BEST = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
+
+
 @scenario
 def cross(folder):
-    """A cross-encoder with its default loss, an evaluator and the best model."""
-    from datasets import Dataset
+    """A cross-encoder with its default loss, and the best model by the loss of an evaluation."""
+    given = BEST | {"lr_scheduler_type": "cosine", "warmup_steps": 2}
+    more = {"eval_dataset": answers(8)}
+    return run(folder, "cross", cross_model(folder), answers(), None, given=given, trainer_options=more)
+
+
+@scenario
+def reranking(folder):
+    """A cross-encoder with an evaluator, whose metric decides which model is the best."""
     from sentence_transformers.cross_encoder import evaluation
 
-    model = cross_model(folder)
-    texts = tiny_text.sentences(44)
-    data = Dataset.from_dict({"query": texts[:16], "answer": texts[16:32], "label": [i % 2 for i in range(16)]})
-    samples = [
-        {"query": texts[32 + i], "positive": [texts[35 + i]], "negative": texts[36 + i : 39 + i]} for i in range(3)
-    ]
-    given = {
-        "eval_strategy": "epoch",
-        "save_strategy": "epoch",
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "eval_rank_mrr@10",
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": 2,
-    }
-    more = {"evaluator": evaluation.CrossEncoderRerankingEvaluator(samples, name="rank"), "eval_dataset": data}
-    return run(folder, "cross", model, data, None, given=given, trainer_options=more)
+    texts = tiny_text.sentences(12, 9)
+    samples = [{"query": texts[i], "positive": [texts[3 + i]], "negative": texts[4 + i : 7 + i]} for i in range(3)]
+    more = {"evaluator": evaluation.CrossEncoderRerankingEvaluator(samples, name="rank")}
+    given = BEST | {"metric_for_best_model": "eval_rank_mrr@10"}
+    return run(folder, "cross", cross_model(folder), answers(), None, given=given, trainer_options=more)
 
 
 @scenario
@@ -344,6 +350,36 @@ def several_labels(folder):
     return run(folder, "cross", model, entailed(16), losses.CrossEntropyLoss(model))
 
 
+@scenario
+def interrupted(folder):
+    """Killed after the step of the variable KILL_AT; with RESUME, goes on from its last checkpoint. With dropout, as
+    random numbers count too."""
+    from sentence_transformers.sentence_transformer import losses
+    from transformers import TrainerCallback
+
+    class Dies(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == int(os.environ.get("KILL_AT", "0")):
+                os._exit(9)
+
+    model = sentence_model(folder, dropout=0.2)
+    given = {
+        "save_strategy": "steps",
+        "save_steps": 3,
+        "num_train_epochs": 3,
+        "eval_strategy": "steps",
+        "eval_steps": 3,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "pairs_loss",
+        "gradient_accumulation_steps": 2,
+        "batch_sampler": os.environ.get("SAMPLER", "batch_sampler"),
+    }
+    more = {"eval_dataset": {"pairs": pairs(6, 7)}, "callbacks": [Dies()]}
+    loss = losses.MultipleNegativesRankingLoss(model)
+    data = {"pairs": pairs(18), "others": pairs(10, 5)}
+    return run(folder, "sentence", model, data, loss, bool(os.environ.get("RESUME")), given=given, trainer_options=more)
+
+
 def main(trainer, folder, names):
     if trainer == "oneloop":
         from oneloop.compat.redirect import redirect
@@ -351,7 +387,7 @@ def main(trainer, folder, names):
         redirect("transformers")
     for name in names:
         place = Path(folder) / name
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         result = SCENARIOS[name](place)
         if int(os.environ.get("RANK", "0")) == 0:
             (place / "result.json").write_text(json.dumps(result, indent=1, default=float))

@@ -30,8 +30,9 @@ def tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=32, **names)
 
 
-def bert(folder, kind="BertModel", **more):
-    """A folder with a BERT of one layer and its tokenizer. Without dropout, as two libraries draw differently."""
+def bert(folder, kind="BertModel", dropout=0.0, **more):
+    """A folder with a BERT of one layer and its tokenizer. Two libraries are compared without dropout: they draw other
+    random numbers."""
     import transformers
 
     transformers.set_seed(0)
@@ -42,8 +43,8 @@ def bert(folder, kind="BertModel", **more):
         num_attention_heads=2,
         intermediate_size=32,
         max_position_embeddings=32,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
         **more,
     )
     getattr(transformers, kind)(config).save_pretrained(folder)
