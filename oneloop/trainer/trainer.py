@@ -716,7 +716,9 @@ class Trainer(TransformersNames, PaddleNLPNames):
         names = isinstance(inputs, Mapping)
         has_labels = labels is not None and (not names or all(name in inputs for name in self.label_names))
         if names and not self.label_names:
-            has_labels = inputs.get("return_loss", self.can_return_loss)
+            wanted = inputs.get("return_loss")
+            has_labels = bool(self.can_return_loss if wanted is None else wanted)
+            labels = ()  # none, as in transformers: compute_metrics is called with the predictions alone
         if ignore_keys is None:
             config = core.backend.models.config_of(self.model)
             ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", None) or ["past_key_values"])

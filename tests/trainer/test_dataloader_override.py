@@ -137,3 +137,28 @@ def test_can_return_loss_may_be_set_and_is_kept_with_model_init(backend, argumen
     trainer.train()
     assert trainer.can_return_loss is bool(given)
     assert ("eval_loss" in trainer.evaluate()) is bool(given)
+
+
+@pytest.mark.parametrize("given", ["whole", "batches"])
+def test_metrics_of_data_without_labels(backend, arguments, given):
+    """A loss without labels, as TRL's Reward has it: compute_metrics gets the predictions, and () for the labels."""
+    seen = []
+
+    def compute_metrics(prediction, compute_result=True):
+        seen.append((np.asarray(prediction.predictions).shape, prediction.label_ids))
+        return {"rows": sum(shape[0] for shape, _ in seen)}
+
+    class Own(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            inputs = {"x": inputs["x"], "labels": inputs["target"]}
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    data = [{"x": row["x"], "target": row["labels"]} for row in rows(8)]
+    more = {"batch_eval_metrics": given == "batches", "per_device_eval_batch_size": 4}
+    args = arguments(label_names=[], remove_unused_columns=False, **more)
+    trainer = Own(backend.classifier(), args, eval_dataset=data, compute_metrics=compute_metrics)
+    trainer.can_return_loss = True
+    found = trainer.evaluate()
+    assert found["eval_rows"] == 8 and "eval_loss" in found
+    assert seen == ([((8, 3), ())] if given == "whole" else [((4, 3), ())] * 2)
+    assert trainer.predict(data).label_ids == ()
