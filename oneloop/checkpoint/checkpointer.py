@@ -135,10 +135,10 @@ class Checkpointer:
         """The state at this moment, which the run may change while it is being written."""
         trainer = self.core.trainer
         target = str(parent / f"{store.PREFIX}-{trainer.state.global_step}")
+        trainer.state.stateful_callbacks = callback_states(trainer)
         state = copy.copy(trainer.state)
         if self.best.is_new:
             state.best_model_checkpoint = target
-        state.stateful_callbacks = _callback_states(trainer)
         state.log_history = list(state.log_history)
         reason = "best" if self.best.asks_for_save and not self._is_kept(target) else "save"
         return Save(target, self.run.id, reason, state, self.best.before)
@@ -529,13 +529,14 @@ def run_properties(run: "Run") -> dict[str, Any]:
     } | {name: _plain(getattr(args, name)) for name in _ARGUMENTS}
 
 
-def _callback_states(trainer: Any) -> dict[str, Any]:
+def callback_states(trainer: Any) -> dict[str, Any]:
+    """The states of the control and of the callbacks that have one, by class; a list for several of a class."""
     states: dict[str, Any] = {"TrainerControl": trainer.control.state()}
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, ExportableState) or (
             callable(getattr(callback, "state", None)) and hasattr(callback, "from_state")
         ):
-            states.setdefault(type(callback).__name__, []).append(callback.state())
+            states.setdefault(type(callback).__name__, []).append(copy.deepcopy(callback.state()))
     return {name: s[0] if isinstance(s, list) and len(s) == 1 else s for name, s in states.items()}
 
 

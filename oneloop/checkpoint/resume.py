@@ -172,12 +172,14 @@ def load_state(trainer: Any, path: Path) -> None:
 
 def load_callbacks(trainer: Any) -> None:
     """Restore the callbacks from what the state has stored of them."""
-    state = trainer.state
+    every = {
+        name: iter([stored] if isinstance(stored, dict) else stored)
+        for name, stored in trainer.state.stateful_callbacks.items()
+    }
     for callback in trainer.callback_handler.callbacks:
-        stored = state.stateful_callbacks.get(type(callback).__name__)
+        stored = next(every.get(type(callback).__name__, iter(())), None)
         if not stored or not hasattr(callback, "from_state"):
             continue
-        stored = stored if isinstance(stored, dict) else stored.pop(0)
         values = dict(stored["attributes"])
         if trainer.args.restore_callback_states_from_checkpoint:
             values |= stored["args"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import loop
 from ..checkpoint import resume, store
-from ..checkpoint.checkpointer import Checkpointer
+from ..checkpoint.checkpointer import Checkpointer, callback_states
 from ..checkpoint.directory_lock import DirectoryLock, lock_for_saving
 from ..checkpoint.model_files import check_writable
 from ..checkpoint.run_state import PositionState
@@ -190,6 +190,8 @@ class Run:
         self.events.start(checkpoint)
         trainer.callback_handler.refresh()
         trainer.control = TrainerControl()
+        if checkpoint is None:
+            trainer.state.stateful_callbacks = callback_states(trainer)
         self.call("on_train_begin")
         if trainer.args.eval_on_start and checkpoint is None:
             self.step_end.evaluate()
