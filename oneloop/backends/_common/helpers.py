@@ -121,6 +121,16 @@ def some(names: list[str], between: str = ", ", limit: int = 6) -> str:
 def check_fit(stored: Mapping[str, Any], own: Mapping[str, Any], source: str) -> None:
     """Compare the weights of a file with those of the model; one error lists every name and shape that does not
     match."""
+    problems = any_misfit(stored, own)
+    if problems is not None:
+        raise CheckpointError(
+            f"the weights in {source} do not match the model: {problems}. Create the model that they were saved from, "
+            "or remove resume_from_checkpoint."
+        )
+
+
+def any_misfit(stored: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
+    """The names and shapes that do not match; None if all do."""
     missing = [name for name in own if name not in stored]
     extra = [name for name in stored if name not in own]
     shapes = [
@@ -128,13 +138,9 @@ def check_fit(stored: Mapping[str, Any], own: Mapping[str, Any], source: str) ->
         for name in stored
         if name in own and tuple(stored[name].shape) != tuple(own[name].shape)
     ]
-    if missing or extra or shapes:
-        problems = [f"missing: {some(missing)}"] * bool(missing)
-        problems += [f"not in the model: {some(extra)}"] * bool(extra) + [some(shapes, "; ")] * bool(shapes)
-        raise CheckpointError(
-            f"the weights in {source} do not match the model: {'; '.join(problems)}. Create the model that they were "
-            "saved from, or remove resume_from_checkpoint."
-        )
+    problems = [f"missing: {some(missing)}"] * bool(missing)
+    problems += [f"not in the model: {some(extra)}"] * bool(extra) + [some(shapes, "; ")] * bool(shapes)
+    return "; ".join(problems) or None
 
 
 def check_optimizer_fit(stored: set[str], own: set[str], source: str) -> None:

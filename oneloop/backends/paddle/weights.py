@@ -14,7 +14,7 @@ from paddle import nn
 from ...checkpoint.contents import WEIGHTS
 from ...checkpoint.safetensors_io import Raw, read
 from ...errors import CheckpointError
-from .._common.helpers import check_fit, check_optimizer_fit
+from .._common.helpers import any_misfit, check_fit, check_optimizer_fit
 from . import adapters
 from .models import unwrap
 from .optimizers import groups, own_schedule
@@ -133,6 +133,9 @@ def load_model(model: nn.Layer, tensors: dict[str, paddle.Tensor], tied: dict[st
     for name, value in own.items():
         if name not in values and _place(value) in by_place:
             values[name] = values[by_place[_place(value)]]
+    if any_misfit(values, own) and type(unwrap(model)).set_state_dict is not nn.Layer.set_state_dict:
+        unwrap(model).set_state_dict(values)  # a model's own may give its buffers the shapes of the file
+        own = unwrap(model).state_dict()
     check_fit(values, own, source)
     for name, target in own.items():
         _assign(target, values[name])

@@ -1,5 +1,6 @@
 """Weights and optimizer state as named tensors, to and from safetensors files."""
 
+import contextlib
 import logging
 import weakref
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from torch import nn
 
 from ...checkpoint.safetensors_io import Raw, write
 from ...errors import CheckpointError, MissingPackageError
-from .._common.helpers import check_fit, check_optimizer_fit, some
+from .._common.helpers import any_misfit, check_fit, check_optimizer_fit, some
 from . import adapters
 from .models import is_peft_model, unwrap
 
@@ -97,7 +98,8 @@ def load_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def load_model(model: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[str, str], source: str) -> None:
-    """Copy weights into the model; one error lists every name and shape that does not match."""
+    """Copy weights into the model; one error lists every name and shape that does not match. A model with its own way
+    of loading is asked first: it may give its buffers the shapes of the file."""
     base = unwrap(model)
     values = tensors | {name: tensors[first] for name, first in tied.items() if first in tensors}
     own = base.state_dict()
@@ -108,8 +110,28 @@ def load_model(model: nn.Module, tensors: dict[str, torch.Tensor], tied: dict[st
             twin = by_place.get((value.data_ptr(), value.shape))
             if twin is not None:
                 values[name] = values[twin]
-    check_fit(values, {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}, source)
-    base.load_state_dict(values, strict=False)
+    if any_misfit(values, _tensors(own)) is None:
+        base.load_state_dict(values, strict=False)
+        return
+    if _loads_itself(base):
+        with contextlib.suppress(RuntimeError):  # a shape that it refuses as well
+            base.load_state_dict(values, strict=False)
+    check_fit(values, _tensors(base.state_dict()), source)
+
+
+def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+def _loads_itself(model: nn.Module) -> bool:
+    """Whether the model, or one of its modules that are not torch's own, defines how its state is loaded."""
+    if type(model).load_state_dict is not nn.Module.load_state_dict:
+        return True
+    return any(
+        module._load_state_dict_pre_hooks or type(module)._load_from_state_dict is not nn.Module._load_from_state_dict
+        for module in model.modules()
+        if not type(module).__module__.startswith("torch.")
+    )
 
 
 def save_adapter(
