@@ -64,8 +64,12 @@ class BestModel:
     asks_for_save: bool = False  # saved only because it is the best: save_steps does not include this step
     before: tuple[Any, Any] = (None, None)  # the previous best metric and its step
 
-    def found(self, before: tuple[Any, Any], asks_for_save: bool) -> None:
-        self.is_new, self.asks_for_save, self.before = True, asks_for_save, before
+    def found(self, before: tuple[Any, Any]) -> None:
+        self.is_new, self.before = True, before
+
+    def ask_for_save(self, alone: bool) -> None:
+        """`alone`: nothing else asks for a save at this step."""
+        self.asks_for_save = alone
 
     def end_of_step(self) -> None:
         self.is_new = self.asks_for_save = False

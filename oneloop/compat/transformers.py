@@ -40,13 +40,10 @@ UNUSED_OVERRIDES = {
     "_sync_replicated_trainable_parameters": _DEVICES,
     "_update_auto_batch_size": "nothing: auto_find_batch_size splits micro-batches and keeps the global batch",
     **dict.fromkeys(("_activate_neftune", "_deactivate_neftune"), "nothing: use neftune_noise_alpha"),
-    "_prepare_input": "_prepare_inputs",
     "_is_attention_mask_causal": "_prepare_inputs",
     "_deepspeed_sp_compute_loss": "compute_loss",
     **dict.fromkeys(("_remove_unused_columns", "_get_collator_with_removed_columns"), "the data_collator"),
     "num_tokens": "floating_point_ops",
-    "_get_learning_rate": "create_scheduler",
-    "_determine_best_metric": "evaluate, whose metrics are compared",
     **dict.fromkeys(("_issue_warnings_after_load", "compare_trainer_and_checkpoint_args"), _LOADING),
     "_save_tpu": "_save_checkpoint or save_model",
     "_sorted_checkpoints": "nothing: use save_total_limit",
@@ -213,12 +210,6 @@ class TransformersNames(CheckpointHooks):
     def _nested_gather(self, tensors: Any, name: str | None = None) -> Any:
         """Gather the tensors of all processes; with one process, they are unchanged."""
         return self.accelerator.gather(tensors)
-
-    def _get_learning_rate(self) -> float:
-        """The learning rate of the next update."""
-        if self.optimizer is None:
-            return float(self.args.learning_rate)
-        return self._oneloop.backend.optimizers.learning_rates(self.optimizer)[0]
 
     @derived
     def current_gradient_accumulation_steps(self) -> int:

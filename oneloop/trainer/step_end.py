@@ -72,7 +72,7 @@ class StepEnd:
                 trainer.control.should_evaluate = True
                 self._leave()
             trainer.control.should_evaluate = False
-            self._find_best(metrics)
+            self._note_best(metrics)
         if trainer.control.should_save:
             trainer.control.should_save = False
             checkpointer.request()
@@ -164,29 +164,45 @@ class StepEnd:
             "Set metric_for_best_model to one of them, or return it from compute_metrics."
         )
 
-    def _find_best(self, metrics: dict[str, float]) -> None:
-        """Track the best evaluation; an improvement is saved regardless of save_steps and save_strategy."""
-        trainer = self.run.core.trainer
-        args, state = trainer.args, trainer.state
-        wanted = args.load_best_model_at_end or args.save_strategy == "best"
-        if args.metric_for_best_model is None and not wanted:
+    @property
+    def _wants_best(self) -> bool:
+        """Whether the best model is saved."""
+        args = self.run.core.trainer.args
+        return args.load_best_model_at_end or args.save_strategy == "best"
+
+    def _note_best(self, metrics: dict[str, float]) -> None:
+        """Ask the method of the Trainer that may be overridden; an improvement is saved regardless of save_steps and
+        save_strategy."""
+        core, best = self.run.core, self.run.checkpointer.best
+        trainer, trial = core.trainer, core.search.trial
+        before = (trainer.state.best_metric, trainer.state.best_global_step)
+        if not trainer._determine_best_metric(metrics=metrics, trial=None if trial is None else trial.given):
             return
+        if not best.is_new:  # an override has not called super()
+            best.found(before)
+        if self._wants_best:
+            best.ask_for_save(not trainer.control.should_save and trainer.args.save_strategy != "best")
+            trainer.control.should_save = True
+
+    def find_best(self, metrics: dict[str, float]) -> bool:
+        """Whether this evaluation is the best so far, which is kept in the state."""
+        trainer, wanted = self.run.core.trainer, self._wants_best
+        args, state = trainer.args, trainer.state
+        if args.metric_for_best_model is None and not wanted:
+            return False
         name = self._metric_name()
         if name not in metrics and not wanted:
-            return
+            return False
         value, best = self._metric_of(metrics), self.run.checkpointer.best
         if wanted and self._improves(value, best.before[0]) and self._is_saving_best:
             # That save may fail: then this evaluation is compared with the previous best.
             self.run.checkpointer.wait(f"{store.PREFIX}-{state.global_step}")
         if not self._improves(value, state.best_metric):
-            return
-        before = (state.best_metric, state.best_global_step)
+            return False
+        best.found((state.best_metric, state.best_global_step))
         state.best_metric = value
         state.best_global_step = state.global_step
-        asks = wanted and not trainer.control.should_save and args.save_strategy != "best"
-        best.found(before, asks)
-        if wanted:
-            trainer.control.should_save = True
+        return True
 
     def _improves(self, value: float, best: float | None) -> bool:
         greater = self.run.core.trainer.args.greater_is_better

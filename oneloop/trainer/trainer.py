@@ -476,7 +476,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
     def _prepare_inputs(self, inputs: Any) -> Any:
         """The batch on the device, with the output of the previous step if past_index is set."""
         core = self._oneloop
-        inputs = core.to_device(inputs)
+        inputs = self._prepare_input(inputs)
         if inputs is None or (hasattr(inputs, "__len__") and len(inputs) == 0):
             raise DataError(
                 "empty batch: the data_collator returned nothing that model.forward accepts. "
@@ -495,7 +495,12 @@ class Trainer(TransformersNames, PaddleNLPNames):
         return inputs
 
     def _prepare_input(self, data: Any) -> Any:
-        """A tensor, or nested tensors, on the device."""
+        """A tensor, or nested tensors, on the device. An override is called for each part of a batch too."""
+        if type(self)._prepare_input is not Trainer._prepare_input:
+            if isinstance(data, Mapping):
+                return type(data)({name: self._prepare_input(part) for name, part in data.items()})  # type: ignore[call-arg]
+            if isinstance(data, (tuple, list)):
+                return type(data)(self._prepare_input(part) for part in data)
         return self._oneloop.to_device(data)
 
     def _in_half(self, inputs: Any, kind: str) -> Any:
@@ -598,6 +603,12 @@ class Trainer(TransformersNames, PaddleNLPNames):
             raise ArgumentError("there is no optimizer yet: call train() or create_optimizer() first")
         return self._oneloop.backend.optimizers.learning_rates(self.optimizer)
 
+    def _get_learning_rate(self) -> float:
+        """The learning rate of the next update. A step calls it before the schedule, for the logs."""
+        if self.optimizer is None:
+            return float(self.args.learning_rate)
+        return self._oneloop.backend.optimizers.learning_rates(self.optimizer)[0]
+
     def get_num_trainable_parameters(self) -> int:
         """The number of trainable parameters."""
         return self._oneloop.backend.models.num_parameters(self.model, trainable=True)
@@ -644,6 +655,10 @@ class Trainer(TransformersNames, PaddleNLPNames):
     ) -> dict[str, float]:
         """The evaluation after a training step: evaluate(), then pass the metrics to the schedule and the search."""
         return self._oneloop.run.step_end.evaluate_and_report(ignore_keys_for_eval, skip_scheduler)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any = None) -> bool:
+        """Whether an evaluation is the best so far, by metric_for_best_model; the state keeps its metric and step."""
+        return self._oneloop.run.step_end.find_best(metrics)
 
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"

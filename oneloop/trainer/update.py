@@ -246,7 +246,7 @@ class Update:
         run.meter.losses.add(loss)
         if bad is not None:
             self.nonfinite(bad)
-        self.last_rate = core.backend.optimizers.learning_rates(trainer.optimizer)[0]
+        self.last_rate = trainer._get_learning_rate()
         if not run.step_end.steps_by_metric:
             trainer.lr_scheduler.step()
         engine.clear()

@@ -29,9 +29,11 @@ RUN = {
 TRAIN, EVAL = rows(24), rows(10, 1)  # two batches to evaluate on
 
 COUNTS = {
+    "_determine_best_metric": (2, 1, 0, 0),
     "_evaluate": (2, 1, 0, 0),
     "_get_dataloader": (3, 2, 2, 0),
     "_get_eval_sampler": (2, 1, 2, 0),
+    "_get_learning_rate": (5, 3, 0, 0),
     "_get_train_sampler": (1, 1, 0, 0),
     "_load_best_model": (1, 1, 0, 0),
     "_load_callback_state": (0, 1, 0, 0),
@@ -41,6 +43,7 @@ COUNTS = {
     "_load_scaler": (0, 1, 0, 0),
     "_move_model_to_device": (2, 1, 0, 0),
     "_prepare_context_parallel_inputs": (10, 6, 0, 0),
+    "_prepare_input": (42, 24, 12, 0),  # the batch and its two parts
     "_prepare_inputs": (14, 8, 4, 0),
     "_rotate_checkpoints": (3, 2, 0, 0),
     "_save": (3, 2, 0, 1),
@@ -81,8 +84,8 @@ COUNTS = {
 }
 # A run has no use for these: they answer scripts.
 NEVER = (
-    *("_get_collator_with_removed_columns", "_get_learning_rate", "_get_output_dir"),
-    *("_prepare_input", "_remove_unused_columns", "_report_to_hp_search", "add_callback", "create_model_card"),
+    *("_get_collator_with_removed_columns", "_get_output_dir"),
+    *("_remove_unused_columns", "_report_to_hp_search", "add_callback", "create_model_card"),
     *("_push_from_checkpoint", "_sorted_checkpoints"),
     *("autocast_smart_context_manager", "end", "export", "export_model"),
     *("get_cp_size", "get_learning_rates", "get_optimizer_group", "get_sp_size", "get_tp_size", "init_hf_repo"),
