@@ -16,7 +16,8 @@ def add(commands: Any) -> None:
     run.add_argument(
         "--as", dest="library", choices=LIBRARIES, help="the library; default: detected from the script's imports"
     )
-    run.add_argument("script", metavar="SCRIPT", help="the path of the script")
+    run.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
+    run.add_argument("script", metavar="SCRIPT", help="the path of the script, or a command such as trl")
     run.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
     run.set_defaults(run=_run, failure=2)
     check = commands.add_parser(
@@ -36,9 +37,9 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .run_script import run
+    from .run_script import run, run_module
 
-    return run(options.script, options.arguments, options.library)
+    return (run_module if options.module else run)(options.script, options.arguments, options.library)
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ attribute of the Trainer or of the callback, which is looked at first:
 |---|---|---|
 | `loss_is_divided` | the Trainer | whether `compute_loss` has divided by num_items_in_batch |
 | `step_divides` | the Trainer | whether `training_step` divides by num_items_in_batch itself |
+| `calls_collectives` | the Trainer | whether its methods exchange values between processes |
 | `shards_itself` | an iterable data set | whether it gives each process its own samples |
 | `may_change_control` | a callback | whether its events may change `control`, so that processes have to compare it |
 
@@ -167,6 +168,23 @@ def is_overridden(trainer: Any, name: str) -> bool:
     """Whether a subclass that is not oneloop's has its own method of that name."""
     owner = next((cls for cls in type(trainer).__mro__ if name in vars(cls)), None)
     return owner is not None and owner.__module__.partition(".")[0] != PACKAGE
+
+
+_COLLECTIVES = {"gather", "gather_for_metrics", "pad_across_processes", "reduce", "wait_for_everyone", "_nested_gather"}
+_COLLECTIVES |= {"all_gather", "all_reduce", "all_gather_object", "gather_object", "broadcast_object_list", "barrier"}
+
+
+def calls_collectives(trainer: Any) -> bool:
+    """Whether methods of a subclass exchange values with other processes, so that all have to call them equally often.
+
+    A class attribute `calls_collectives` of the Trainer overrules this.
+    """
+    found = declared(trainer, "calls_collectives")
+    if found is None:
+        own = [cls for cls in type(trainer).__mro__ if cls.__module__.partition(".")[0] not in (PACKAGE, "builtins")]
+        methods = [value for cls in own for name, value in vars(cls).items() if name != "__init__"]
+        found = any(inspect.isfunction(method) and mentions(method, _COLLECTIVES) for method in methods)
+    return decided("calls_collectives", trainer, found)
 
 
 # -- callbacks

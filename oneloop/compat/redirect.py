@@ -223,7 +223,15 @@ def _unchanged() -> Iterator[None]:
                     setattr(cls, name, was[name])
 
 
+def _replacement(name: str) -> Any:
+    from . import trl_launcher
+
+    return getattr(trl_launcher, name)
+
+
 def patch(module: ModuleType, plan: Module) -> None:
+    for name in plan.replaced.split():
+        setattr(module, name, _replacement(name))
     for name in plan.names.split():
         setattr(module, name, _own(name))
     for name in plan.refused.split():
@@ -276,7 +284,7 @@ class Finder(importlib.abc.MetaPathFinder):
                 raise ModuleNotFoundError(f"No module named {fullname!r}: {_install_hint(fullname)}", name=fullname)
             return None
         real = _find(fullname, path, self)
-        if real is None and not plan.names and not plan.refused and root not in self.absent:
+        if real is None and (plan.replaced or (not plan.names and not plan.refused and root not in self.absent)):
             return None
         loader = ShellLoader(plan, real) if plan.shell or real is None else PatchLoader(plan, real)
         places = real.submodule_search_locations if real is not None else ([] if plan.opened else None)

@@ -76,12 +76,14 @@ class Module:
 
     shell: our own module replaces the library's, which is executed when a name is needed that oneloop does not have;
     otherwise the names are set on the library's module. missing: names that are only set if the library does not have
-    them. opened: a package, so that its submodules can be imported.
+    them. replaced: functions that are oneloop's, and not among its public names. opened: a package, so that its
+    submodules can be imported.
     """
 
     names: str
     shell: bool = True
     missing: str = ""
+    replaced: str = ""
     refused: str = ""
     opened: bool = False
 
@@ -98,6 +100,7 @@ _TRANSFORMERS = {
     "transformers.training_args": Module(f"{_ARGUMENTS} IntervalStrategy SaveStrategy SchedulerType HubStrategy"),
     "transformers.training_args_seq2seq": Module("Seq2SeqTrainingArguments TrainingArguments"),
     "transformers.trainer_pt_utils": Module("AcceleratorConfig", shell=False),
+    "trl.cli.accelerate_launcher": Module("", shell=False, replaced="launch_training_script"),
     "transformers.hf_argparser": Module("HfArgumentParser"),
     "transformers.integrations": Module(_WRITERS, shell=False, opened=True),
     "transformers.integrations.integration_utils": Module(_WRITERS, shell=False),

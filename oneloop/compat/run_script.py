@@ -2,8 +2,11 @@
 
 import builtins
 import importlib.machinery
+import importlib.util
 import io
 import os
+import runpy
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,18 +20,16 @@ from .redirect import redirect
 
 def run(script: str, arguments: Sequence[str], library: str | None = None) -> int:
     """Run the script and return its exit code; its exceptions are shown as by plain Python."""
-    path = Path(script)
-    if not path.is_file():
-        raise ArgumentError(f"script {script} not found; pass its path before its arguments.")
+    path = _path_of(script)
     with io.open_code(str(path.resolve())) as file:
         source = file.read()
     chosen = [library] if library else libraries_of(path, source)
     redirect(*chosen, stand_in=[each for each in chosen if each != "mindnlp" or not imports_itself(path, source, each)])
-    sys.argv = [script, *arguments]
+    sys.argv = [str(path) if path != Path(script) else script, *arguments]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(path.resolve().parent)
     # It stays __main__ until the interpreter exits: threads and exit handlers still need it.
-    place = os.path.abspath(script)
+    place = os.path.abspath(path)
     main = _main_module(place)
     _KEPT.append(sys.modules["__main__"])
     sys.modules["__main__"] = main
@@ -45,6 +46,45 @@ def run(script: str, arguments: Sequence[str], library: str | None = None) -> in
         raise error.with_traceback(_script_traceback(error.__traceback__)) from error.__cause__
     _tell_if_bypassed(script, chosen)
     return 0
+
+
+def run_module(module: str, arguments: Sequence[str], library: str | None = None) -> int:
+    """Run a module like `python -m module`; by default its Trainer is taken for transformers'."""
+    chosen = [library or "transformers"]
+    redirect(*chosen)
+    sys.argv = [module, *arguments]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.getcwd()
+    if importlib.util.find_spec(module) is None:
+        raise ArgumentError(f"module {module} not found; it is imported as by python -m.")
+    _KEPT.append(sys.modules["__main__"])
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as left:
+        if not left.code:
+            _tell_if_bypassed(module, chosen)
+        raise
+    except Exception as error:
+        _show(error)
+        return 1
+    _tell_if_bypassed(module, chosen)
+    return 0
+
+
+def _path_of(script: str) -> Path:
+    """The script; for a bare name that is no file, the command of that name, if it is written in Python."""
+    path = Path(script)
+    if path.is_file():
+        return path
+    found = shutil.which(script) if path.name == script else None
+    beside = Path(sys.executable).with_name(script)
+    command = beside if path.name == script and beside.is_file() else Path(found) if found else None
+    if command is not None:
+        with command.open("rb") as file:
+            first = file.readline()
+        if first.startswith(b"#!") and b"python" in first:
+            return command
+    raise ArgumentError(f"script {script} not found; pass its path before its arguments.")
 
 
 _KEPT: list[ModuleType] = []

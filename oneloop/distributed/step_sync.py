@@ -183,13 +183,15 @@ class StepSync:
         assert self._messages is not None
         every = self._messages()
         some = any(message.has_batch for message in every)
-        joins = 0
-        if strategy.lockstep and some:
+        joins, gathers = 0, self.run.update.contract.gathers and strategy.mutes
+        if (strategy.lockstep or gathers) and some:
             joins = max(message.computes for message in every) - computes
             self._find_spare(micro_batches, every)
         # Whoever runs out of memory computes its micro-batches again, which must not concern the others.
         finds_size = self.run.core.trainer.args.auto_find_batch_size
-        strategy.begin(all(message.computes for message in every) and not finds_size)
+        # A micro-batch that a process computes only to join must not take part in DDP's exchange of gradients.
+        uneven = gathers and len({message.computes for message in every}) > 1
+        strategy.begin(all(message.computes for message in every) and not finds_size and not uneven)
         total = self._items_of_all() if sharing > 1 else num_items
         return SharedUpdate(some, total, sharing, joins=joins, spare=self._spare)
 
@@ -197,6 +199,8 @@ class StepSync:
         """Whether all processes are known to have all their micro-batches for the next update, so that none asks."""
         run, core = self.run, self.run.core
         update = run.update
+        if update.contract.gathers:
+            return False
         if not core.processes.is_async or not core.strategy.goes_ahead or update.counting.is_given or update.split > 1:
             return False
         sampler = getattr(run.plan.loader, "batch_sampler", None)

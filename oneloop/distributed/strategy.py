@@ -23,6 +23,8 @@ AS_IT_IS = contextlib.nullcontext()
 class Strategy:
     # Whether a forward pass is a collective: then all processes must run the same number of them.
     lockstep = False
+    # Whether a process may join with a micro-batch that adds no gradient, where an override calls a collective.
+    mutes = False
     # Whether each process holds a shard of the weights or of the optimizer state, and writes it.
     in_parts = False
     # Whether each process reads only its shard of the weights, and therefore after wrap().

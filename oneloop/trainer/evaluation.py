@@ -29,7 +29,8 @@ def batch_rows(inputs: Any) -> int | None:
             rows = batch_rows(value)
             if rows is not None:
                 return rows
-        return None
+        # Samples that have not been collated, such as prompts of a trainer that tokenizes them later.
+        return len(inputs) if inputs and all(isinstance(value, Mapping) for value in inputs) else None
     shape = getattr(inputs, "shape", None)
     return int(shape[0]) if shape is not None and len(shape) >= 1 else None
 
@@ -110,7 +111,7 @@ def _batches(core: "Internals", model: Any, loader: Any, ignore_keys: list[str] 
     from .dataloaders import own_batches
 
     batches = own_batches(core, loader)
-    if not core.strategy.lockstep:
+    if not core.strategy.lockstep and not core.run.update.contract.gathers:
         return batches
     from ..distributed.even_batches import even_batches
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..compat.introspect import (
     NUM_ITEMS,
     accepts,
+    calls_collectives,
     decided,
     declared,
     is_overridden,
@@ -50,6 +51,7 @@ class LossContract:
     # Compute_loss divides by the items of all processes, without regard to the mean over processes.
     divides_itself: bool
     step_divides: bool  # so does training_step, on several processes
+    gathers: bool  # overridden methods exchange values: every process has to call them equally often
     is_recorded: bool  # functional autodiff must record a training_step that calls backward itself
 
     @classmethod
@@ -79,6 +81,7 @@ class LossContract:
             sums=sums,
             divides_itself=divides_itself and scaled is None,
             step_divides=core.processes.size > 1 and not own_step and _step_divides(trainer, divides_itself),
+            gathers=core.processes.size > 1 and calls_collectives(trainer),
             is_recorded=not own_step and core.backend.engine.WATCHES_OVERRIDES,
         )
 

@@ -24,11 +24,11 @@ class Mine(Derived):
     extra = 1
     def compute_loss(self, model, inputs, return_outputs=False):
         self.mine = self.extra
-        print(self.mine, self.beside, self.nothing, self.accelerator.state, self.args.bogus, self.args.own)
+        print(self.mine, self.beside, self.nothing, self.accelerator.save_state, self.args.bogus, self.args.own)
         return super().compute_loss(model, inputs, return_outputs)
     def _inner_training_loop(self, *args, **kwargs):
         return super()._inner_training_loop()
-    def _load_rng_state(self, checkpoint):
+    def _run_epoch(self, checkpoint):
         self._helper()
     def _helper(self):
         pass
@@ -58,7 +58,7 @@ other = T(model, args, None, None, None, None, None, None, network=1)
 trainer.train()
 trainer._wrap_model(3)
 trainer.accelerator.backward(1)
-trainer.accelerator.distributed_type
+trainer.accelerator.profile
 args.world_size
 args.nothing
 """
@@ -85,11 +85,11 @@ EXPECTED = {
     (5, "SageMakerTrainer"): ("refused", "no backend"),
     (11, "compute_loss"): ("works", "called without num_items_in_batch"),
     (13, "self.nothing"): ("refused", "no such attribute"),
-    (13, "accelerator.state"): ("refused", "no such attribute"),
+    (13, "accelerator.save_state"): ("refused", "no such attribute"),
     (13, "args.bogus"): ("refused", "no such attribute"),
     (15, "_inner_training_loop"): ("changes", "never calls it; override training_step"),
     (16, "super()._inner_training_loop"): ("refused", "Instead: training_step"),
-    (17, "_load_rng_state"): ("changes", "never calls it"),
+    (17, "_run_epoch"): ("changes", "never calls it"),
     (22, "on_step_end"): ("works", ""),
     (24, "on_something"): ("changes", "never called"),
     (28, "evaluation_strategy"): ("maps", "eval_strategy"),
@@ -113,7 +113,7 @@ EXPECTED = {
     (43, "Trainer(...)"): ("refused", "pass the others by name"),
     (43, "network"): ("refused", "no such argument"),
     (45, "trainer._wrap_model"): ("refused", "no such attribute"),
-    (47, "accelerator.distributed_type"): ("refused", "no such attribute"),
+    (47, "accelerator.profile"): ("refused", "no such attribute"),
     (49, "args.nothing"): ("refused", "no such attribute"),
 }
 

@@ -1,5 +1,6 @@
 """`oneloop run` is `python`: arguments, paths, exit codes and tracebacks."""
 
+import os
 import subprocess
 import sys
 
@@ -29,9 +30,9 @@ SCRIPTS = {
 }
 
 
-def run(folder, *words):
+def run(folder, *words, **more):
     return subprocess.run(
-        [sys.executable, *words], cwd=folder, env=environment(), capture_output=True, text=True, timeout=120
+        [sys.executable, *words], cwd=folder, env=environment() | more, capture_output=True, text=True, timeout=120
     )
 
 
@@ -126,7 +127,36 @@ def test_only_the_chosen_library_is_redirected(tmp_path):
     assert run(tmp_path, "-m", "oneloop", "run", "--as", "paddlenlp", "script.py").stdout == "['paddlenlp']\n"
     (tmp_path / "script.py").write_text((tmp_path / "script.py").read_text() + "if 0:\n    import helper\n")
     (tmp_path / "helper.py").write_text("import transformers.trainer\n")
-    assert run(tmp_path, "-m", "oneloop", "run", "script.py").stdout == "['transformers']\n"
+    # TRL's command line starts processes, which have to be redirected as well.
+    assert run(tmp_path, "-m", "oneloop", "run", "script.py").stdout == "['transformers', 'trl']\n"
+
+
+def test_a_module_as_by_python_m(tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "train.py").write_text(
+        "import sys\nfrom transformers import Trainer\n"
+        "print(__name__, Trainer.__module__, sys.argv[1:], sys.argv[0].endswith('train.py'))\nsys.exit(3)\n"
+    )
+    done = run(tmp_path, "-m", "oneloop", "run", "-m", "package.train", "--x", "1")
+    assert done.returncode == 3
+    assert done.stdout.split() == ["__main__", "oneloop.trainer.trainer", "['--x',", "'1']", "True"]
+    missing = run(tmp_path, "-m", "oneloop", "run", "-m", "no_such_module")
+    assert missing.returncode == 2 and "no_such_module not found" in missing.stderr
+
+
+def test_a_command_that_is_installed(tmp_path):
+    """A bare name that is no file is looked for among commands; one that is not Python is not run."""
+    (tmp_path / "tool").write_text(
+        f"#!{sys.executable}\nfrom transformers import Trainer\nprint(Trainer.__module__, __name__)\n"
+    )
+    (tmp_path / "other").write_text("#!/bin/sh\necho no\n")
+    for name in ("tool", "other"):
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "elsewhere").mkdir()
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = run(tmp_path / "elsewhere", "-m", "oneloop", "run", "tool", PATH=path)
+    assert done.stdout == "oneloop.trainer.trainer __main__\n"
+    assert "not found" in run(tmp_path / "elsewhere", "-m", "oneloop", "run", "other", PATH=path).stderr
 
 
 def test_a_library_that_is_imported_for_what_that_does_is_missed(tmp_path):

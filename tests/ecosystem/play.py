@@ -44,6 +44,13 @@ def weights_of(model: Any) -> dict[str, Any]:
     return {name: p.detach().float().numpy() for name, p in model.named_parameters() if p.requires_grad}
 
 
+def _write(path: Path, result: dict[str, Any]) -> None:
+    """Of several processes the main one writes, or the first that fails."""
+    failed_first = "error" in result and not (path.exists() and "error" in path.read_text(encoding="utf-8"))
+    if os.environ.get("RANK", "0") == "0" or failed_first:
+        path.write_text(json.dumps(result, default=float), encoding="utf-8")
+
+
 def main(side: str, module: str, folder: str, *names: str) -> int:
     if side == "oneloop":
         from oneloop.compat.redirect import redirect
@@ -57,8 +64,9 @@ def main(side: str, module: str, folder: str, *names: str) -> int:
             result = play(scenarios[name], place)
         except Exception:
             result = {"error": traceback.format_exc()}
-        if os.environ.get("RANK", "0") == "0" or "error" in result:
-            (place.parent / f"{name}.json").write_text(json.dumps(result, default=float), encoding="utf-8")
+        _write(place.parent / f"{name}.json", result)
+        if "error" in result and "RANK" in os.environ:  # the other processes wait for this one
+            raise RuntimeError(f"rank {os.environ['RANK']}: {result['error']}")
     return 0
 
 

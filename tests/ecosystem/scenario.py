@@ -17,6 +17,7 @@ class Scenario:
     resume: int | None = None
     # Log keys and files that only one of the two has, beyond those of compare.py, with the reason.
     explained: dict[str, str] = field(default_factory=dict)
+    differs: str = ""  # why numbers differ: then only files are compared
     quick: bool = False  # part of the default suite
     tolerance: float = 1e-5
 

@@ -73,7 +73,12 @@ def classifier(seed: int = 0, labels: int = 1) -> Any:
 
 def save(model: Any, folder: Path | str) -> str:
     """Write the model and the tokenizer; their directory."""
-    model.save_pretrained(folder)
+    from safetensors.torch import save_file
+
+    # Not save_pretrained: on several processes it writes in the main one alone.
+    save_file(dict(model.state_dict()), Path(folder) / "model.safetensors", metadata={"format": "pt"})
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return str(folder)
 

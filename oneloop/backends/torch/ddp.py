@@ -3,6 +3,7 @@
 import contextlib
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -70,6 +71,8 @@ class DataParallel(Alone):
     DDP, and gradients are averaged afterwards: DDP would wait for that process forever. So does the first update unless
     ddp_find_unused_parameters is set: it shows whether the model has unused parameters.
     """
+
+    mutes = True
 
     def __init__(self, args: Any, processes: ProcessGroup) -> None:
         super().__init__(args, processes)
@@ -178,6 +181,9 @@ class DataParallel(Alone):
         assert self.ddp is not None
         return self.ddp.no_sync()
 
+    def muted(self, wrapped: nn.Module) -> contextlib.AbstractContextManager:
+        return _same_gradients(list(wrapped.parameters()))
+
     def finish(self, parameters: list[nn.Parameter]) -> bool:
         assert self.model is not None
         own = self._own or list(self.model.parameters())
@@ -255,3 +261,16 @@ class DataParallel(Alone):
     def settle(self, model: nn.Module) -> None:
         if self.args.ddp_broadcast_buffers is not False:
             from_main(list(model.buffers()))
+
+
+@contextlib.contextmanager
+def _same_gradients(parameters: list[nn.Parameter]) -> Iterator[None]:
+    """A context after which the gradients are those of before."""
+    held = [p.grad for p in parameters]
+    for p in parameters:
+        p.grad = None
+    try:
+        yield
+    finally:
+        for p, gradient in zip(parameters, held):
+            p.grad = gradient

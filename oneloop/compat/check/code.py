@@ -32,7 +32,7 @@ OWN_LOOPS = {
 @cache
 def trainer_attributes() -> frozenset[str]:
     """All attributes of a Trainer: of its class, and set on self."""
-    names = set(dir(Trainer))
+    names = {*dir(Trainer), *(name for base in Trainer.__mro__ for name in inspect.get_annotations(base))}
     for path in Path(inspect.getfile(Trainer)).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

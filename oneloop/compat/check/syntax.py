@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...errors import ArgumentError
 from ..redirected_names import LIBRARIES
+from .libraries import BUILT_ON
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ def libraries_of(path: Path, text: str | bytes | None = None) -> list[str]:
         roots = {name.partition(".")[0] for source in sources(path, text) for name in imported(source.tree)}
     except ArgumentError:
         roots = set()  # Python reports what is wrong with the file
+    if roots & BUILT_ON.keys():
+        roots.add("transformers")
     return [library for library in LIBRARIES if library in roots] or list(LIBRARIES)
 
 

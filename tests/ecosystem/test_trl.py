@@ -1,0 +1,125 @@
+"""TRL's trainers on oneloop beside the same scripts on transformers' Trainer."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+for package in ("torch", "transformers", "accelerate", "peft", "trl"):
+    pytest.importorskip(package)
+
+from tests.ecosystem import compare, tiny  # noqa: E402
+from tests.ecosystem.trl_scenarios import SCENARIOS  # noqa: E402
+
+MODULE = "tests.ecosystem.trl_scenarios"
+QUICK = [each for each in SCENARIOS if each.quick]
+REST = [each for each in SCENARIOS if not each.quick]
+ON_TWO = (
+    "sft-plain sft-accumulation sft-best dpo-best kto-plain reward-best grpo-plain grpo-accumulation rloo-plain"
+).split()
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port"]
+ACCELERATE = [
+    sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
+    "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port",
+]  # fmt: skip
+
+
+def _played(folder, scenarios, launcher=None):
+    for side in compare.SIDES:
+        compare.play(side, MODULE, folder / side, [each.name for each in scenarios], launcher)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    return _played(tmp_path_factory.mktemp("trl"), QUICK)
+
+
+@pytest.fixture(scope="module")
+def rest(tmp_path_factory):
+    return _played(tmp_path_factory.mktemp("trl"), REST)
+
+
+@pytest.mark.parametrize("scenario", QUICK, ids=lambda each: each.name)
+def test_as_on_transformers(scenario, quick):
+    found = compare.compare(scenario, quick)
+    print(found.line())
+    assert not found.problems
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", REST, ids=lambda each: each.name)
+def test_everything_else_as_on_transformers(scenario, rest):
+    found = compare.compare(scenario, rest)
+    print(found.line())
+    assert not found.problems
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [[*TORCHRUN, "29641"], [*ACCELERATE, "29642"]], ids=["torchrun", "accelerate"])
+def test_on_two_processes_as_on_transformers(launcher, tmp_path):
+    scenarios = [each for each in SCENARIOS if each.name in ON_TWO]
+    folder = _played(tmp_path, scenarios, launcher)
+    found = [compare.compare(each, folder) for each in scenarios]
+    print(compare.HEADER, *(each.line() for each in found), sep="\n")
+    assert not [each.line() for each in found if each.problems]
+
+
+@pytest.mark.slow
+def test_a_process_without_a_batch_joins_in_what_the_others_exchange(tmp_path):
+    """13 samples on two processes: the last update of an epoch has a batch in one alone, and TRL gathers in each."""
+    compare.play("oneloop", MODULE, tmp_path / "two", ["sft-uneven"], [*TORCHRUN, "29643"])
+    compare.play("oneloop", MODULE, tmp_path / "one", ["sft-uneven-whole"])
+    two, one = (np.load(tmp_path / name) for name in ("two/sft-uneven.npz", "one/sft-uneven-whole.npz"))
+    assert max(float(np.abs(two[name] - one[name]).max()) for name in one.files) < 1e-5
+
+
+# -- the command line
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """A configuration file for `trl sft`, with a model and data on disk."""
+    (tmp_path / "model").mkdir()
+    tiny.save(tiny.causal(), tmp_path / "model")
+    (tmp_path / "train.jsonl").write_text("\n".join(json.dumps({"text": tiny.sentence(i)}) for i in range(16)))
+    (tmp_path / "sft.yaml").write_text(
+        f"datasets:\n  - path: json\n    data_files: {tmp_path}/train.jsonl\n    split: train\n"
+        f"model_name_or_path: {tmp_path}/model\noutput_dir: {tmp_path}/out\nmax_steps: 2\nreport_to: none\n"
+        "bf16: false\nlogging_steps: 1\ngradient_accumulation_steps: 2\nlr_scheduler_kwargs: '{}'\n"
+    )
+    return tmp_path / "sft.yaml"
+
+
+def _run(settings, *words):
+    environment = {
+        **os.environ, "PYTHONPATH": str(compare.ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CI": "1",
+        "HF_HOME": str(settings.parent / "cache"),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "oneloop", "run", *words]
+    done = subprocess.run(command, cwd=settings.parent, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    logs = [json.loads(line) for line in (settings.parent / "out" / "log.jsonl").read_text().splitlines()]
+    assert sum("loss" in entry for entry in logs) == 2
+    arguments = json.loads((settings.parent / "out" / "training_args.json").read_text())
+    assert (arguments["device"], arguments["gradient_accumulation_steps"]) == ("cpu", 2)
+    return arguments
+
+
+def test_the_script_of_trl_sft(settings):
+    """The command line overrides the file; TRL's own parser reads oneloop's fields."""
+    words = ("--use_cpu", "--per_device_train_batch_size", "2", "--learning_rate", "3e-3")
+    arguments = _run(settings, "-m", "trl.scripts.sft", "--config", str(settings), *words)
+    assert (arguments["per_device_train_batch_size"], arguments["learning_rate"]) == (2, 3e-3)
+    assert arguments["max_length"] == 1024  # TRL's own
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_the_command_trl_sft(settings, processes):
+    launch = ("--num_processes", processes, "--num_machines", "1", "--mixed_precision", "no", "--cpu")
+    arguments = _run(settings, "trl", "sft", "--config", str(settings), "--use_cpu", "True", *launch)
+    assert arguments["use_liger_kernel"] is False
