@@ -35,14 +35,22 @@ def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
 
 def get_state(backend: Any) -> dict[str, np.ndarray]:
     """Everything that training may draw from."""
-    version, words, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state()
+    return as_arrays(take_state(backend))
+
+
+def take_state(backend: Any) -> tuple[Any, Any, dict[str, np.ndarray]]:
+    """The same as Python, NumPy and the framework return it, which is faster; as_arrays makes arrays of it."""
+    return random.getstate(), np.random.get_state(), backend.randomness.get_state()
+
+
+def as_arrays(state: tuple[Any, Any, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    (version, words, gauss), (name, keys, position, has_gauss, cached), of_framework = state
     return {
         "python": np.array(words, dtype=np.uint64),
         "python.gauss": np.array([version, gauss is not None, gauss or 0.0], dtype=np.float64),
         "numpy": np.array(keys, dtype=np.uint32),
         "numpy.rest": np.array([position, has_gauss, cached], dtype=np.float64),
-        **backend.randomness.get_state(),
+        **of_framework,
     }
 
 

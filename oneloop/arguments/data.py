@@ -59,6 +59,12 @@ class Data(Group):
         "Order of the training data; group_by_length batches samples of similar length.",
         choices=("random", "sequential", "group_by_length", "batch_rebalance"),
     )
+    data_order: str = arg(
+        "oneloop",
+        "The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws "
+        "the random numbers of dropout in its order.",
+        choices=("oneloop", "transformers"),
+    )
     length_column_name: str = arg(
         "length",
         "Column with each sample's length, for group_by_length; lengths are computed if it is missing.",

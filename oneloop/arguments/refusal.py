@@ -104,3 +104,12 @@ def fsdp_config() -> Refusal:
         "fsdp_config", "any", lambda args: any((args.fsdp_config or {}).values()), "it is for torch's FSDP",
         "remove it",
     )  # fmt: skip
+
+
+def drawn_order(title: str) -> Refusal:
+    return Refusal(
+        "data_order", "transformers, with group_by_length",
+        lambda args: args.data_order == "transformers" and args.train_sampling_strategy == "group_by_length",
+        f"transformers draws this order from torch's default generator, in turn with dropout, and {title} has none",
+        'data_order="oneloop"',
+    )  # fmt: skip

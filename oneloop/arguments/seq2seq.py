@@ -55,6 +55,11 @@ class Seq2SeqTrainingArguments(GenerationFields, TrainingArguments):
                 f"sortish_sampler=True and train_sampling_strategy='{self.train_sampling_strategy}' are two orders of "
                 "the same data; expected one. Remove the other."
             )
+        if self.sortish_sampler and self.data_order != "oneloop":
+            raise ArgumentError(
+                f"sortish_sampler=True and data_order={self.data_order!r} are two orders of the same data; expected "
+                "one. Remove the other."
+            )
 
 
 dataclass(repr=False)(Seq2SeqTrainingArguments)

@@ -84,6 +84,8 @@ class ArgumentFields(Group):
     """Names of the label columns."""
     train_sampling_strategy: str = ...
     """Order of the training data; group_by_length batches samples of similar length."""
+    data_order: str = ...
+    """The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order."""
     length_column_name: str = ...
     """Column with each sample's length, for group_by_length; lengths are computed if it is missing."""
     seed_each_sample: bool = ...
@@ -450,6 +452,7 @@ class ArgumentFields(Group):
         remove_unused_columns: Switch | None = True,
         label_names: Words | None = None,
         train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] | str = "random",
+        data_order: Literal["oneloop", "transformers"] | str = "oneloop",
         length_column_name: Text | None = "length",
         seed_each_sample: Switch = False,
         ignore_data_skip: Switch = False,
@@ -652,6 +655,7 @@ class ArgumentFields(Group):
             remove_unused_columns: Drop columns that the model's forward does not accept; their names are logged.
             label_names: Names of the label columns.
             train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
+            data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
             length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
             ignore_data_skip: On resume, start the data at the beginning of the epoch.
@@ -870,6 +874,7 @@ class GenerationFields(ArgumentFields):
         remove_unused_columns: Switch | None = True,
         label_names: Words | None = None,
         train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] | str = "random",
+        data_order: Literal["oneloop", "transformers"] | str = "oneloop",
         length_column_name: Text | None = "length",
         seed_each_sample: Switch = False,
         ignore_data_skip: Switch = False,
@@ -1077,6 +1082,7 @@ class GenerationFields(ArgumentFields):
             remove_unused_columns: Drop columns that the model's forward does not accept; their names are logged.
             label_names: Names of the label columns.
             train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
+            data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
             length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
             ignore_data_skip: On resume, start the data at the beginning of the epoch.
@@ -1326,6 +1332,7 @@ class CompressionFields(ArgumentFields):
         remove_unused_columns: Switch | None = True,
         label_names: Words | None = None,
         train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] | str = "random",
+        data_order: Literal["oneloop", "transformers"] | str = "oneloop",
         length_column_name: Text | None = "length",
         seed_each_sample: Switch = False,
         ignore_data_skip: Switch = False,
@@ -1544,6 +1551,7 @@ class CompressionFields(ArgumentFields):
             remove_unused_columns: Drop columns that the model's forward does not accept; their names are logged.
             label_names: Names of the label columns.
             train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
+            data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
             length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
             ignore_data_skip: On resume, start the data at the beginning of the epoch.

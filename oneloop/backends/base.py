@@ -409,6 +409,10 @@ class Randomness(Protocol):
     def worker_seed(self) -> int:
         """In a worker of a loader: the seed that the framework set."""
 
+    def randperm(self, length: int, seed: int | None) -> np.ndarray:
+        """torch.randperm of a generator with this seed; without one of torch's default generator, which others than
+        torch do not have. `data.transformers_order.randperm` does it without torch."""
+
 
 class FrameworkLayout(Protocol):
     """Names and axes of the tensors, for checkpoints that another framework resumes from."""
@@ -438,6 +442,9 @@ class TransformersCheckpoint(Protocol):
 
     def scaler_state(self, path: Path) -> dict[str, Any] | None:
         """Its loss scaler as plain data."""
+
+    def random_state(self, path: Path, rank: int, processes: int) -> tuple[Any, Any, dict[str, Any]] | None:
+        """The RNG state of a process: of Python, NumPy and the framework; None without a file for it."""
 
 
 class Memory(Protocol):

@@ -515,22 +515,27 @@ def _nothing() -> None:
 def run_properties(run: "Run") -> dict[str, Any]:
     """What should be the same in a resumed run."""
     plan, args = run.plan, run.core.trainer.args
-    return {
-        "samples": plan.samples,
-        "samples_per_step": plan.samples_per_step,
-        "processes": args.world_size,
-        "accumulation": plan.accumulation,
-        "max_steps": plan.max_steps,
-        "seed": args.seed,
-        "data_seed": run.core.data_seed,
-        "sampling": str(args.train_sampling_strategy),
-        "learning_rate": args.learning_rate,
-        "lr_scheduler_type": str(args.lr_scheduler_type),
-        "weight_decay": args.weight_decay,
-        "max_grad_norm": args.max_grad_norm,
-        "optim": str(args.optim),
-        "workers": args.dataloader_num_workers > 0,
-    } | {name: _plain(getattr(args, name)) for name in _ARGUMENTS}
+    chosen = {} if args.data_order == "oneloop" else {"data_order": args.data_order}
+    return (
+        chosen
+        | {
+            "samples": plan.samples,
+            "samples_per_step": plan.samples_per_step,
+            "processes": args.world_size,
+            "accumulation": plan.accumulation,
+            "max_steps": plan.max_steps,
+            "seed": args.seed,
+            "data_seed": run.core.data_seed,
+            "sampling": str(args.train_sampling_strategy),
+            "learning_rate": args.learning_rate,
+            "lr_scheduler_type": str(args.lr_scheduler_type),
+            "weight_decay": args.weight_decay,
+            "max_grad_norm": args.max_grad_norm,
+            "optim": str(args.optim),
+            "workers": args.dataloader_num_workers > 0,
+        }
+        | {name: _plain(getattr(args, name)) for name in _ARGUMENTS}
+    )
 
 
 def callback_states(trainer: Any) -> dict[str, Any]:

@@ -312,6 +312,8 @@ def _own_or_new_id(run: "Run", run_id: str) -> tuple[str, str | None]:
 def _warn_of_changes(run: "Run", before: dict[str, Any]) -> None:
     now = run_properties(run)
     elastic = ("processes", "accumulation") if before.get("processes") != now["processes"] else ()
+    before = {"data_order": "oneloop"} | before
+    now = {"data_order": "oneloop"} | now
     changed = [
         f"{key} was {before[key]}, is {now[key]}" + (" (using the checkpoint's)" if key in _STORED else "")
         for key in before

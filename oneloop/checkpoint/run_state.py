@@ -133,6 +133,8 @@ class ResumePoint:
     pending: dict[str, bool] = field(default_factory=dict)
     data: Any = None  # the state of the training data
     foreign: Any = None  # what another trainer's optimizer and schedule are, to be logged
+    is_foreign: bool = False  # transformers' Trainer wrote the checkpoint
+    batches_before: int = 0  # how many batches it would fetch before it restores the RNG state
 
     def found(self, foreign: Any) -> None:
         self.foreign = foreign
@@ -148,3 +150,4 @@ class ResumePoint:
 
     def streams_restored(self) -> None:
         self.random = self.streams = None
+        self.batches_before = 0

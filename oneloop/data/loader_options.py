@@ -22,6 +22,7 @@ class Loading:
     context: str | None = None  # start method of the workers
     in_order: bool = True  # False: in the order in which workers finish
     seed: int = 0
+    draws_seed: bool = False  # of the workers, from torch's default generator, as DataLoader does by itself
 
     @property
     def collator(self) -> Callable[[list[Any]], Any]:

@@ -153,7 +153,11 @@ class BatchSampler:
             numbers = np.arange(begin, min(begin + at_once, whole), dtype=np.int64)
             yield from order.at(numbers[:, None] * together + own).tolist()
         if first <= whole < len(self):
-            yield order.take(*self._share(whole * together)).tolist()
+            yield self._last(order, whole * together)
+
+    def _last(self, order: Order, begin: int) -> list[int]:
+        """This process's micro-batch of the last global micro-batch, if that is incomplete."""
+        return order.take(*self._share(begin)).tolist()
 
     def _share(self, begin: int) -> tuple[int, int]:
         """This process's part of the positions from `begin` to the end of the epoch."""

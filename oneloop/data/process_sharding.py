@@ -27,11 +27,20 @@ class ProcessShard:
     """
 
     def __init__(
-        self, source: Any, batch_size: int, world: int, rank: int, drop_last: bool, seed: int, backend: Any
+        self,
+        source: Any,
+        batch_size: int,
+        world: int,
+        rank: int,
+        drop_last: bool,
+        seed: int,
+        backend: Any,
+        fills: bool = False,
     ) -> None:
         self.source = source
         self.batch_size, self.world, self.rank, self.drop_last = batch_size, world, rank, drop_last
         self.seed, self.backend_name = seed, backend.NAME
+        self.fills = fills  # give each process as many samples of a short last chunk, with some of the first ones
         self.epoch = 0
         self._walk: dict[str, np.ndarray] | None = None
 
@@ -62,8 +71,12 @@ class ProcessShard:
         else:
             randomness.set_state(backend, walk)
         samples = iter(self.source)
+        first: list[Any] = []
         while True:
             chunk = list(islice(samples, together))
+            first = first or chunk[: self.world]
+            if self.fills and chunk and len(chunk) % self.world:
+                chunk += (first * self.world)[: -len(chunk) % self.world]
             self._walked = randomness.get_state(backend)
             randomness.set_state(backend, own)
             if not chunk or (len(chunk) < together and self.drop_last):
@@ -81,6 +94,8 @@ class ProcessShard:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in ("source", "_walked"):
             raise AttributeError(name)
+        if self.fills and name in ("state_dict", "load_state_dict"):
+            raise AttributeError(name)  # a source that starts at its position does not have the first samples again
         if name == "state_dict" and callable(getattr(self.source, name, None)):
             return self._state
         if name == "load_state_dict" and callable(getattr(self.source, name, None)):

@@ -127,6 +127,12 @@ def makes_batches(sampler: Any) -> bool:
     )
 
 
+def shuffles(sampler: Any, dataset: Any) -> bool:
+    """Whether this is torch's RandomSampler, which yields every sample of the dataset once; imports no framework."""
+    bases = [(base.__module__.partition(".")[0], base.__name__) for base in type(sampler).__mro__]
+    return ("torch", "RandomSampler") in bases and not sampler.replacement and sampler.num_samples == len(dataset)
+
+
 class GivenBatches(UserBatches):
     """The batches of a user's batch sampler, unchanged."""
 

@@ -16,7 +16,8 @@ from ..data.length_grouping import LengthGroups, SortishOrder, measure_lengths
 from ..data.loader_options import Loading
 from ..data.order import BatchSampler, Order
 from ..data.process_sharding import ProcessShard, every_nth, is_prepared, shards_by_sampler, with_streams_of
-from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_batches
+from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_batches, shuffles
+from ..data.transformers_order import DrawnOrders, ShardedBatches, random_orders
 from ..data.worker_seeding import GivesBack, SeededData
 from ..errors import DataError
 from . import validation
@@ -35,10 +36,22 @@ def train_orders(core: "Internals", dataset: Any) -> Any:
     """A function from the epoch to the order of the training samples."""
     args = core.trainer.args
     strategy = str(args.train_sampling_strategy)
+    if core.in_transformers_order and strategy != "sequential":
+        return _transformers_orders(core, dataset, strategy)
     if strategy == "group_by_length":
         per_update = core.trainer.get_total_train_batch_size(args)
         return partial(LengthGroups, lengths_of(core, dataset), per_update, core.data_seed)
     return partial(Order, len(dataset), core.data_seed, shuffle=strategy != "sequential")
+
+
+def _transformers_orders(core: "Internals", dataset: Any, strategy: str) -> Any:
+    """The same for data_order="transformers"."""
+    args, randperm = core.trainer.args, core.backend.randomness.randperm
+    if strategy == "group_by_length":
+        # Of one process, and as the arguments have it, also where a resume keeps another accumulation.
+        batch = args.train_batch_size * args.gradient_accumulation_steps
+        return DrawnOrders(lengths_of(core, dataset), batch, randperm, core.processes)
+    return random_orders(len(dataset), core.data_seed, randperm)
 
 
 def sortish_orders(core: "Internals", dataset: Any) -> Any:
@@ -87,8 +100,11 @@ def make_loader(
         context=args.dataloader_multiprocessing_context,
         in_order=args.dataloader_in_order,
         seed=core.data_seed,
+        draws_seed=core.in_transformers_order,
     )
     if loaders.is_iterable(dataset):
+        if core.in_transformers_order:  # transformers does not pass it on for such data
+            options, drop_last = replace(options, drop_last=False), False
         if train and _groups_by_length(args):
             raise DataError(
                 f"grouping by length expects a dataset with __len__ and __getitem__, but {where} is an iterable "
@@ -97,15 +113,27 @@ def make_loader(
             )
         if processes.size > 1 and not shards_itself(dataset):
             of_all = (batch_size, processes.size, processes.rank, drop_last, core.data_seed, core.backend)
-            dataset = ProcessShard(dataset, *of_all)
+            dataset = ProcessShard(dataset, *of_all, fills=train and core.in_transformers_order)
         return loaders.make_loader(dataset, options)
     if has_length(dataset) and len(dataset) == 0:
         raise DataError(f"{where} is empty. Pass a dataset with at least one sample.")
-    return _indexed_loader(core, dataset, where, options, _sampler(sampler_fn, dataset))
+    sampler = _sampler(sampler_fn, dataset)
+    if not (train and core.in_transformers_order):
+        return _indexed_loader(core, dataset, where, options, sampler)
+    if shuffles(sampler, dataset):  # accelerate replaces torch's RandomSampler
+        sampler = IndexSampler(random_orders(len(dataset), core.data_seed, core.backend.randomness.randperm))
+    return _indexed_loader(core, dataset, where, options, sampler, ShardedBatches)
 
 
-def _indexed_loader(core: "Internals", dataset: Any, where: str, options: Any, sampler: Any) -> Any:
-    """The loader of a dataset with __len__ and __getitem__."""
+def _indexed_loader(
+    core: "Internals",
+    dataset: Any,
+    where: str,
+    options: Any,
+    sampler: Any,
+    batch_sampler: type[BatchSampler] = BatchSampler,
+) -> Any:
+    """The loader of a dataset with __len__ and __getitem__; `batch_sampler` divides the orders of our own samplers."""
     trainer, processes = core.trainer, core.processes
     args = trainer.args
     workers, own = args.dataloader_num_workers > 0, not isinstance(sampler, IndexSampler)
@@ -117,7 +145,7 @@ def _indexed_loader(core: "Internals", dataset: Any, where: str, options: Any, s
     if alone and not workers:
         options = replace(options, collate=GivesBack(collate, dataset))
     if not own:
-        batches: Any = BatchSampler(
+        batches: Any = batch_sampler(
             sampler.orders, batch_size, args.world_size, args.process_index, drop_last, placed=placed
         )
         if len(batches) == 0:

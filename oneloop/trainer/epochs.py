@@ -12,6 +12,7 @@ from ..checkpoint.safetensors_io import read as read_tensors
 from ..data.feistel import key_of
 from ..data.order import BatchSampler
 from ..data.process_sharding import of_one_process
+from ..data.transformers_order import Lookahead, ShardedBatches
 from ..data.worker_seeding import seed_streams
 from . import dataloaders
 
@@ -21,13 +22,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Prefixes of RNG states that are not those at the save.
+EPOCH = "epoch/"  # at the start of the epoch
+AHEAD = "ahead/"  # before the batch that was waiting was fetched
 _RANKS = -105  # separates the seeds of the processes from all other seeds
 
 
 def start_rank_streams(core: "Internals") -> None:
     """Seed the RNGs differently in every process, or dropout would be the same in all. The main process keeps its
     own."""
-    if core.processes.rank:
+    if core.processes.rank and not core.in_transformers_order:  # transformers seeds all processes alike
         key = key_of(core.trainer.args.seed, core.processes.rank, core.trainer.state.global_step, _RANKS)
         seed_streams(core.backend.NAME, key >> 1)
 
@@ -39,6 +43,7 @@ class Epochs:
         self.run = run
         self.resume = ResumePoint()
         self.streams: dict[str, Any] | None = None  # RNG state at the start of the epoch, for data that is not seekable
+        self.ahead: Lookahead | None = None  # data_order="transformers": the batches of the epoch
 
     def start_from(self, resume: ResumePoint) -> None:
         self.resume = resume
@@ -57,25 +62,46 @@ class Epochs:
         for part in {id(p): p for p in parts}.values():
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
-        if dataset is not None and core.backend.loaders.is_iterable(dataset):
+        is_iterable = dataset is not None and core.backend.loaders.is_iterable(dataset)
+        if is_iterable and not core.in_transformers_order:
             core.backend.loaders.reseed_generator(dataset, core.data_seed + epoch)
         skip = self._position(loader, sampler, dataset, skip)
         if not done:
             self._restore_streams()
-        elif skip and self.resume.random is not None:
+        elif (skip or not _is_seekable(sampler)) and self.resume.random is not None:
             # The loader draws its order from the RNG state at the start of the epoch.
-            self.load_streams(self.resume.random, "epoch/")
+            self.load_streams(self.resume.random, EPOCH)
         # Data that is not seekable must be read again from the start of its epoch.
-        self.streams = None if isinstance(sampler, BatchSampler) else randomness.get_state(core.backend)
+        self.streams = None if _is_seekable(sampler) else randomness.get_state(core.backend)
         core.backend.loaders.begin_epoch(loader, core.data_seed, epoch)
-        batches = dataloaders.own_batches(core, loader)
+        batches = self._batches_of(loader, sampler, epoch)
         if skip:
             self._drop(batches, skip)
+        self.ahead = None
+        if getattr(loader, "fetches_ahead", False):
+            batches = self.ahead = Lookahead(batches, self._states_of_fetch)
+            self._fetch_again(self.ahead, done)
         if not isinstance(sampler, BatchSampler):
             batches = self._until_length(batches, done * plan.accumulation)
         # Within an epoch this must follow iter(): creating the iterator may draw random numbers, which the
         # uninterrupted run drew at the start of the epoch.
         self._restore_streams()
+        return batches
+
+    def _batches_of(self, loader: Any, sampler: Any, epoch: int) -> Any:
+        """Batches from the position on; the order is drawn if it has to be."""
+        core = self.run.core
+        # Workers that are kept were seeded in the first epoch; new ones of a resumed run must not change the streams.
+        kept = None
+        if epoch and getattr(loader, "keeps_seed", False) and not self.resume.is_foreign:
+            if isinstance(sampler, ShardedBatches):
+                sampler.begin()
+            kept = randomness.get_state(core.backend)
+        batches = dataloaders.own_batches(core, loader)
+        if kept is not None:
+            randomness.set_state(core.backend, kept)
+        if isinstance(sampler, ShardedBatches):
+            sampler.begin()
         return batches
 
     def _position(self, loader: Any, sampler: Any, dataset: Any, skip: int) -> int:
@@ -101,6 +127,15 @@ class Epochs:
             return batches  # its workers may yield more batches, each an incomplete one
         length = dataloaders.length_of(core, loader)
         return batches if length is None else islice(batches, max(0, length - done))
+
+    def _fetch_again(self, ahead: Lookahead, done: int) -> None:
+        """After a resume within an epoch, fetch what had been fetched at the save, with the RNG state of then."""
+        if not done:
+            return
+        if self.resume.batches_before:
+            ahead.fetch(self.resume.batches_before)
+        elif self.resume.random is not None and self.load_streams(self.resume.random, AHEAD):
+            ahead.fetch()
 
     def _drop(self, batches: Any, count: int) -> None:
         from tqdm.auto import tqdm
@@ -155,18 +190,21 @@ class Epochs:
         own = f"rank{rank}/"
         return {name.removeprefix(own): array for name, array in stored.items() if name.startswith(own)}
 
-    def load_streams(self, path: Path, prefix: str = "") -> None:
-        """The RNG state at the save or, with the prefix, at the start of its epoch if that was stored."""
+    def load_streams(self, path: Path, prefix: str = "") -> bool:
+        """The RNG state at the save or, with a prefix, at another time: at the start of its epoch, or before the batch
+        that was waiting was fetched. Returns whether that was stored."""
         core, stored = self.run.core, self._own_tensors(path)
         if core.processes.rank and not stored:  # the run now has more processes than when it was saved
             start_rank_streams(core)
         stored = {name: array for name, array in stored.items() if not name.startswith(BUFFER)}
-        states = {name: array for name, array in stored.items() if name.startswith("epoch/") == bool(prefix)}
-        states = {name.removeprefix(prefix): array for name, array in states.items()}
+        others = tuple(p for p in (EPOCH, AHEAD) if p != prefix)
+        states = {name: array for name, array in stored.items() if name.startswith(prefix)}
+        states = {name.removeprefix(prefix): array for name, array in states.items() if not name.startswith(others)}
         if self.resume.crosses_from:
             states = {name: array for name, array in states.items() if randomness.is_common(name)}
         if states:
             randomness.set_state(core.backend, states)
+        return bool(states)
 
     # -- what a checkpoint stores
 
@@ -174,13 +212,26 @@ class Epochs:
         """The RNG state of this process, now and at the start of the epoch, and its own buffers."""
         core = self.run.core
         streams = randomness.get_state(core.backend)
-        streams |= {f"epoch/{name}": array for name, array in (self.streams or {}).items()}
+        streams |= {f"{EPOCH}{name}": array for name, array in (self.streams or {}).items()}
+        if self.ahead is not None and self.ahead.before is not None:
+            taken, _ = self.ahead.before
+            streams |= {f"{AHEAD}{name}": array for name, array in randomness.as_arrays(taken).items()}
         for i, buffer in enumerate(core.strategy.own_buffers(core.trainer.model)):
             streams[f"{BUFFER}{i}"] = core.backend.tensors.to_numpy(buffer)
         return streams
 
     def data_states(self) -> dict[str, Any]:
-        """The state_dict of the loader, the collator and the dataset as plain JSON; None for those without one."""
+        """The state_dict of the loader, the collator and the dataset as plain JSON; None for those without one. A batch
+        that is waiting will be fetched again."""
+        if self.ahead is not None and self.ahead.before is not None:
+            return self.ahead.before[1]
+        return self._current_data_states()
+
+    def _states_of_fetch(self) -> tuple[Any, dict[str, Any]]:
+        """What the fetch of a batch may change."""
+        return randomness.take_state(self.run.core.backend), self._current_data_states()
+
+    def _current_data_states(self) -> dict[str, Any]:
         trainer = self.run.core.trainer
         return {
             "data": self._loader_state(),
@@ -205,6 +256,11 @@ class Epochs:
         if getattr(loader, "num_workers", False):
             owners.pop()  # the workers iterate over copies of the dataset; this one has not advanced
         return next((state for owner in owners if (state := own_state(owner)) is not None), None)
+
+
+def _is_seekable(sampler: Any) -> bool:
+    """Whether the order of an epoch can be computed without the RNG state at its start."""
+    return isinstance(sampler, BatchSampler) and not (isinstance(sampler, ShardedBatches) and sampler.is_drawn)
 
 
 def own_state(owner: Any) -> Any:

@@ -96,6 +96,10 @@ class Internals:
         return args.seed if args.data_seed is None else args.data_seed
 
     @property
+    def in_transformers_order(self) -> bool:
+        return self.trainer.args.data_order == "transformers"
+
+    @property
     def interrupted(self) -> bool:
         """Whether a signal has interrupted the current run."""
         return self.trainer.is_in_train and self.run.sync.interrupted

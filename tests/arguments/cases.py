@@ -94,6 +94,12 @@ DATA = {
     "train_sampling_strategy": shows(
         lambda tiny_run: probes.order(tiny_run) == list(range(16)), ("random", False), ("sequential", True)
     ),
+    "data_order": shows(
+        probes.order,
+        ("oneloop", [3, 4, 9, 14, 7, 0, 1, 6, 15, 2, 11, 12, 10, 13, 5, 8]),
+        ("transformers", [6, 3, 0, 7, 10, 15, 2, 12, 14, 9, 8, 5, 4, 13, 11, 1]),  # of torch.randperm
+        **one_epoch,
+    ),
     "length_column_name": shows(
         probes.first_batch("length"), ("length", [15]), ("size", [0]), train_sampling_strategy="group_by_length"
     ),

@@ -33,3 +33,5 @@ def test_wrong_values(name, value):
 def test_one_order_of_the_data():
     with pytest.raises(ArgumentError, match="sortish_sampler"):
         Seq2SeqTrainingArguments("out", sortish_sampler=True, group_by_length=True)
+    with pytest.raises(ArgumentError, match="sortish_sampler=True and data_order='transformers' are two orders"):
+        Seq2SeqTrainingArguments("out", sortish_sampler=True, data_order="transformers")

@@ -58,8 +58,10 @@ ON_PADDLE = [
     ({"optim": "adamw_anyprecision"}, ["optim='adamw_anyprecision'", "Paddle has no such optimizer"]),
     ({"torch_compile_backend": "inductor"}, ["torch_compile_backend='inductor'", "to_static"]),
     ({"torch_compile_mode": "max-autotune"}, ["torch_compile_mode='max-autotune'", "to_static"]),
+    ({"data_order": "transformers", "group_by_length": True}, ["data_order='transformers'", "default generator"]),
 ]
 FINE_ON_PADDLE = [
+    {"data_order": "transformers"},
     {},
     {"bf16": True, "fp16_opt_level": "O0"},
     {"jit_mode_eval": True},
@@ -161,8 +163,10 @@ ON_MINDSPORE = [
     ({"fsdp": "full_shard"}, ["fsdp='full_shard'", "Ascend"]),
     ({"sharding_degree": 2}, ["sharding_degree=2", "nothing is sharded"]),
     ({"fsdp_config": {"min_num_params": 100}}, ["torch's FSDP"]),
+    ({"data_order": "transformers", "group_by_length": True}, ["data_order='transformers'", "default generator"]),
 ]
 FINE_ON_MINDSPORE = [
+    {"data_order": "transformers"},
     {},
     {"fp16": True},
     {"fp16": True, "fp16_opt_level": "O3"},

@@ -26,3 +26,6 @@ class ForeignRefused:
 
     def scaler_state(self, path: Path) -> NoReturn:
         self._refuse(path)
+
+    def random_state(self, path: Path, rank: int, processes: int) -> NoReturn:
+        self._refuse(path)

@@ -14,6 +14,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
+from ...data.torch_randperm import randperm as randperm
 from .._common.mindspore_datasets import seed_pipelines
 from . import bootstrap, dropout
 

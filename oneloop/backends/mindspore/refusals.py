@@ -1,7 +1,7 @@
 """What is not supported on MindSpore."""
 
 from ...arguments.packages import OPTIMIZERS
-from ...arguments.refusal import Refusal, fsdp_config, other_optimizer, static_graph
+from ...arguments.refusal import Refusal, drawn_order, fsdp_config, other_optimizer, static_graph
 from ...distributed.world import world
 
 _NO_BF16 = "MindSpore has no bfloat16 kernels for a CPU"
@@ -43,6 +43,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "sharding_degree", "any", lambda args: args.sharding_degree != -1, "nothing is sharded on MindSpore",
         "remove it",
     ),
+    drawn_order("MindSpore"),
     fsdp_config(),
     static_graph("MindSpore", lambda: world().size),
     Refusal(

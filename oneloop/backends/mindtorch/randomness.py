@@ -6,6 +6,7 @@ import mindspore
 import numpy as np
 import torch
 
+from ...data.torch_randperm import randperm as randperm
 from . import random_stream
 
 

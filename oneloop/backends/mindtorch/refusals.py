@@ -1,6 +1,6 @@
 """What is not supported under mindnlp, where torch is mindtorch on MindSpore, in addition to torch's refusals."""
 
-from ...arguments.refusal import Refusal
+from ...arguments.refusal import Refusal, drawn_order
 
 _NO_COMPILER = "torch.compile returns the model unchanged there"
 _NO_BF16 = "MindSpore has no bfloat16 kernels on a CPU"
@@ -21,6 +21,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "optim", "other than AdamW and SGD", lambda args: args.optim not in _OPTIMIZERS,
         "mindtorch has no other optimizers", 'optim="adamw_torch" or "sgd"',
     ),
+    drawn_order("mindtorch"),
     Refusal(
         "profile", "any", lambda args: bool(args.profile), "torch.profiler does not record mindtorch operators",
         "remove it",

@@ -11,3 +11,4 @@ load_weights = _refused.load_weights
 load_optimizer = _refused.load_optimizer
 scheduler_state = _refused.scheduler_state
 scaler_state = _refused.scaler_state
+random_state = _refused.random_state

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import paddle
 
+from ...data.torch_randperm import randperm as randperm
+
 _FLAGS = ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...arguments.packages import OPTIMIZERS
-from ...arguments.refusal import Refusal, fsdp_config, other_optimizer, static_graph
+from ...arguments.refusal import Refusal, drawn_order, fsdp_config, other_optimizer, static_graph
 from ...arguments.sharding import divides
 from ...distributed.world import world
 
@@ -70,6 +70,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "stage 1 shards only the optimizer's state, which needs no wrapping and stays on the device",
         'sharding="stage1"',
     ),
+    drawn_order("Paddle"),
     fsdp_config(),
     static_graph("Paddle", lambda: world().size),
 )  # fmt: skip

@@ -24,6 +24,12 @@ class Loader(DataLoader):
     iterator."""
 
     known: tuple[int, int] | None = None  # (batches, samples of all processes) if the dataset has only a shard
+    fetches_ahead = False  # in the main process, one batch before it is needed
+
+    @property
+    def keeps_seed(self) -> bool:
+        """Whether the seed of the workers is drawn from the default generator, and only once."""
+        return self.generator is None and self.persistent_workers
 
     def __len__(self) -> int:
         return super().__len__() if self.known is None else self.known[0]
@@ -31,6 +37,8 @@ class Loader(DataLoader):
     def __iter__(self) -> Iterator[Any]:
         if self.num_workers or self.pin_memory or self.timeout:
             return self._from_workers(super().__iter__())
+        if self.generator is None:  # what DataLoader's own iterator draws as the seed of its workers
+            torch.empty((), dtype=torch.int64).random_()
         return self._plain()
 
     def _from_workers(self, batches: Any) -> Iterator[Any]:
@@ -107,7 +115,7 @@ def make_loader(dataset: Any, asked: Loading) -> Loader:
         "collate_fn": asked.collator,
         "num_workers": asked.workers,
         "pin_memory": asked.pin and torch.cuda.is_available(),
-        "generator": torch.Generator().manual_seed(asked.seed),
+        "generator": None if asked.draws_seed else torch.Generator().manual_seed(asked.seed),
     }
     if asked.workers:
         options["persistent_workers"] = asked.persistent
@@ -116,7 +124,9 @@ def make_loader(dataset: Any, asked: Loading) -> Loader:
         options["worker_init_fn"] = leave_to_main_process
         options["multiprocessing_context"] = asked.context
     if asked.batches is not None:
-        return Loader(dataset, batch_sampler=asked.batches, **options)
+        loader = Loader(dataset, batch_sampler=asked.batches, **options)
+        loader.fetches_ahead = asked.draws_seed and not asked.workers
+        return loader
     known = dataset.known if isinstance(dataset, ProcessShard) else None
     if not isinstance(dataset, IterableDataset):
         dataset = Stream(dataset, asked.batch_size)
@@ -124,6 +134,7 @@ def make_loader(dataset: Any, asked: Loading) -> Loader:
         warn_of_repeats(dataset, "torch", "torch.utils.data.get_worker_info()")
     loader = Loader(dataset, batch_size=asked.batch_size, drop_last=asked.drop_last, **options)
     loader.known = known
+    loader.fetches_ahead = asked.draws_seed and not asked.workers
     return loader
 
 

@@ -65,6 +65,12 @@ def deterministic(on: bool = True) -> None:
     torch.backends.cudnn.benchmark = False
 
 
+def randperm(length: int, seed: int | None) -> np.ndarray:
+    """A random permutation of a generator with this seed, or of the default generator."""
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    return torch.randperm(length, generator=generator).numpy()
+
+
 def worker_seed() -> int:
     """In a worker of a loader: the seed that the framework set."""
     return torch.initial_seed() % 2**32

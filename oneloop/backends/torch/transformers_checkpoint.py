@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -18,6 +19,10 @@ from .models import is_adapter, unwrap
 
 SAFE_SINCE = (2, 6)  # torch.load(weights_only=True) of older releases can be made to execute code (CVE-2025-32434)
 
+# What NumPy's arrays are pickled with, by releases 1 and 2: rng_state.pth has one.
+_RECONSTRUCT: Any = np.zeros(0).__reduce__()[0]
+_OF_ARRAYS: list[Any] = [np.ndarray, np.dtype, type(np.dtype(np.uint32))]
+_OF_ARRAYS += [(_RECONSTRUCT, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
 # What each optimizer keeps for a parameter; both trainers use the classes of torch.optim.
 _STATES = {
     "AdamW": {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
@@ -138,6 +143,29 @@ def scaler_state(path: Path) -> dict[str, Any] | None:
         return None
     state = _read_mapping(path / transformers_checkpoint.SCALER)
     return {key: value.item() if isinstance(value, torch.Tensor) else value for key, value in state.items()} or None
+
+
+def random_state(path: Path, rank: int, processes: int) -> tuple[Any, Any, dict[str, np.ndarray]] | None:
+    """The RNG state of a process: of Python, NumPy and torch; None without a file for it."""
+    file = path / ("rng_state.pth" if processes == 1 else f"rng_state_{rank}.pth")
+    if not file.is_file():
+        return None
+    with torch.serialization.safe_globals(_OF_ARRAYS):
+        state = _read_mapping(file)
+    try:
+        of_python, of_numpy = state["python"], state["numpy"]
+        of_torch = {"torch.cpu": state["cpu"].numpy()}
+        cuda = state.get("cuda")
+        if cuda is not None and torch.cuda.is_available():  # of all devices, or of the only one that was used
+            devices = {torch.cuda.current_device(): cuda} if isinstance(cuda, torch.Tensor) else dict(enumerate(cuda))
+            of_torch |= {f"torch.cuda.{i}": each.numpy() for i, each in devices.items()}
+        _, words, _ = of_python
+        _, keys, *_ = of_numpy
+        if len(words) != 625 or np.shape(keys) != (624,):
+            raise ValueError("not a Mersenne Twister")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{file} is not the RNG state of transformers' Trainer: {error!r}") from error
+    return of_python, of_numpy, of_torch
 
 
 # -- optimizer

@@ -4,10 +4,11 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import loop
+from ... import loop, randomness
 from ...errors import RefusedError
 from ...optim.scheduler import MetricScheduler, Scheduler
 from .. import store
+from ..run_state import ResumePoint
 from . import transformers_checkpoint
 from .transformers_checkpoint import WRITER
 
@@ -36,6 +37,8 @@ def load_run(run: "Run", path: Path) -> loop.Position:
     rule, notes, decay = run.epochs.resume.foreign or ("the Trainer's own class", [], {})
     _load_counters(run, state)
     start = _position(run, state)
+    if core.in_transformers_order:
+        notes = notes + _load_streams(run, path, start)
     notes = notes + _changes(run, state, decay)
     logger.warning("%s", _message(run, path, rule, start, notes))
     return start
@@ -98,6 +101,24 @@ def _position(run: "Run", state: dict[str, Any]) -> loop.Position:
     return loop.Position(epoch, 0 if run.core.trainer.args.ignore_data_skip else done)
 
 
+def _load_streams(run: "Run", path: Path, start: loop.Position) -> list[str]:
+    """data_order="transformers": go on with the random numbers that transformers would draw; returns notes."""
+    core, processes = run.core, run.core.processes
+    streams = core.backend.transformers_checkpoint.random_state(path, processes.rank, processes.size)
+    before = run.plan.accumulation + 1 if start.step_in_epoch else 0  # it looks one batch ahead
+    states = None if streams is None else randomness.as_arrays(streams)
+    run.epochs.start_from(ResumePoint(streams=states, is_foreign=True, batches_before=before))
+    notes = []
+    if streams is None:
+        notes.append(f"there is no RNG state for process {processes.rank} of {processes.size}, so the RNGs go on anew")
+    if start.step_in_epoch and start.epoch and core.trainer.args.train_sampling_strategy == "group_by_length":
+        notes.append(
+            f"{WRITER} does not store the RNG state that the order of this epoch was drawn from, so it is drawn as its "
+            "own resume does, and some samples of this epoch are repeated and others skipped"
+        )
+    return notes
+
+
 def _changes(run: "Run", state: dict[str, Any], decay: dict[str, tuple[float, float]]) -> list[str]:
     """How this run differs from the old one, as far as its files show."""
     plan, notes, size = run.plan, [], run.sizes.per_process
@@ -125,7 +146,11 @@ def _message(run: "Run", path: Path, rule: str, start: loop.Position, notes: lis
     writer = WRITER + (f" {release}" if release else "")
     length = f" of {plan.steps_per_epoch}" if plan.steps_per_epoch else ""
     seen = start.step_in_epoch * plan.samples_per_step
-    if start.step_in_epoch:
+    streams = f"The RNGs, such as dropout's, are seeded again with seed={args.seed}."
+    if run.core.in_transformers_order:
+        data = f"The samples are those that {WRITER} would go on with."
+        streams = "The RNG state is restored."
+    elif start.step_in_epoch:
         data = (
             f"The order of the data differs from that of {WRITER}: in the rest of this epoch up to "
             f"{seen} samples may be repeated, and as many skipped; the next epoch has every sample once."
@@ -140,8 +165,7 @@ def _message(run: "Run", path: Path, rule: str, start: loop.Position, notes: lis
     return (
         f"Resuming from {path}, written by the Trainer of {writer}: weights, optimizer state (by the rule of: {rule}), "
         f"schedule, step and log history are restored. The run resumes in epoch {start.epoch} (counted from 0) after "
-        f"step {start.step_in_epoch}{length}, which is step {step} of the whole run. {data} The RNGs, such as "
-        f"dropout's, are seeded again with seed={args.seed}. "
+        f"step {start.step_in_epoch}{length}, which is step {step} of the whole run. {data} {streams} "
         + (f"Different from the old run: {'; '.join(notes)}. " if notes else "")
         + "New checkpoints are in oneloop's format; those of the old run are kept."
     )

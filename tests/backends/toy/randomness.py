@@ -2,6 +2,8 @@ import json
 
 import numpy as np
 
+from oneloop.data.torch_randperm import randperm as randperm
+
 from . import framework
 
 
