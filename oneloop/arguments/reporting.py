@@ -50,7 +50,10 @@ class Logging(Group):
     logging_steps: float = arg(
         500, "Steps between logs; a value below 1 is a ratio of all steps.", convert=values.to_steps
     )
-    logging_first_step: bool = arg(False, "Also log the first step, and evaluate it with eval_strategy='steps'.")
+    logging_first_step: bool = arg(
+        False,
+        "Also log the first step and, except in scripts of transformers, evaluate it with eval_strategy='steps'.",
+    )
     logging_nan_inf_filter: bool = arg(False, "Exclude non-finite losses from the logged average (only).")
     nonfinite: str = arg(
         "stop",

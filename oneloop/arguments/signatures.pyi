@@ -201,7 +201,7 @@ class ArgumentFields(Group):
     logging_steps: float = ...
     """Steps between logs; a value below 1 is a ratio of all steps."""
     logging_first_step: bool = ...
-    """Also log the first step, and evaluate it with eval_strategy='steps'."""
+    """Also log the first step and, except in scripts of transformers, evaluate it with eval_strategy='steps'."""
     logging_nan_inf_filter: bool = ...
     """Exclude non-finite losses from the logged average (only)."""
     nonfinite: str = ...
@@ -713,7 +713,7 @@ class ArgumentFields(Group):
             logging_dir: Directory for the writers' files.
             logging_strategy: When to log.
             logging_steps: Steps between logs; a value below 1 is a ratio of all steps.
-            logging_first_step: Also log the first step, and evaluate it with eval_strategy='steps'.
+            logging_first_step: Also log the first step and, except in scripts of transformers, evaluate it with eval_strategy='steps'.
             logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
             nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
@@ -1140,7 +1140,7 @@ class GenerationFields(ArgumentFields):
             logging_dir: Directory for the writers' files.
             logging_strategy: When to log.
             logging_steps: Steps between logs; a value below 1 is a ratio of all steps.
-            logging_first_step: Also log the first step, and evaluate it with eval_strategy='steps'.
+            logging_first_step: Also log the first step and, except in scripts of transformers, evaluate it with eval_strategy='steps'.
             logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
             nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
@@ -1609,7 +1609,7 @@ class CompressionFields(ArgumentFields):
             logging_dir: Directory for the writers' files.
             logging_strategy: When to log.
             logging_steps: Steps between logs; a value below 1 is a ratio of all steps.
-            logging_first_step: Also log the first step, and evaluate it with eval_strategy='steps'.
+            logging_first_step: Also log the first step and, except in scripts of transformers, evaluate it with eval_strategy='steps'.
             logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
             nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.

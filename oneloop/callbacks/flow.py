@@ -34,7 +34,8 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_save = True
         if step == 1 and args.logging_first_step:
             control.should_log = True
-            if args.eval_strategy == "steps" and args.eval_delay <= step:
+            # transformers only logs the first step.
+            if args.eval_strategy == "steps" and args.eval_delay <= step and not mode.follows("transformers"):
                 control.should_evaluate = True
         if args.logging_strategy == "steps" and step % state.logging_steps == 0:
             control.should_log = True

@@ -142,15 +142,33 @@ class Internals:
             trainer.model = models.to_half(trainer.model, half)
         elif half and args.fp16_opt_level == "O2" and "O2" in models.HALF_LEVELS:
             trainer.model = models.with_master_weights(trainer.model, half)
-        if args.place_model_on_device:
-            placed = trainer._move_model_to_device(trainer.model, args.device)
-            trainer.model = trainer.model if placed is None else placed  # transformers' own returns nothing
-        self.strategy.agree(trainer.model)
-        trainer.model_wrapped = trainer.model
-        self.model_info, self.compiled_for_eval = info, None
+        self._place_model()
+        self.model_info, self.compiled_for_eval = replace(info, model=trainer.model), None
         if args.torch_compile or args.jit_mode_eval:
             models.check_compiler(args.torch_compile_backend)
         if args.torch_compile:
+            trainer.model_wrapped = self.compiled(trainer.model)
+
+    def _place_model(self) -> None:
+        trainer = self.trainer
+        if trainer.args.place_model_on_device:
+            placed = trainer._move_model_to_device(trainer.model, trainer.args.device)
+            trainer.model = trainer.model if placed is None else placed  # transformers' own returns nothing
+        self.strategy.agree(trainer.model)
+        trainer.model_wrapped = trainer.model
+
+    def adopt_model(self) -> None:
+        """Before train(): use the model that was assigned to trainer.model since the last one was prepared."""
+        trainer = self.trainer
+        if trainer.model is self.model_info.model:
+            return
+        self._place_model()
+        info = ModelInfo.of(trainer.model, self.backend.models)
+        self.model_info = replace(info, input_half=self.model_info.input_half, model=trainer.model)
+        self.compiled_for_eval = None
+        trainer._signature_columns = None
+        trainer.callback_handler.model = trainer.model
+        if trainer.args.torch_compile:
             trainer.model_wrapped = self.compiled(trainer.model)
 
     def renew_model(self, trial: Any) -> None:

@@ -1,6 +1,6 @@
 """The properties of a model that a Trainer needs, determined once per model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..compat.introspect import returns_loss_by_default
@@ -18,6 +18,7 @@ class ModelInfo:
     matrix_parameters: int  # for the estimate of floating-point operations
     # Fp16 or bf16 while the weights are in pure half precision, which does not accept float32 inputs.
     input_half: str | None = None
+    model: Any = field(default=None, repr=False, compare=False)  # the one that was prepared
 
     @classmethod
     def of(cls, model: Any, models: Any) -> "ModelInfo":

@@ -279,6 +279,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
         core = self._oneloop
         self.args.validate()
         setup.bind(self.args, core.backend)
+        if self.model_init is None:
+            core.adopt_model()
         run = core.begin_run()
         with DirectoryLock() as lock:
             checkpoint = core.processes.run_on_main(

@@ -350,6 +350,123 @@ def several_labels(folder):
     return run(folder, "cross", model, entailed(16), losses.CrossEntropyLoss(model))
 
 
+# -- SetFit
+
+
+def setfit_data(count=8, seed=0):
+    """Texts whose label is whether they have the word red."""
+    from datasets import Dataset
+
+    texts = tiny_text.sentences(2 * count, seed, words=[word for word in tiny_text.WORDS if word != "red"])
+    texts = [f"red {text}" if i % 2 else text for i, text in enumerate(texts)]
+    return Dataset.from_dict({"text": texts, "label": [i % 2 for i in range(2 * count)]})
+
+
+def setfit_model(folder):
+    from setfit import SetFitModel
+
+    sentence_model(folder).save(str(folder / "body"))
+    return SetFitModel.from_pretrained(str(folder / "body"), device="cpu")
+
+
+def accuracy(predicted, labels):
+    return {"accuracy": float(sum(int(a) == int(b) for a, b in zip(predicted, labels)) / len(labels))}
+
+
+def setfit_run(trainer, folder):
+    """What is compared of a run of SetFit's Trainer, which has one of sentence-transformers inside."""
+    from transformers import set_seed
+
+    set_seed(3)  # pairs are drawn
+    trainer.train()
+    inner = trainer.st_trainer
+    metrics = trainer.evaluate()
+    trainer.model.save_pretrained(str(folder / "final"))
+    return {
+        "steps": inner.state.global_step,
+        "history": inner.state.log_history,
+        "metrics": metrics,
+        "best_step": Path(inner.state.best_model_checkpoint or "-0").name.rpartition("-")[2],
+        "best_metric": inner.state.best_metric,
+        "weights": weights(inner),
+        "predictions": [int(each) for each in trainer.model.predict(setfit_data(seed=5)["text"])],
+        "files": files(folder),
+    }
+
+
+SETFIT = {"batch_size": (4, 2), "num_epochs": (1, 4), "logging_steps": 1, "report_to": "none", "max_steps": 12}
+
+
+@scenario
+def setfit(folder):
+    """Contrastive pairs, then a head of scikit-learn; evaluations, checkpoints, the best model, a callback."""
+    from setfit import Trainer, TrainingArguments
+    from transformers import TrainerCallback
+
+    heard = []
+
+    class Hears(TrainerCallback):
+        def on_step_end(self, args, state, control, model=None, st_args=None, **kwargs):
+            heard.append([type(args).__module__, type(model).__name__, st_args.per_device_train_batch_size])
+
+    given = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 4}
+    args = TrainingArguments(
+        str(folder / "out"),
+        load_best_model_at_end=True,
+        body_learning_rate=(1e-3, 1e-4),
+        warmup_proportion=0.25,
+        **SETFIT,
+        **given,
+    )
+    trainer = Trainer(
+        model=setfit_model(folder),
+        args=args,
+        train_dataset=setfit_data(),
+        eval_dataset=setfit_data(4, 3),
+        metric=accuracy,
+        callbacks=[Hears()],
+    )
+    return setfit_run(trainer, folder) | {"heard": heard}
+
+
+@scenario
+def setfit_search(folder):
+    """model_init, and a search with optuna, whose best trial is trained again."""
+    import optuna
+    from setfit import Trainer, TrainingArguments
+
+    def model_init(params):
+        return setfit_model(folder)
+
+    def space(trial):
+        return {"body_learning_rate": trial.suggest_float("body_learning_rate", 1e-4, 1e-2, log=True),
+                "max_steps": trial.suggest_int("max_steps", 2, 5)}  # fmt: skip
+
+    trainer = Trainer(
+        model_init=model_init,
+        args=TrainingArguments(str(folder / "out"), **SETFIT),
+        train_dataset=setfit_data(),
+        eval_dataset=setfit_data(4, 3),
+        metric=accuracy,
+    )
+    best = trainer.hyperparameter_search(
+        space, direction="maximize", n_trials=3, sampler=optuna.samplers.RandomSampler(seed=1)
+    )
+    trainer.apply_hyperparameters(best.hyperparameters, final_model=True)
+    search = {"objective": best.objective, "run": best.run_id, "parameters": best.hyperparameters}
+    return setfit_run(trainer, folder) | {"search": search}
+
+
+@scenario
+def setfit_parameters(folder):
+    """A run with the hyperparameters in the variable PARAMETERS."""
+    from setfit import Trainer, TrainingArguments
+
+    args = TrainingArguments(str(folder / "out"), **SETFIT | json.loads(os.environ["PARAMETERS"]))
+    data = {"train_dataset": setfit_data(), "eval_dataset": setfit_data(4, 3)}
+    return setfit_run(Trainer(model=setfit_model(folder), args=args, metric=accuracy, **data), folder)
+
+
 @scenario
 def interrupted(folder):
     """Killed after the step of the variable KILL_AT; with RESUME, goes on from its last checkpoint. With dropout, as

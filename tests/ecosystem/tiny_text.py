@@ -7,11 +7,11 @@ stone house river today here there never always a the one two three""".split()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-def sentences(count, seed=0, length=5):
+def sentences(count, seed=0, length=5, words=WORDS):
     """Different sentences of random words."""
     drawn, found = random.Random(seed), dict.fromkeys(())
     while len(found) < count:
-        found[" ".join(drawn.choice(WORDS) for _ in range(length))] = None
+        found[" ".join(drawn.choice(words) for _ in range(length))] = None
     return list(found)
 
 

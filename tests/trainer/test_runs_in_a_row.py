@@ -357,3 +357,25 @@ def test_an_output_directory_given_between(backend, initialised, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "elsewhere" / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [2, 4, 6, 6]
     assert {line["run"] for line in lines} == set(run_ids(trainer).values())
+
+
+def test_a_model_that_is_assigned_is_the_one_that_is_trained(backend, arguments):
+    """After a first run, and before the first one: as SetFit does for each trial of a search."""
+    data, weights = rows(16), []
+    args = {"per_device_train_batch_size": 4, "max_steps": 4, "learning_rate": 0.1, "optim": "sgd"}
+    first, second = backend.classifier(), backend.classifier(seed=1)
+    trainer = Trainer(first, arguments(**args), train_dataset=data, eval_dataset=data)
+    trainer.train()
+    after_first = backend.weights(first)
+    trainer.model = second
+    trainer.train()
+    assert trainer.callback_handler.model is trainer.model_wrapped is trainer.model is second
+    assert same_bytes(backend.weights(first), after_first), "the first one is left alone"
+    weights.append(backend.weights(second))
+    for assigned in (True, False):
+        model = backend.classifier(seed=1)
+        trainer = Trainer(backend.classifier() if assigned else model, arguments(**args), train_dataset=data)
+        trainer.model = model
+        trainer.train()
+        weights.append(backend.weights(model))
+    assert same_bytes(weights[0], weights[1]) and same_bytes(weights[1], weights[2])
