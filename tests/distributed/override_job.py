@@ -64,9 +64,9 @@ class Hears(TrainerCallback):
 def run(folder, name, **given):
     hears = Hears()
     given = {"max_steps": 4, "save_steps": 2, "save_strategy": "steps", "optim": "adamw_torch"} | given
-    parts = (cases.KIT.classifier(dropout=0.2), rows(32), Own)
-    whole = cases.course(cases.train(folder, name, *parts, callbacks=[hears], **given))
-    again = cases.train(folder, name, *parts, resume=str(Path(folder) / name / "checkpoint-2"), **given)
+    model, other = cases.KIT.classifier(dropout=0.2), cases.KIT.classifier(dropout=0.2, seed=3)
+    whole = cases.course(cases.train(folder, name, model, rows(32), Own, callbacks=[hears], **given))
+    again = cases.train(folder, name, other, rows(32), Own, resume=str(Path(folder) / name / "checkpoint-2"), **given)
     return {
         "listed": hears.listed,
         "found": again.found,
