@@ -56,7 +56,7 @@ seq2seq = Seq2SeqTrainingArguments("out", predict_with_generate=True, gradient_a
 trainer = Mine(model, args, beside=1, tokenizer=2)
 other = T(model, args, None, None, None, None, None, None, network=1)
 trainer.train()
-trainer._wrap_model(3)
+trainer._finalize_training(3)
 trainer.accelerator.backward(1)
 trainer.accelerator.profile
 args.world_size
@@ -112,7 +112,7 @@ EXPECTED = {
     (42, "tokenizer"): ("maps", "processing_class"),
     (43, "Trainer(...)"): ("refused", "pass the others by name"),
     (43, "network"): ("refused", "no such argument"),
-    (45, "trainer._wrap_model"): ("refused", "no such attribute"),
+    (45, "trainer._finalize_training"): ("refused", "no such attribute"),
     (47, "accelerator.profile"): ("refused", "no such attribute"),
     (49, "args.nothing"): ("refused", "no such attribute"),
 }

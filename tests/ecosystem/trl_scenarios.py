@@ -1,5 +1,6 @@
 """TRL's trainers on tiny models. Samples come in the order of the data, so that both Trainers see the same batches."""
 
+import importlib
 import itertools
 from pathlib import Path
 from typing import Any
@@ -74,15 +75,15 @@ def by_place(completions: list[Any], **kwargs: Any) -> list[float]:
 
 
 def _build(name: str, folder: Path, data: Dataset, model: Any, trainer: dict[str, Any], given: dict[str, Any]) -> Any:
-    import trl
-
+    # Trainers that are not in the package itself are in a module of their own.
+    library = importlib.import_module(f"trl.experimental.{MODULES[name]}" if name in MODULES else "trl")
     lora = given.pop("lora", False)
     evaluated = "eval_strategy" in given
-    args = getattr(trl, f"{name}Config")(output_dir=str(folder), **{**COMMON, **given})
+    args = getattr(library, f"{name}Config")(output_dir=str(folder), **{**COMMON, **given})
     extra = {"peft_config": tiny.lora()} if lora else {}
     if evaluated:
         extra["eval_dataset"] = data.select(range(4)) if hasattr(data, "select") else data
-    return getattr(trl, f"{name}Trainer")(
+    return getattr(library, f"{name}Trainer")(
         model=model, args=args, train_dataset=data, processing_class=tiny.tokenizer(), **trainer, **extra
     )
 
@@ -134,6 +135,43 @@ def rloo(folder: Path, **given: Any) -> Any:
     return _build("RLOO", folder, prompts(), model, {"reward_funcs": by_place}, {**ONLINE, **given})
 
 
+# -- experimental trainers
+
+MODULES = {"ORPO": "orpo", "CPO": "cpo", "GKD": "gkd", "OnlineDPO": "online_dpo", "GMPO": "gmpo", "TPO": "tpo"}
+
+
+def orpo(folder: Path, **given: Any) -> Any:
+    return _build("ORPO", folder, preferences(), tiny.causal(), {}, {"max_length": 16, **given})
+
+
+def cpo(folder: Path, **given: Any) -> Any:
+    return _build("CPO", folder, preferences(), tiny.causal(), {}, {"max_length": 16, **given})
+
+
+def gkd(folder: Path, **given: Any) -> Any:
+    """Off-policy batches and those that the student generates, by turns that are drawn from Python's generator."""
+    trainer = {"teacher_model": tiny.causal(seed=1)}
+    return _build("GKD", folder, messages(), seeded(tiny.causal()), trainer, {"max_new_tokens": 4, **given})
+
+
+def online_dpo(folder: Path, **given: Any) -> Any:
+    options = {"max_new_tokens": 4, "per_device_train_batch_size": 2, **given}
+    return _build("OnlineDPO", folder, prompts(), seeded(tiny.causal()), {"reward_funcs": by_place}, options)
+
+
+def gmpo(folder: Path, **given: Any) -> Any:
+    model = seeded(tiny.causal())
+    return _build("GMPO", folder, prompts(), model, {"reward_funcs": by_place}, {**ONLINE, **given})
+
+
+def tpo(folder: Path, **given: Any) -> Any:
+    data = preferences()
+    data = data.add_column("reference", [" " + tiny.sentence(i + 4, 3) for i in range(len(data))])
+    return _build("TPO", folder, data, tiny.causal(), {}, given)
+
+
+EXPERIMENTAL = {"orpo": orpo, "cpo": cpo, "gkd": gkd, "online-dpo": online_dpo, "gmpo": gmpo, "tpo": tpo}
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "lora": {"lora": True},
@@ -152,6 +190,11 @@ SCENARIOS = [
     *(
         Scenario(f"{name}-resume", build, {**SAVED}, resume=2, explained={"train_loss": "oneloop: of all steps"})
         for name, build in BUILDERS.items()
+    ),
+    *(
+        Scenario(f"{name}-{variant}", build, dict(options))
+        for name, build in EXPERIMENTAL.items()
+        for variant, options in (("plain", {}), ("accumulation", ACCUMULATED), ("lora", {"lora": True}))
     ),
     Scenario("sft-messages", sft, {"data": "messages"}),
     Scenario("sft-assistant-only", sft, {"data": "messages", "assistant_only_loss": True}),
