@@ -30,7 +30,6 @@ _DEVICES = "nothing: pass the model as it should be, or use the arguments about 
 UNUSED_OVERRIDES = {
     **dict.fromkeys(("_inner_training_loop", "_run_epoch", "_init_training_state", "_finalize_training"), _LOOP),
     "_prepare_for_training": "create_optimizer_and_scheduler, or a callback's on_train_begin",
-    "_maybe_log_save_evaluate": "log, evaluate or a callback's on_step_end",
     "_validate_args": "nothing: arguments are checked when they are made",
     **dict.fromkeys(("_fsdp_qlora_plugin_updates", "propagate_args_to_deepspeed"), _DEVICES),
     "_build_accelerator_args": "create_accelerator_and_postprocess",
@@ -259,12 +258,12 @@ class TransformersNames(CheckpointHooks):
         """What gathers the tensors of all processes; for a copied evaluation loop."""
         return self.accelerator.gather_for_metrics
 
-    @property
+    @derived
     def _globalstep_last_logged(self) -> int:
         """The step of the last log of a training loss."""
         return self._oneloop.run.meter.logged_step
 
-    @property
+    @derived
     def _total_loss_scalar(self) -> float:
         """The sum of the training losses up to the last log."""
         return self._oneloop.run.meter.losses.logged_total

@@ -5,10 +5,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+
 from .. import randomness
 from ..arguments.evaluation import higher_is_better
 from ..checkpoint import store
-from ..compat.introspect import accepts
+from ..compat.introspect import accepts, is_overridden
 from ..errors import EvaluationInterrupted, MissingMetricError
 from ..optim.scheduler import steps_by_metric
 
@@ -117,6 +119,10 @@ class StepEnd:
         if engine.skipped:
             logs["skipped_steps"] = engine.skipped
         step = trainer.state.global_step
+        if is_overridden(trainer, "_maybe_log_save_evaluate"):
+            self._log_by_override(loss * (step - meter.logged_step), norm)
+            meter.since_log(step)
+            return
         seconds, steps = meter.since_log(step)
         # Speeds are not among the logs: histories of two equal runs are equal, as in transformers.
         meter.measure(seconds, steps, steps * run.plan.rows_per_step)
@@ -125,6 +131,22 @@ class StepEnd:
         # Overrides written for transformers 4.x accept only the logs.
         trainer.log(logs, *([meter.started] if accepts(trainer.log, "start_time") else []))
         meter.forget_figures()
+
+    def _log_by_override(self, total: float, norm: float | None) -> None:
+        """A subclass adds its own figures to the logs of a step. Evaluation and saving follow it, without its part."""
+        run, core = self.run, self.run.core
+        trainer: Any = core.trainer
+        control, trial = trainer.control, core.search.trial
+        asked = (control.should_evaluate, control.should_save)
+        control.should_log, control.should_evaluate, control.should_save = True, False, False
+        loss = core.backend.tensors.from_numpy(np.asarray(total, "float32"))
+        names = (loss, norm, trainer.model_wrapped, None if trial is None else trial.given, trainer.state.epoch)
+        trainer._maybe_log_save_evaluate(*names, self._ignore_keys, run.meter.started, run.update.last_rate)
+        for name in ("_globalstep_last_logged", "_total_loss_scalar"):  # it assigns them; the meter has them
+            trainer.__dict__.pop(name, None)
+        control = trainer.control
+        control.should_log = False
+        control.should_evaluate, control.should_save = asked
 
     def evaluate(self) -> dict[str, float]:
         """Evaluate at a step, through the method of the Trainer that may be overridden."""

@@ -154,3 +154,34 @@ def test_visualdl(backend, trained, tmp_path):
 def test_nothing_is_reported_unless_asked(backend, trained, tmp_path):
     trained(backend.classifier(), rows(12), report_to="none", **RUN)
     assert not (tmp_path / "out" / "runs").exists()
+
+
+def test_an_override_that_adds_to_the_logs_of_a_step(backend, trained):
+    """As TRL's Online DPO has it: the sum of the losses since the last log, which it divides by the steps."""
+
+    class Adding(Trainer):
+        def _maybe_log_save_evaluate(
+            self, tr_loss, grad_norm, model, trial, epoch, ignore_keys_for_eval, start_time, learning_rate=None
+        ):
+            assert self.control.should_log and not self.control.should_evaluate and not self.control.should_save
+            steps = self.state.global_step - self._globalstep_last_logged
+            self._total_loss_scalar += float(backend.numpy(tr_loss))
+            self._globalstep_last_logged = self.state.global_step
+            mean = float(backend.numpy(tr_loss)) / steps
+            self.log({"loss": mean, "mine": steps, "learning_rate": learning_rate}, start_time)
+
+    given = {"max_steps": 5, "logging_steps": 2, "per_device_train_batch_size": 2, "eval_strategy": "steps"}
+    given |= {"eval_steps": 4, "save_strategy": "steps", "save_steps": 4, "eval_dataset": rows(4)}
+    plain = trained(backend.classifier(), rows(16), **given)
+    adding = trained(backend.classifier(), rows(16), trainer_class=Adding, **given)
+
+    def of(trainer, key):
+        return [(entry["step"], entry[key]) for entry in trainer.state.log_history if key in entry]
+
+    assert of(adding, "mine") == [(2, 2), (4, 2)]
+    assert [step for step, _ in of(adding, "eval_loss")] == [step for step, _ in of(plain, "eval_loss")]
+    for key in ("loss", "learning_rate", "eval_loss"):
+        found, wanted = ([value for _, value in of(each, key)] for each in (adding, plain))
+        assert found == pytest.approx(wanted, rel=1e-5)
+    assert adding._globalstep_last_logged == plain._globalstep_last_logged
+    assert adding._total_loss_scalar == pytest.approx(plain._total_loss_scalar)
