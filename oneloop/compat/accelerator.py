@@ -252,6 +252,9 @@ class Accelerator:
             even_batches=self.even_batches,
             non_blocking=self.non_blocking,
             use_seedable_sampler=options.use_seedable_sampler,
+            # The default is the seed of torch's generator, which differs between the processes: each would take its
+            # part of another order.
+            data_seed=internals_of(self._trainer).data_seed,
         )
 
     def free_memory(self, *objects: Any) -> Any:

@@ -57,8 +57,8 @@ class Epochs:
         sampler: Any = getattr(loader, "batch_sampler", None)
         dataset: Any = getattr(loader, "dataset", None)
         parts: list[Any] = [sampler, getattr(loader, "sampler", None), dataset, loader]
-        if not hasattr(sampler, "set_epoch"):  # the batch samplers of torch and Paddle do not forward it
-            parts.append(getattr(sampler, "sampler", None))
+        if not hasattr(sampler, "set_epoch"):  # the batch samplers of torch, Paddle and accelerate do not forward it
+            parts += [getattr(sampler, "sampler", None), getattr(sampler, "batch_sampler", None)]
         for part in {id(p): p for p in parts}.values():
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)

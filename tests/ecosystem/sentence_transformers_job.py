@@ -35,11 +35,16 @@ def scenario(function):
 # -- models and data
 
 
+def source(folder):
+    """Where the model is loaded from, for each process its own."""
+    return folder / f"bert{os.environ.get('RANK', '')}"
+
+
 def sentence_model(folder, dropout=0.0):
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    part = Transformer(tiny_text.bert(folder / "bert", dropout=dropout))
+    part = Transformer(tiny_text.bert(source(folder), dropout=dropout))
     return SentenceTransformer(modules=[part, Pooling(part.get_embedding_dimension(), "mean")], device="cpu")
 
 
@@ -47,7 +52,7 @@ def sparse_model(folder):
     from sentence_transformers import SparseEncoder
     from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
 
-    part = MLMTransformer(tiny_text.bert(folder / "bert", "BertForMaskedLM"))
+    part = MLMTransformer(tiny_text.bert(source(folder), "BertForMaskedLM"))
     return SparseEncoder(modules=[part, SpladePooling("max")], device="cpu")
 
 
@@ -55,7 +60,7 @@ def cross_model(folder, labels=1):
     from sentence_transformers import CrossEncoder
 
     kind = "BertForSequenceClassification"
-    return CrossEncoder(tiny_text.bert(folder / "bert", kind, num_labels=labels), num_labels=labels, device="cpu")
+    return CrossEncoder(tiny_text.bert(source(folder), kind, num_labels=labels), num_labels=labels, device="cpu")
 
 
 def pairs(count=14, seed=0):
@@ -479,7 +484,7 @@ def interrupted(folder):
             if state.global_step == int(os.environ.get("KILL_AT", "0")):
                 os._exit(9)
 
-    model = sentence_model(folder, dropout=0.2)
+    model = sentence_model(folder, dropout=float(os.environ.get("DROPOUT", "0.2")))
     given = {
         "save_strategy": "steps",
         "save_steps": 3,
@@ -491,7 +496,7 @@ def interrupted(folder):
         "gradient_accumulation_steps": 2,
         "batch_sampler": os.environ.get("SAMPLER", "batch_sampler"),
     }
-    more = {"eval_dataset": {"pairs": pairs(6, 7)}, "callbacks": [Dies()]}
+    more = {"eval_dataset": {"pairs": pairs(8, 7)}, "callbacks": [Dies()]}
     loss = losses.MultipleNegativesRankingLoss(model)
     data = {"pairs": pairs(18), "others": pairs(10, 5)}
     return run(folder, "sentence", model, data, loss, bool(os.environ.get("RESUME")), given=given, trainer_options=more)

@@ -25,7 +25,7 @@ SLOW = (
 )
 TOLERANCE = 1e-5
 # Files of a checkpoint: pickles there, safetensors and JSON here.
-THEIRS = {"optimizer.pt", "scheduler.pt", "rng_state.pth"}
+THEIRS = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "rng_state_0.pth", "rng_state_1.pth"}
 OURS = {"optimizer.safetensors", "random.safetensors", "run.json", "manifest.json", "run.jsonl", "log.jsonl"}
 
 
@@ -131,3 +131,14 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, sampler, step):
     last = f"interrupted/out/checkpoint-{whole['steps']}/"
     for file in ("interrupted/final/model.safetensors", last + "model.safetensors", last + "optimizer.safetensors"):
         assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes(), file
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_on_transformers(tmp_path):
+    """Several data sets, accumulation, an evaluation of each step, the best model: the same batches on each process."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    theirs, ours = (
+        play(trainer, tmp_path / trainer, "interrupted", launcher=launcher, DROPOUT="0.0")["interrupted"]
+        for trainer in ("transformers", "oneloop")
+    )
+    assert_same_run("two processes", theirs, ours)
