@@ -252,10 +252,14 @@ class Accelerator:
             even_batches=self.even_batches,
             non_blocking=self.non_blocking,
             use_seedable_sampler=options.use_seedable_sampler,
-            # The default is the seed of torch's generator, which differs between the processes: each would take its
-            # part of another order.
-            data_seed=internals_of(self._trainer).data_seed,
+            data_seed=self._data_seed(),
         )
+
+    def _data_seed(self) -> int | None:
+        """The seed of the order of a prepared loader. None is the seed of torch's generator, which differs between
+        processes: each would take its part of another order."""
+        args = self._trainer.args
+        return args.data_seed if self.num_processes == 1 else internals_of(self._trainer).data_seed
 
     def free_memory(self, *objects: Any) -> Any:
         """Empty the device's cache; None in place of each object."""

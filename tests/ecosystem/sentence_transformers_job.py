@@ -8,6 +8,7 @@ Each scenario writes FOLDER/SCENARIO/result.json: logs, metrics, the texts of th
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 from tests.ecosystem import tiny_text
@@ -482,6 +483,8 @@ def interrupted(folder):
     class Dies(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             if state.global_step == int(os.environ.get("KILL_AT", "0")):
+                while not list(Path(args.output_dir).glob("checkpoint-*")):  # written in the background
+                    time.sleep(0.05)
                 os._exit(9)
 
     model = sentence_model(folder, dropout=float(os.environ.get("DROPOUT", "0.2")))
