@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..compat import trl_state
 from ..compat.introspect import is_overridden
 from ..state import ExportableState
 from . import sharded, store
@@ -365,8 +366,9 @@ class Checkpointer:
     def _gather(self, is_sharded: bool, output_dir: Path) -> Gathered:
         """A collective on several processes: gather the RNG and data states of each, and the optimizer's state."""
         core, epochs = self.core, self.run.epochs
-        streams = epochs.random_state()
-        position = self.run.position_state()
+        attributes, tensors = trl_state.collect(core)
+        streams = epochs.random_state() | tensors
+        position = replace(self.run.position_state(), trainer=attributes)
         own = (streams, position.own_states())
         everywhere = core.trainer.args.save_on_each_node
         every = core.processes.all_gather_object(own) if everywhere else core.processes.gather_object(own)

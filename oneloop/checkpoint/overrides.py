@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..compat.introspect import is_overridden
 from ..errors import RefusedError
 from . import store
-from .run_state import BUFFER, PositionState
+from .run_state import ATTRIBUTES, BUFFER, PositionState
 
 if TYPE_CHECKING:
     from ..trainer.internals import Internals
@@ -42,7 +42,8 @@ class Gathered:
         """Without the RNG state if an override stores it; the data still needs that of the start of the epoch."""
         if self.has_streams:
             return self.streams
-        return {name: array for name, array in self.streams.items() if "epoch/" in name or BUFFER in name}
+        kept = ("epoch/", BUFFER, ATTRIBUTES)
+        return {name: array for name, array in self.streams.items() if any(part in name for part in kept)}
 
 
 @dataclass(frozen=True)

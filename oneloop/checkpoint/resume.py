@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import loop
-from ..compat import mode
+from ..compat import mode, trl_state
 from ..data.process_sharding import fits_any_number
 from ..errors import CheckpointError
 from ..state import TrainerState
@@ -16,7 +16,7 @@ from . import store
 from .checkpointer import run_properties
 from .contents import WEIGHTS
 from .convert import from_framework, from_transformers
-from .run_state import DATA_STATES, STATE, PositionState, ResumePoint, RunState
+from .run_state import OWN_STATES, STATE, PositionState, ResumePoint, RunState
 from .safetensors_io import read_metadata
 from .sharded import files_of
 
@@ -346,6 +346,8 @@ def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -
     for owner, state in ((trainer.data_collator, place.collator), (trainer.train_dataset, place.dataset)):
         if state:
             owner.load_state_dict(state)
+    if place.trainer:
+        trl_state.restore(run.core, place.trainer, run.epochs.own_tensors(path), path)
     run.epochs.start_from(
         ResumePoint(
             random=path,
@@ -359,10 +361,10 @@ def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -
 
 
 def own_position(position: PositionState, processes: "ProcessGroup") -> PositionState:
-    """The position with the data states of this process."""
+    """The position with what this process alone had."""
     others = position.ranks
     if processes.size != len(others) + 1:
-        kept: dict[str, Any] = dict.fromkeys(DATA_STATES)
+        kept: dict[str, Any] = dict.fromkeys(OWN_STATES)
         if fits_any_number(position.data) or not others:
             kept["data"] = position.data
         return replace(position, **kept)

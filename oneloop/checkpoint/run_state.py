@@ -20,7 +20,8 @@ RUN = "run.json"
 ARGUMENTS = "training_args.json"
 
 BUFFER = "buffer/"  # prefix of the tensors of one process, stored with its RNG state
-DATA_STATES = ("data", "collator", "dataset")  # of a position: what differs between processes
+ATTRIBUTES = "attributes/"  # prefix of the tensors in attributes of the Trainer's class, likewise
+OWN_STATES = ("data", "collator", "dataset", "trainer")  # of a position: what differs between processes
 
 
 @dataclass
@@ -37,11 +38,12 @@ class PositionState:
     data: Any = None
     collator: Any = None
     dataset: Any = None
+    trainer: Any = None  # attributes that the Trainer's class keeps between steps
     ranks: list[dict[str, Any]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         found = {item.name: getattr(self, item.name) for item in fields(self)}
-        return found if self.ranks else {name: value for name, value in found.items() if name != "ranks"}
+        return {name: value for name, value in found.items() if value or name not in ("ranks", "trainer")}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "PositionState":
@@ -50,8 +52,8 @@ class PositionState:
         return cls(**given | {"pending": stored.get("pending") or {}})
 
     def own_states(self) -> dict[str, Any]:
-        """The data states of this process."""
-        return {name: getattr(self, name) for name in DATA_STATES}
+        """What this process alone has."""
+        return {name: getattr(self, name) for name in OWN_STATES if name != "trainer" or self.trainer}
 
 
 @dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import randomness
-from ..checkpoint.run_state import BUFFER, RANDOM, ResumePoint
+from ..checkpoint.run_state import ATTRIBUTES, BUFFER, RANDOM, ResumePoint
 from ..checkpoint.safetensors_io import read as read_tensors
 from ..data.feistel import key_of
 from ..data.order import BatchSampler
@@ -175,13 +175,13 @@ class Epochs:
 
     def _load_random(self, path: Path) -> None:
         """What random.safetensors has of this process: its own buffers, and the RNG state at the save."""
-        core, stored = self.run.core, self._own_tensors(path)
+        core, stored = self.run.core, self.own_tensors(path)
         for i, buffer in enumerate(core.strategy.own_buffers(core.trainer.model)):
             if (array := stored.get(f"{BUFFER}{i}")) is not None:
                 core.strategy.put_buffer(buffer, array)
         core.trainer._load_rng_state(str(path))
 
-    def _own_tensors(self, path: Path) -> dict[str, Any]:
+    def own_tensors(self, path: Path) -> dict[str, Any]:
         """The tensors of this process in random.safetensors; none if the run had fewer processes."""
         rank = self.run.core.processes.rank
         stored = {name: raw.array() for name, raw in read_tensors(path / RANDOM).items()}
@@ -193,10 +193,10 @@ class Epochs:
     def load_streams(self, path: Path, prefix: str = "") -> bool:
         """The RNG state at the save or, with a prefix, at another time: at the start of its epoch, or before the batch
         that was waiting was fetched. Returns whether that was stored."""
-        core, stored = self.run.core, self._own_tensors(path)
+        core, stored = self.run.core, self.own_tensors(path)
         if core.processes.rank and not stored:  # the run now has more processes than when it was saved
             start_rank_streams(core)
-        stored = {name: array for name, array in stored.items() if not name.startswith(BUFFER)}
+        stored = {name: array for name, array in stored.items() if not name.startswith((BUFFER, ATTRIBUTES))}
         others = tuple(p for p in (EPOCH, AHEAD) if p != prefix)
         states = {name: array for name, array in stored.items() if name.startswith(prefix)}
         states = {name.removeprefix(prefix): array for name, array in states.items() if not name.startswith(others)}

@@ -86,6 +86,8 @@ def compare(scenario: Any, folder: Path, reference: str = SIDES[0], other: str =
     if scenario.differs:
         return found
     _compare_logs(found, scenario, theirs["logs"], ours["logs"])
+    if not _is_same(theirs["outcome"], ours["outcome"], scenario.tolerance):
+        found.problems.append(f"outcome {theirs['outcome']} and {ours['outcome']}")
     found.weights = _weights(folder, reference, other, scenario.name)
     if not found.weights <= max(scenario.tolerance, 1e-5):
         found.problems.append(f"weights differ by {found.weights:.1e}")
@@ -117,6 +119,13 @@ def _difference(first: Any, second: Any) -> float:
             return 0.0
         return abs(first - second) / max(1.0, abs(first))
     return 0.0 if first == second else float("inf")
+
+
+def _is_same(first: Any, second: Any, tolerance: float) -> bool:
+    if isinstance(first, list) and isinstance(second, list):
+        same = [_is_same(one, other, tolerance) for one, other in zip(first, second)]
+        return len(first) == len(second) and all(same)
+    return _difference(first, second) <= tolerance
 
 
 def _compare_files(found: Comparison, scenario: Any, theirs: list[str], ours: list[str]) -> None:

@@ -35,6 +35,7 @@ def play(scenario: Any, folder: Path) -> dict[str, Any]:
         "global_step": trainer.state.global_step,
         "best_metric": trainer.state.best_metric,
         "best_checkpoint": os.path.basename(trainer.state.best_model_checkpoint or ""),
+        "outcome": scenario.outcome(trainer, folder) if scenario.outcome else None,
         "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()),
     }
 

@@ -20,6 +20,9 @@ class Scenario:
     differs: str = ""  # why numbers differ: then only files are compared
     quick: bool = False  # part of the default suite
     tolerance: float = 1e-5
+    outcome: Callable[[Any, Path], Any] | None = (
+        None  # of (Trainer, folder): what else is compared, such as a callback's
+    )
 
     def trainer(self, folder: Path) -> Any:
         return self.build(folder, **self.options)

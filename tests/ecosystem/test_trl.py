@@ -18,8 +18,11 @@ MODULE = "tests.ecosystem.trl_scenarios"
 QUICK = [each for each in SCENARIOS if each.quick]
 REST = [each for each in SCENARIOS if not each.quick]
 ON_TWO = (
-    "sft-plain sft-accumulation sft-best dpo-best kto-plain reward-best grpo-plain grpo-accumulation rloo-plain"
+    "sft-plain sft-accumulation sft-best dpo-best kto-plain reward-best grpo-plain grpo-accumulation rloo-plain "
+    "sft-lora sft-resume sft-lora-resume dpo-lora dpo-resume dpo-lora-resume dpo-sync-ref callback-completions "
+    "grpo-rounds grpo-rounds-resume"
 ).split()
+ROUNDS = ("grpo-rounds", "grpo-rounds-resume")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port"]
 ACCELERATE = [
     sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
@@ -58,6 +61,34 @@ def test_everything_else_as_on_transformers(scenario, rest):
     assert not found.problems
 
 
+def _is_unbroken(folder):
+    """A resume within a round of generated completions, and between two logs, goes on as if nothing had happened."""
+    whole, resumed = (json.loads((folder / f"{name}.json").read_text()) for name in ROUNDS)
+    logs = [[{k: v for k, v in entry.items() if not compare.TIMES.search(k)} for entry in each["logs"]]
+            for each in (whole, resumed)]  # fmt: skip
+    assert logs[0] == logs[1] and logs[0][1]["step"] == 6 and logs[0][1]["num_tokens"] > 0
+    weights, again = (np.load(folder / f"{name}.npz") for name in ROUNDS)
+    assert all(weights[name].tobytes() == again[name].tobytes() for name in weights.files)
+
+
+def test_resuming_between_generated_completions(quick):
+    _is_unbroken(quick / "oneloop")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_killed_at_random_moments(seed, tmp_path):
+    """Twice each, and resumed: the same bytes and logs as those of an unbroken run."""
+    command = [sys.executable, "-m", "tests.ecosystem.trl_kills", str(tmp_path), seed]
+    environment = {**os.environ, "PYTHONPATH": str(compare.ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=compare.ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+    for name, found in json.loads((tmp_path / "result.json").read_text()).items():
+        print(name, found["kills"])
+        assert found["broken"] == found["unbroken"], name
+        assert len(found["unbroken"]["tensors"]) == 3 and any(place != "ended" for place in found["kills"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [[*TORCHRUN, "29641"], [*ACCELERATE, "29642"]], ids=["torchrun", "accelerate"])
 def test_on_two_processes_as_on_transformers(launcher, tmp_path):
@@ -66,6 +97,7 @@ def test_on_two_processes_as_on_transformers(launcher, tmp_path):
     found = [compare.compare(each, folder) for each in scenarios]
     print(compare.HEADER, *(each.line() for each in found), sep="\n")
     assert not [each.line() for each in found if each.problems]
+    _is_unbroken(folder / "oneloop")
 
 
 @pytest.mark.slow

@@ -74,6 +74,11 @@ def by_place(completions: list[Any], **kwargs: Any) -> list[float]:
     return [float(i % 3) for i in range(len(completions))]
 
 
+def by_words(completions: list[Any], **kwargs: Any) -> list[float]:
+    """A reward that depends on what was generated."""
+    return [sum(map(ord, text)) % 7 / 7 for text in completions]
+
+
 def _build(name: str, folder: Path, data: Dataset, model: Any, trainer: dict[str, Any], given: dict[str, Any]) -> Any:
     # Trainers that are not in the package itself are in a module of their own.
     library = importlib.import_module(f"trl.experimental.{MODULES[name]}" if name in MODULES else "trl")
@@ -130,6 +135,19 @@ def grpo(folder: Path, **given: Any) -> Any:
     return _build("GRPO", folder, prompts(), model, {"reward_funcs": by_place}, {**ONLINE, **given})
 
 
+# Completions of a round serve four updates: two of two micro-batches each, twice.
+ROUNDS = {
+    "max_completion_length": 6, "num_generations": 2, "beta": 0.1, "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2, "steps_per_generation": 4, "num_iterations": 2,
+}  # fmt: skip
+
+
+def rounds(folder: Path, **given: Any) -> Any:
+    """Generation draws from the random numbers of the run, so that this is not compared with transformers."""
+    options = {**ROUNDS, "max_steps": 7, "logging_steps": 3, "save_strategy": "steps", "save_steps": 1, **given}
+    return _build("GRPO", folder, prompts(), tiny.causal(), {"reward_funcs": by_words}, options)
+
+
 def rloo(folder: Path, **given: Any) -> Any:
     model = seeded(tiny.causal())
     return _build("RLOO", folder, prompts(), model, {"reward_funcs": by_place}, {**ONLINE, **given})
@@ -170,6 +188,83 @@ def tpo(folder: Path, **given: Any) -> Any:
     return _build("TPO", folder, data, tiny.causal(), {}, given)
 
 
+# -- callbacks
+
+
+def rich(folder: Path, **given: Any) -> Any:
+    from trl import RichProgressCallback
+
+    class Kept(RichProgressCallback):
+        shown: Any = None
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            task = self.training_bar.tasks[0]
+            self.shown = [task.completed, task.total, self.training_status.status.title, len(self.evaluation_bar.tasks)]
+            super().on_train_end(args, state, control, **kwargs)
+
+    trainer = sft(folder, **given)
+    trainer.add_callback(Kept())
+    return trainer
+
+
+def log_completions(folder: Path, **given: Any) -> Any:
+    from transformers import GenerationConfig
+    from trl import LogCompletionsCallback
+
+    trainer = _build("DPO", folder, preferences(), tiny.causal(), {}, {**EVALUATED, **given})
+    greedy = GenerationConfig(max_new_tokens=5, do_sample=False, pad_token_id=0, eos_token_id=2)
+    trainer.add_callback(LogCompletionsCallback(trainer, greedy, num_prompts=3))
+    return trainer
+
+
+def bema(folder: Path, **given: Any) -> Any:
+    from trl import BEMACallback
+
+    trainer = sft(folder, **given)
+    trainer.add_callback(BEMACallback(update_freq=2))
+    return trainer
+
+
+def bema_reference(folder: Path, **given: Any) -> Any:
+    from trl import DPOConfig
+    from trl.experimental.bema_for_ref_model import BEMACallback, DPOTrainer
+
+    follows = BEMACallback(update_freq=1, update_ref_model=True, ref_model_update_freq=2)
+    args = DPOConfig(output_dir=str(folder), **{**COMMON, **given})
+    return DPOTrainer(
+        tiny.causal(), args=args, train_dataset=preferences(), processing_class=tiny.tokenizer(), callbacks=[follows]
+    )
+
+
+def _of_callback(name: str) -> Any:
+    def outcome(trainer: Any, folder: Path) -> Any:
+        return next(
+            [list(row) if isinstance(row, tuple) else row for row in getattr(callback, name)]
+            for callback in trainer.callback_handler.callbacks
+            if hasattr(callback, name)
+        )
+
+    return outcome
+
+
+def _reference(trainer: Any, folder: Path) -> list[float]:
+    return [float(p.double().abs().sum()) for p in trainer.ref_model.parameters()]
+
+
+def _averaged(trainer: Any, folder: Path) -> list[float]:
+    from safetensors.numpy import load_file
+
+    return [float(abs(array).sum()) for _, array in sorted(load_file(folder / "bema" / "model.safetensors").items())]
+
+
+CALLBACKS = [
+    Scenario("callback-rich", rich, dict(EVALUATED), outcome=_of_callback("shown")),
+    Scenario("callback-completions", log_completions, outcome=_of_callback("table")),
+    Scenario("callback-bema", bema, outcome=_averaged),
+    Scenario("callback-bema-reference", bema_reference, outcome=_reference),
+    Scenario("dpo-sync-ref", dpo, {"sync_ref_model": True, "ref_model_sync_steps": 2}, outcome=_reference),
+]
+
 EXPERIMENTAL = {"orpo": orpo, "cpo": cpo, "gkd": gkd, "online-dpo": online_dpo, "gmpo": gmpo, "tpo": tpo}
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -181,6 +276,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 BUILDERS = {"sft": sft, "dpo": dpo, "kto": kto, "reward": reward, "grpo": grpo, "rloo": rloo}
 QUICK = {"sft-plain", "dpo-accumulation", "grpo-accumulation", "reward-best", "kto-plain", "rloo-plain"}
 
+RESUMED = {"train_loss": "oneloop: of all steps", "num_tokens": "transformers: since the resume"}
+DRAWN = "generation draws random numbers, at other moments than with transformers"
+
 SCENARIOS = [
     *(
         Scenario(f"{name}-{variant}", build, dict(options), quick=f"{name}-{variant}" in QUICK)
@@ -188,7 +286,7 @@ SCENARIOS = [
         for variant, options in VARIANTS.items()
     ),
     *(
-        Scenario(f"{name}-resume", build, {**SAVED}, resume=2, explained={"train_loss": "oneloop: of all steps"})
+        Scenario(f"{name}-resume", build, {**SAVED}, resume=2, explained=RESUMED)
         for name, build in BUILDERS.items()
     ),
     *(
@@ -216,7 +314,13 @@ SCENARIOS = [
         "sft-uneven-whole", sft,
         {"n": 13, "max_steps": -1, "num_train_epochs": 2, "per_device_train_batch_size": 4},
     ),
-    Scenario("dpo-sync-ref", dpo, {"sync_ref_model": True, "ref_model_sync_steps": 2}),
     Scenario("dpo-precomputed", dpo, {"precompute_ref_log_probs": True}),
     Scenario("dpo-half", dpo, {"bf16": True}, tolerance=2e-2),
+    *(
+        Scenario(f"{name}-lora-resume", build, {**SAVED, "lora": True}, resume=2, explained=RESUMED)
+        for name, build in (("sft", sft), ("dpo", dpo))
+    ),
+    Scenario("grpo-rounds", rounds, differs=DRAWN, quick=True),
+    Scenario("grpo-rounds-resume", rounds, resume=5, differs=DRAWN, quick=True),
+    *CALLBACKS,
 ]  # fmt: skip

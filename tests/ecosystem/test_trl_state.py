@@ -1,0 +1,118 @@
+"""What a Trainer of TRL keeps between steps, stored in checkpoints: without TRL, by a class of its kind."""
+
+import json
+import logging
+from collections import defaultdict, deque
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from oneloop import Trainer, TrainingArguments  # noqa: E402
+from oneloop.compat import trl_state  # noqa: E402
+
+
+class Online(Trainer):
+    """With the attributes of TRL's GRPOTrainer: a round of values is drawn for three steps."""
+
+    __module__ = "trl.trainer.fake"
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.args.steps_per_generation, self.num_iterations = 3, 1
+        self._step, self._buffered_inputs, self._total_train_tokens = 0, None, 0
+        self._last_world_entropy = float("inf")
+        self._metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
+        self._logs = {"prompt": deque(maxlen=2), "rewards": defaultdict(lambda: deque(maxlen=3)), "images": deque()}
+        self.used = []
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        if self._step % 3 == 0 or self._buffered_inputs is None:
+            drawn = torch.rand(3, 2)
+            self._buffered_inputs = [
+                {
+                    "a": row,
+                    "half": row.bfloat16(),
+                    "mask": row > 0.5,
+                    "n": torch.tensor(i),
+                    "none": None,
+                    "pair": (i, "x"),
+                }
+                for i, row in enumerate(drawn)
+            ]
+        used = self._buffered_inputs[self._step % 3]
+        assert used["half"].dtype == torch.bfloat16 and used["mask"].dtype == torch.bool and used["none"] is None
+        self.used.append(
+            [used["a"].tolist(), used["half"].tolist(), used["mask"].tolist(), used["n"].item(), used["pair"]]
+        )
+        self._metrics["train"]["z"].append(used["a"].sum().item())
+        self._metrics["train"]["a"].append(float("nan"))
+        self._logs["prompt"].append(f"step {self._step}")
+        self._logs["rewards"]["length"].append(self._step)
+        self._step += 1
+        self._total_train_tokens += 5
+        return super().training_step(model, inputs, num_items_in_batch)
+
+
+class Line(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+
+    def forward(self, x, labels):
+        return {"loss": ((self.layer(x).squeeze(-1) - labels) ** 2).mean()}
+
+
+def made(folder, **given):
+    torch.manual_seed(0)
+    data = [{"x": torch.ones(2) * i, "labels": torch.tensor(float(i))} for i in range(8)]
+    options = {
+        "max_steps": 5,
+        "save_steps": 1,
+        "per_device_train_batch_size": 2,
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+    args = TrainingArguments(str(folder), device="cpu", save_strategy="steps", logging_strategy="no", **options | given)
+    return Online(model=Line(), args=args, train_dataset=data)
+
+
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_a_resumed_trainer_has_what_the_unbroken_one_had(step, tmp_path):
+    whole = made(tmp_path)
+    whole.train()
+    resumed = made(tmp_path)
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    assert resumed.used == whole.used[step:]
+    assert (resumed._step, resumed._total_train_tokens, resumed._last_world_entropy) == (5, 25, float("inf"))
+    assert list(resumed._metrics["train"]) == ["z", "a"]  # their order is that of the logs
+    assert resumed._metrics["train"]["z"] == whole._metrics["train"]["z"]
+    assert len(resumed._metrics["train"]["a"]) == 5 and resumed._metrics["train"]["b"] == []
+    assert resumed._logs["prompt"] == deque(["step 3", "step 4"], maxlen=2)
+    assert resumed._logs["rewards"]["length"] == deque([2, 3, 4], maxlen=3)
+
+
+def test_completions_are_stored_only_within_their_round(tmp_path):
+    made(tmp_path).train()
+    stored = [json.loads((tmp_path / f"checkpoint-{step}" / "run.json").read_text()) for step in (2, 3)]
+    assert ["_buffered_inputs" in each["position"]["trainer"] for each in stored] == [True, False]
+
+
+def test_a_value_that_cannot_be_stored_is_left_out_with_a_warning(tmp_path, caplog):
+    trainer = made(tmp_path)
+    trainer._logs["images"].append(object())
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    said = [record.getMessage() for record in caplog.records if "_logs" in record.getMessage()]
+    assert len(said) == 1 and "type object" in said[0] and "starts empty" in said[0]
+    resumed = made(tmp_path)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert len(resumed.used) == 3 and resumed._logs["prompt"] == deque(["step 3", "step 4"])
+
+
+def test_other_trainers_store_nothing(tmp_path):
+    trainer = made(tmp_path, max_steps=1)
+    trainer.__class__ = type("Own", (Trainer,), {})
+    assert trl_state.collect(trainer._oneloop) == (None, {})
+    trainer.train()
+    assert "trainer" not in json.loads((tmp_path / "checkpoint-1" / "run.json").read_text())["position"]
