@@ -34,11 +34,27 @@ class MissingPackageError(RefusedError, ImportError):
     """A required package is not installed."""
 
 
+class ClassGivenError(ArgumentError, NotImplementedError):
+    """A class was passed where its instance is expected."""
+
+
+class InvalidTypeError(ArgumentError, TypeError):
+    """What was passed to a Trainer is of a type that cannot be used."""
+
+
+class ConflictError(ArgumentError, RuntimeError):
+    """Two things were passed to a Trainer that cannot be combined."""
+
+
+class EarlyStoppingError(ArgumentError, AssertionError):
+    """Early stopping lacks a metric or evaluations."""
+
+
 class DataError(OneloopError, ValueError):
     """The dataset, a batch or a collator is invalid."""
 
 
-class ModelError(OneloopError, ValueError):
+class ModelError(OneloopError, ValueError, RuntimeError):
     """The model is invalid or unsupported."""
 
 

@@ -1,13 +1,15 @@
 """The state of a run (TrainerState) and the flags that control it (TrainerControl)."""
 
+import copy
 import dataclasses
 import json
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .errors import CheckpointError
+from .errors import CheckpointError, InvalidTypeError
 
 if TYPE_CHECKING:
     from .arguments import TrainingArguments
@@ -39,6 +41,12 @@ class TrainerState:
     trial_name: str | None = None
     trial_params: dict[str, Any] | None = None
     stateful_callbacks: dict[str, Any] = field(default_factory=dict)
+    """States by class; the constructor also accepts a list of callbacks, whose states it takes."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stateful_callbacks, dict):
+            self.stateful_callbacks = states_by_class(self.stateful_callbacks or ())
+        self.log_history = [] if self.log_history is None else self.log_history
 
     def to_json(self) -> str:
         """JSON with sorted keys. NaN and infinity, which JSON lacks, are strings that load_from_json converts back."""
@@ -97,6 +105,23 @@ def _unplain(value: Any) -> Any:
     if isinstance(value, list):
         return [_unplain(inner) for inner in value]
     return value
+
+
+def states_by_class(owners: Iterable[Any]) -> dict[str, Any]:
+    """The states of callbacks and of the control, by the name of the class; a list for several of a class."""
+    states: dict[str, list[Any]] = {}
+    for owner in owners:
+        if not has_state(owner):
+            raise InvalidTypeError(f"{type(owner).__name__} has no state to save: expected an ExportableState")
+        states.setdefault(type(owner).__name__, []).append(copy.deepcopy(owner.state()))
+    return {name: several[0] if len(several) == 1 else several for name, several in states.items()}
+
+
+def has_state(owner: Any) -> bool:
+    """Whether this has state() and from_state(), as an ExportableState does."""
+    return isinstance(owner, ExportableState) or (
+        callable(getattr(owner, "state", None)) and hasattr(owner, "from_state")
+    )
 
 
 @dataclass

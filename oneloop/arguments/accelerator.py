@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from ..compat import mode
+from ..distributed.world import world
+from ..errors import ClassGivenError, ConflictError
 from . import values
 
 if TYPE_CHECKING:
@@ -20,6 +23,35 @@ SUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "gradient_accumulation_kwargs": ((None, {}), "set gradient_accumulation_steps"),
     "use_configured_state": ((False, None), "leave it out: there is no accelerate state to use"),
 }
+# What scripts of transformers may set all the same, because it changes no result: on one process, or anywhere.
+_IDLE_ON_ONE_PROCESS = ("split_batches", "dispatch_batches", "even_batches", "use_configured_state")
+_IDLE = ("use_seedable_sampler", "gradient_accumulation_kwargs")
+
+
+def is_supported(config: "AcceleratorConfig", key: str) -> bool:
+    """Whether a run can have this value of a field."""
+    value = getattr(config, key)
+    if value is None or value in SUPPORTED[key][0]:
+        return True
+    if not mode.follows("transformers"):
+        return False
+    return key in _IDLE or (key in _IDLE_ON_ONE_PROCESS and world().size == 1)
+
+
+def accumulation_steps(args: Any) -> None:
+    """Take `num_steps` of gradient_accumulation_kwargs as gradient_accumulation_steps, as transformers does."""
+    given = args.accelerator_config.gradient_accumulation_kwargs or {}
+    if not mode.follows("transformers") or "num_steps" not in given:
+        return
+    if args.gradient_accumulation_steps > 1:
+        raise ConflictError(
+            f"The `AcceleratorConfig`'s `num_steps` is set but so is gradient_accumulation_steps="
+            f"{args.gradient_accumulation_steps}: set one of them."
+        )
+    args.gradient_accumulation_steps = given["num_steps"]
+    # The steps are an argument now: a Trainer made later with these arguments has nothing left to take.
+    rest = {key: value for key, value in given.items() if key != "num_steps"}
+    args.accelerator_config.gradient_accumulation_kwargs = rest or None
 
 
 @dataclass
@@ -54,6 +86,11 @@ def to_accelerator(name: str, value: "Config") -> AcceleratorConfig:
     """An AcceleratorConfig stays the same object; also from a dict, a JSON string, or the path of a JSON file."""
     if isinstance(value, AcceleratorConfig):
         return value
+    if isinstance(value, type):
+        raise ClassGivenError(
+            f"Tried passing in a callable to `accelerator_config`: the class {value.__name__}. Expected an instance of "
+            "it, a dict or a JSON file."
+        )
     config: Mapping[str, Any] = values.to_config(name, value)
     known = [item.name for item in fields(AcceleratorConfig)]
     for key in config:

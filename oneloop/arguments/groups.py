@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 
+from ..compat import mode
 from ..errors import ArgumentError
 from . import values
 from .data import Data
@@ -51,7 +52,8 @@ class Groups(Processes, Saving, Logging, Evaluation, Precision, Optimization, Da
                 f"lr_scheduler_type='{self.lr_scheduler_type}' needs evaluations, but eval_strategy is 'no'; "
                 "set eval_strategy to 'steps' or 'epoch'."
             )
-        if self.load_best_model_at_end or self.save_strategy == "best" or follows:
+        saves_best = self.save_strategy == "best" and not mode.follows("transformers")  # which wants the metric named
+        if self.load_best_model_at_end or saves_best or follows:
             self.fill("metric_for_best_model", "loss")
         if self.metric_for_best_model is not None:
             self.fill("greater_is_better", higher_is_better(self.metric_for_best_model))

@@ -13,7 +13,7 @@ from ..backends import registry
 from ..backends.registry import BackendSpec
 from ..distributed.world import world
 from ..errors import MissingPackageError, RefusedError
-from .accelerator import SUPPORTED
+from .accelerator import SUPPORTED, is_supported
 from .packages import WRITERS
 from .refusal import Refusal, Section
 from .sharding import degree_of
@@ -35,13 +35,12 @@ def _writer(name: str) -> Refusal:
 
 
 def _accelerator_key(key: str) -> Refusal:
-    honoured, instead = SUPPORTED[key]
     return Refusal(
         "accelerator_config",
         key,
-        lambda args: getattr(args.accelerator_config, key) not in (None, *honoured),
+        lambda args: not is_supported(args.accelerator_config, key),
         f"its key {key} is not supported",
-        instead,
+        SUPPORTED[key][1],
     )
 
 

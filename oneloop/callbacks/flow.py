@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..compat import mode
+from ..errors import EarlyStoppingError
 from ..state import ExportableState, TrainerControl, TrainerState
 from .base import TrainerCallback
 
@@ -80,7 +81,9 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
     ) -> None:
         if state.global_step == 0:  # a new run, not a resumed one
             self.best, self.early_stopping_patience_counter = None, 0
-        if args.eval_strategy == "no":
+        if mode.follows("transformers"):
+            _check_early_stopping(args)
+        elif args.eval_strategy == "no":
             logger.warning(
                 "EarlyStoppingCallback needs evaluations, but eval_strategy is 'no', so it will never stop this run. "
                 "Set eval_strategy to 'steps' or 'epoch'."
@@ -142,3 +145,11 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
                 "best": self.best,
             },
         }
+
+
+def _check_early_stopping(args: "TrainingArguments") -> None:
+    """Raise the error that transformers raises, whose scripts rely on it."""
+    if args.metric_for_best_model is None:
+        raise EarlyStoppingError("EarlyStoppingCallback requires metric_for_best_model, such as 'eval_loss'")
+    if args.eval_strategy == "no":
+        raise EarlyStoppingError("EarlyStoppingCallback requires evaluations: eval_strategy='steps' or 'epoch'")

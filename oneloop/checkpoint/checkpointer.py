@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..compat import trl_state
 from ..compat.introspect import is_overridden
-from ..state import ExportableState
+from ..state import has_state, states_by_class
 from . import sharded, store
 from .async_writer import Buffers, Saver
 from .contents import Contents, room_for
@@ -542,13 +542,8 @@ def run_properties(run: "Run") -> dict[str, Any]:
 
 def callback_states(trainer: Any) -> dict[str, Any]:
     """The states of the control and of the callbacks that have one, by class; a list for several of a class."""
-    states: dict[str, Any] = {"TrainerControl": trainer.control.state()}
-    for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, ExportableState) or (
-            callable(getattr(callback, "state", None)) and hasattr(callback, "from_state")
-        ):
-            states.setdefault(type(callback).__name__, []).append(copy.deepcopy(callback.state()))
-    return {name: s[0] if isinstance(s, list) and len(s) == 1 else s for name, s in states.items()}
+    stateful = [callback for callback in trainer.callback_handler.callbacks if has_state(callback)]
+    return states_by_class([trainer.control, *stateful])
 
 
 def _plain(value: Any) -> Any:

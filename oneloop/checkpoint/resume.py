@@ -11,7 +11,7 @@ from .. import loop
 from ..compat import mode, trl_state
 from ..data.process_sharding import fits_any_number
 from ..errors import CheckpointError
-from ..state import TrainerState
+from ..state import TrainerControl, TrainerState
 from . import store
 from .checkpointer import run_properties
 from .contents import WEIGHTS
@@ -185,6 +185,9 @@ def load_callbacks(trainer: Any) -> None:
             values |= stored["args"]
         for name, value in values.items():
             setattr(callback, name, value)
+    control = next(every.get("TrainerControl", iter(())), None)
+    if control and trainer.args.restore_callback_states_from_checkpoint:
+        trainer.control = TrainerControl.from_state(control)
 
 
 def keep_global_batch(run: "Run", path: Path) -> None:

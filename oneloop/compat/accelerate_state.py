@@ -12,6 +12,8 @@ from typing import Any
 
 from .. import backends
 from ..distributed.world import world
+from ..errors import ArgumentError
+from . import mode
 
 _FRAMEWORK = "torch"  # accelerate's
 
@@ -31,8 +33,18 @@ def _is_for(args: Any) -> bool:
 
 def initialise_processes(args: Any) -> None:
     """Initialise PartialState if accelerate is in use; called when arguments have been made."""
+    if mode.follows("transformers") and args.accelerator_config.use_configured_state and not _is_configured():
+        raise ArgumentError(
+            "accelerator_config has use_configured_state=True, but there is no PartialState or AcceleratorState of "
+            "accelerate yet. Create it (or an Accelerator) before the TrainingArguments."
+        )
     if is_imported() and _is_for(args):
         partial_state(args)
+
+
+def _is_configured() -> bool:
+    """Whether some code has initialised accelerate's state."""
+    return is_imported() and bool(sys.modules["accelerate.state"].PartialState._shared_state)
 
 
 def partial_state(args: Any) -> Any:

@@ -124,7 +124,13 @@ class Accelerator:
         """accelerate's GradientState, which its loaders write; needs accelerate."""
         from accelerate.state import GradientState
 
-        return GradientState()
+        options = self.dataloader_config.gradient_accumulation_kwargs
+        if not options:
+            return GradientState()
+        from accelerate.utils import GradientAccumulationPlugin
+
+        # The Trainer accumulates, so accelerate has one micro-batch a step, as with transformers.
+        return GradientState(GradientAccumulationPlugin(**{**options, "num_steps": 1}))
 
     @property
     def scaler(self) -> Any:

@@ -25,12 +25,21 @@ def follows_only(library: str) -> bool:
 
 def parser_of_transformers() -> Any:
     """HfArgumentParser of transformers itself, in a process that runs a script for it; None if it is not installed."""
+    return _of_transformers("hf_argparser", "HfArgumentParser")
+
+
+def adafactor_of_transformers() -> Any:
+    """Adafactor of transformers itself, in the same case."""
+    return _of_transformers("optimization", "Adafactor")
+
+
+def _of_transformers(module_name: str, name: str) -> Any:
     if not follows("transformers"):
         return None
     try:
-        module: Any = importlib.import_module("transformers.hf_argparser")
+        module: Any = importlib.import_module(f"transformers.{module_name}")
     except ImportError:
         return None
     # Under `redirect` it is a module of oneloop, which holds that of the library.
     real = module._library_module() if hasattr(module, "_library_module") else module
-    return None if real is None else real.HfArgumentParser
+    return getattr(real, name, None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import randomness
+from ..compat import mode
 from ..compat.introspect import shards_itself, takes_arguments
 from ..data import collators
 from ..data.columns import ColumnFilter
@@ -88,7 +89,8 @@ def make_loader(
     args, loaders, processes = core.trainer.args, core.backend.loaders, core.processes
     validation.dataset(where, dataset, core.backend)
     dataset, collate = select_columns(core, dataset, where)
-    drop_last = train and args.dataloader_drop_last  # an evaluation uses every sample
+    # An evaluation uses every sample, except in scripts of transformers, whose figures are of whole batches there.
+    drop_last = args.dataloader_drop_last and (train or mode.follows("transformers"))
     options = Loading(
         collate,
         batch_size=batch_size,

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..arguments import TrainingArguments
+from ..arguments.accelerator import accumulation_steps
 from ..backends import registry
 from ..callbacks import DefaultFlowCallback, NotebookProgressCallback, PrinterCallback, ProgressCallback, in_notebook
+from ..compat import mode
 from ..distributed.collectives import ProcessGroup
 from ..distributed.strategy import Strategy
-from ..errors import ArgumentError
+from ..errors import ArgumentError, InvalidTypeError
 from ..integrations.writers import make_writers
 from ..integrations.writers.base import Writer
 from ..integrations.writers.json_log import JsonLinesCallback
@@ -51,14 +53,17 @@ def arguments(args: Any) -> Any:
 
 
 def log_levels(args: Any) -> None:
-    """Set the level of oneloop's loggers; log_level "passive" changes nothing."""
+    """Set the level of oneloop's loggers, and in a script of transformers of its too; log_level "passive" changes
+    nothing."""
     if args.log_level != "passive" or args.process_index != 0:
-        logging.getLogger("oneloop").setLevel(args.get_process_log_level())
+        for library in ("oneloop", *(["transformers"] if mode.follows("transformers") else [])):
+            logging.getLogger(library).setLevel(args.get_process_log_level())
 
 
 def bind(args: Any, backend: Any) -> None:
     """Check the arguments against the framework and device of the model, so that errors come before the first step."""
     args.bind(backend.NAME)
+    accumulation_steps(args)
     try:
         device = args.device
     except ArgumentError:
@@ -90,7 +95,7 @@ def collator(given: Any, processing_class: Any, framework: str) -> Callable:
             return collators.DataCollatorWithPadding(processing_class, return_tensors=tensors)
         return collators.DefaultDataCollator(return_tensors=tensors)
     if not callable(given):
-        raise ArgumentError(
+        raise InvalidTypeError(
             f"Invalid data_collator of type {type(given).__name__}: expected a function of a list of samples"
         )
     return given

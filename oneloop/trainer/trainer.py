@@ -16,6 +16,7 @@ from typing import Any
 from .. import backends
 from ..backends._common.helpers import given_groups, parameter_groups
 from ..callbacks import CallbackHandler
+from ..checkpoint.checkpointer import callback_states
 from ..checkpoint.directory_lock import DirectoryLock
 from ..checkpoint.model_files import write_json, write_state, writing
 from ..compat import mindnlp, mode
@@ -176,6 +177,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
                 f"eval_strategy={str(getattr(args.eval_strategy, 'value', args.eval_strategy))!r} needs an evaluation "
                 "dataset: pass eval_dataset=, or set eval_strategy='no'"
             )
+        if mode.follows("transformers"):
+            validation.as_in_transformers(args, self.train_dataset)
         given = {}  # an overridden get_..._dataloader may accept anything
         if not is_overridden(self, "get_train_dataloader"):
             given["train_dataset"] = self.train_dataset
@@ -208,6 +211,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
             self.optimizer,
             self.lr_scheduler,
         )
+        self.state.stateful_callbacks = callback_states(self)
         setup.link_writers(core)
 
     def call_model_init(self, trial: Any = None) -> Any:

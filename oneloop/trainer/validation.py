@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError, DataError, ModelError
+from ..errors import ArgumentError, ConflictError, DataError, ModelError
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
@@ -72,12 +72,12 @@ def optimizers(given: Any, cls_and_kwargs: Any, model_init: Any, backend: "Backe
             "None. The optimizer comes first."
         )
     if model_init is not None and any(part is not None for part in given):
-        raise ArgumentError(
+        raise ConflictError(
             "optimizers and model_init cannot be combined: the optimizer holds the parameters of a model that "
             "model_init would replace. Override create_optimizer instead."
         )
     if cls_and_kwargs is not None and optimizer is not None:
-        raise ArgumentError("optimizers and optimizer_cls_and_kwargs cannot be combined; pass one of them.")
+        raise ConflictError("optimizers and optimizer_cls_and_kwargs cannot be combined; pass one of them.")
     return optimizer, scheduler
 
 
@@ -103,3 +103,16 @@ def dataset(name: str, given: Any, backend: "Backend") -> None:
             raise DataError(f"{name} is a {type(given).__name__}; {expected}.")
     elif not has_length(given):
         raise DataError(f"{name}, a {type(given).__name__}, has __getitem__ but no length; {expected}. Add a __len__.")
+
+
+def as_in_transformers(args: Any, train_dataset: Any) -> None:
+    """Raise what the constructor raises in transformers, whose scripts rely on it; oneloop itself needs neither."""
+    if args.metric_for_best_model is None and (args.save_strategy == "best" or args.load_best_model_at_end):
+        raise ArgumentError(
+            "save_strategy='best' and load_best_model_at_end=True need metric_for_best_model, such as 'eval_loss'"
+        )
+    if train_dataset is not None and not has_length(train_dataset) and args.max_steps <= 0:
+        raise ArgumentError(
+            f"train_dataset, a {type(train_dataset).__name__}, has no length, so max_steps has to be set: the "
+            "learning-rate schedule needs the number of steps"
+        )

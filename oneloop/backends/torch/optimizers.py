@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from ...compat import mode
 from ...errors import ArgumentError, RefusedError
 from .._common.helpers import from_package, optimizer_options
 
@@ -38,9 +39,7 @@ def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, d
 
         return AnyPrecisionAdamW, options | adam | AnyPrecisionAdamW.read_options(extra)
     if name == "adafactor":
-        from .adafactor import Adafactor
-
-        return Adafactor, options | extra
+        return _adafactor(options, extra)
     simple: dict[str, Callable[[], type]] = {
         "sgd": lambda: torch.optim.SGD,
         "adagrad": lambda: torch.optim.Adagrad,
@@ -55,6 +54,16 @@ def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, d
             options["warmup_steps"] = args.get_warmup_steps(max(args.max_steps, 0))
         return found, options | (adam if takes_adam else {}) | extra
     raise ArgumentError(f"optim={name!r} is not supported on torch; use adamw_torch, adafactor, sgd, rmsprop, adagrad")
+
+
+def _adafactor(options: dict[str, Any], extra: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """In a script of transformers its own class, which the script may compare with and whose updates it expects."""
+    theirs = mode.adafactor_of_transformers()
+    if theirs is not None:
+        return theirs, options | {"scale_parameter": False, "relative_step": False} | extra
+    from .adafactor import Adafactor
+
+    return Adafactor, options | extra
 
 
 # name: (package on the index, module, class, takes Adam's betas and eps)

@@ -7,9 +7,9 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, cast, overload
 
-from ...compat.mode import parser_of_transformers
+from ...compat import mode
 from ...errors import ArgumentError, OneloopError, UnknownArgumentError
 from . import files
 from .help import NOTE, FieldAction, HelpFormatter, NegationAction, describe, summary
@@ -20,6 +20,10 @@ __all__ = ["ArgumentParser", "HfArgumentParser", "PdArgumentParser"]
 # Marks the start of one source's words (an args file, then the command line), so that later sources override earlier.
 _SOURCE = "--oneloop-args-source"
 _NEGATIVE_NUMBER = re.compile(r"-(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?$|-inf$")
+
+
+class UnknownWordsError(ArgumentError):
+    """Words on the command line that are no options."""
 
 
 Made = TypeVar("Made", bound=tuple[Any, ...])
@@ -41,7 +45,7 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
         def __new__(cls, *classes: Any, dataclass_types: Any = None, **kwargs: Any) -> Any:
             """In a script of transformers, its own parser reads dataclasses that have nothing of oneloop."""
             given = [*classes, dataclass_types] if dataclass_types is not None else classes
-            theirs = parser_of_transformers() if cls is ArgumentParser else None
+            theirs = mode.parser_of_transformers() if cls is ArgumentParser else None
             if theirs is None or any(isinstance(each, Iterator) for each in given):  # which __init__ reads
                 return super().__new__(cls)
             listed = _flatten(given)
@@ -165,14 +169,30 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
         words = sys.argv[1:] if args is None else args
         try:
             sources = files.read_sources(words, look_for_args_file, args_filename, args_file_flag)
-            namespace, rest = self.parse_known_args(_join(sources))
+            namespace, rest = super().parse_known_args(_join(sources))
             if rest and not return_remaining_strings:
-                self.error(self._unknown_words(rest, sources))
+                self._fail_on(rest, sources)
             made = self._build(self._take(namespace), "option", "--")
+        except UnknownWordsError:
+            raise
         except OneloopError as error:
             self.error(str(error))
         extra = [namespace] if vars(namespace) else []
         return (*made, *extra, rest) if return_remaining_strings else (*made, *extra)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """argparse's method. In a script of transformers, the namespace has the defaults of the dataclasses too."""
+        found, rest = super().parse_known_args(args, namespace)
+        if mode.follows("transformers"):
+            for option in self._fields.values():
+                if (
+                    not option.is_alias
+                    and not option.hidden
+                    and not option.required
+                    and not hasattr(found, option.name)
+                ):
+                    setattr(found, option.name, option.default)
+        return found, rest
 
     def parse_dict(self, args: Mapping[str, Any], allow_extra_keys: bool = False) -> Made:
         """One instance per dataclass from a dict of names (or aliases) and values; an unknown key is an error."""
@@ -192,11 +212,13 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
             self.error("the first argument must be a JSON file: script.py settings.json --option value")
         try:
             stored = self._from_data(files.read_json(sys.argv[1]), False)
-            namespace, rest = self.parse_known_args(sys.argv[2:])
+            namespace, rest = super().parse_known_args(sys.argv[2:])
             if rest and not return_remaining_strings:
-                self.error(self._unknown_words(rest, []))
+                self._fail_on(rest, [])
             namespace._args_sources = [stored]
             made = self._build(self._take(namespace), "option", "--")
+        except UnknownWordsError:
+            raise
         except OneloopError as error:
             self.error(str(error))
         return (*made, rest) if return_remaining_strings else tuple(made)
@@ -270,6 +292,13 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
             kept = {name: value for name, value in given.items() if self._fields[name].field.name not in fields}
             given = {**kept, **source}
         return given
+
+    def _fail_on(self, rest: list[str], sources: list[files.Source]) -> NoReturn:
+        """Exit because of unknown words; in a script of transformers, raise the ValueError that it expects."""
+        message = self._unknown_words(rest, sources)
+        if mode.follows("transformers"):
+            raise UnknownWordsError(message)
+        self.error(message)
 
     def _unknown_words(self, rest: list[str], sources: list[files.Source]) -> str:
         flags = [flag for flag in self._option_string_actions if flag.startswith("--") and flag != _SOURCE]

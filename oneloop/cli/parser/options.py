@@ -43,6 +43,11 @@ class Option:
         return self.field.default is dataclasses.MISSING and self.field.default_factory is dataclasses.MISSING
 
     @property
+    def default(self) -> Any:
+        factory = self.field.default_factory
+        return self.field.default if factory is dataclasses.MISSING else factory()
+
+    @property
     def converts(self) -> bool:
         """Whether the dataclass converts strings itself (as oneloop's do), so it may accept what this parser cannot."""
         return "convert" in self.metadata

@@ -1,0 +1,248 @@
+"""What oneloop does differently on purpose, and does as transformers does in scripts written for it."""
+
+import dataclasses
+import json
+import logging
+
+import pytest
+
+import oneloop
+from oneloop import EarlyStoppingCallback, ExportableState, Trainer, TrainerCallback, TrainerControl, TrainerState
+from oneloop.arguments.accelerator import AcceleratorConfig
+from oneloop.compat import mode
+from oneloop.distributed import world as processes
+from tests.backends.support import rows
+
+OPTIONS = {"split_batches": True, "dispatch_batches": True, "even_batches": False, "use_seedable_sampler": False}
+
+
+@pytest.fixture(autouse=True)
+def follows_transformers(monkeypatch):
+    monkeypatch.setattr(mode, "_followed", {"transformers"})
+
+
+# -- accelerator_config
+
+
+@pytest.mark.parametrize("kind", ["dict", "file", "object"])
+def test_options_that_change_nothing_on_one_process(backend, arguments, tmp_path, kind):
+    (tmp_path / "options.json").write_text(json.dumps(OPTIONS))
+    given = {"dict": OPTIONS, "file": str(tmp_path / "options.json"), "object": AcceleratorConfig(**OPTIONS)}[kind]
+    plain = Trainer(backend.classifier(), arguments(max_steps=2), train_dataset=rows(8))
+    model = backend.classifier()
+    trainer = Trainer(model, arguments(max_steps=2, accelerator_config=given), train_dataset=rows(8))
+    assert {name: getattr(trainer.accelerator, name) for name in OPTIONS} == OPTIONS
+    assert trainer.train().training_loss == plain.train().training_loss
+
+
+def test_several_processes_and_own_scripts_refuse_them(backend, arguments, monkeypatch):
+    from oneloop.arguments import accelerator
+
+    config = AcceleratorConfig(**OPTIONS)
+    assert [key for key in OPTIONS if not accelerator.is_supported(config, key)] == []
+    two = dataclasses.replace(processes.world(), size=2)
+    monkeypatch.setattr(accelerator, "world", lambda: two)
+    refused = [key for key in OPTIONS if not accelerator.is_supported(config, key)]
+    assert refused == ["split_batches", "dispatch_batches", "even_batches"]
+    monkeypatch.setattr(mode, "_followed", set())
+    with pytest.raises(ValueError, match="use_seedable_sampler"):
+        Trainer(backend.classifier(), arguments(accelerator_config={"use_seedable_sampler": False}))
+
+
+def test_steps_of_accumulation_in_accelerates_words(backend, arguments):
+    steps = {"gradient_accumulation_kwargs": {"num_steps": 4}}
+    args = arguments(accelerator_config=steps, max_steps=1, per_device_train_batch_size=2)
+    trainer = Trainer(backend.classifier(), args, train_dataset=rows(8))
+    assert trainer.args.gradient_accumulation_steps == 4
+    other = arguments(max_steps=1, per_device_train_batch_size=2, gradient_accumulation_steps=4)
+    same = Trainer(backend.classifier(), other, train_dataset=rows(8))
+    assert trainer.train().training_loss == same.train().training_loss
+    with pytest.raises(ValueError, match="`num_steps` is set but so is gradient_accumulation_steps=2"):
+        Trainer(backend.classifier(), arguments(accelerator_config=steps, gradient_accumulation_steps=2))
+
+
+def test_options_of_accumulation_reach_the_state_of_accelerate(arguments):
+    state = pytest.importorskip("accelerate.state").GradientState
+    torch = pytest.importorskip("torch")
+    options = {"gradient_accumulation_kwargs": {"num_steps": 4, "sync_each_batch": True}}
+    try:
+        trainer = Trainer(torch.nn.Linear(2, 2), arguments(accelerator_config=options))
+        held = trainer.accelerator.gradient_state.plugin_kwargs
+        assert held["sync_each_batch"] is True and held.get("num_steps", 1) == 1
+    finally:
+        state._reset_state()
+
+
+def test_a_configured_state_has_to_exist(arguments):
+    states = pytest.importorskip("accelerate.state")
+    states.AcceleratorState._reset_state(reset_partial_state=True)
+    with pytest.raises(ValueError, match="use_configured_state=True, but there is no PartialState"):
+        arguments(accelerator_config={"use_configured_state": True})
+    states.PartialState(cpu=True)
+    assert arguments(accelerator_config={"use_configured_state": True}).accelerator_config.use_configured_state
+    states.AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_the_class_is_not_a_configuration(arguments):
+    with pytest.raises(NotImplementedError, match="Tried passing in a callable to `accelerator_config`"):
+        arguments(accelerator_config=AcceleratorConfig)
+
+
+# -- errors
+
+
+def test_errors_of_the_constructor_are_of_its_types(backend, arguments):
+    model, args = backend.classifier(), arguments()
+    for given in ({}, {"model_init": lambda: None}, {"model_init": lambda trial, more: model}):
+        with pytest.raises(RuntimeError, match="model"):
+            Trainer(args=args, **given)
+    with pytest.raises(TypeError, match="data_collator"):
+        Trainer(model, args, data_collator=object())
+    optimizer = Trainer(model, args, train_dataset=rows(4)).create_optimizer()
+    with pytest.raises(RuntimeError, match="optimizers and model_init"):
+        Trainer(args=args, model_init=backend.classifier, optimizers=(optimizer, None))
+    with pytest.raises(RuntimeError, match="optimizer_cls_and_kwargs"):
+        Trainer(model, args, optimizers=(optimizer, None), optimizer_cls_and_kwargs=(type(optimizer), {}))
+
+
+def test_saving_the_best_needs_a_metric(backend, arguments, monkeypatch):
+    given = {"save_strategy": "best", "eval_strategy": "epoch"}
+    data = {"train_dataset": rows(4), "eval_dataset": rows(4)}
+    with pytest.raises(ValueError, match="metric_for_best_model"):
+        Trainer(backend.classifier(), arguments(**given), **data)
+    named = arguments(**given, metric_for_best_model="loss")
+    assert Trainer(backend.classifier(), named, **data).args.greater_is_better is False
+    monkeypatch.setattr(mode, "_followed", set())
+    assert Trainer(backend.classifier(), arguments(**given), **data).args.metric_for_best_model == "loss"
+
+
+class Stream:
+    def __iter__(self):
+        return iter(rows(4))
+
+
+def test_data_without_a_length_needs_max_steps(arguments, monkeypatch):
+    torch = pytest.importorskip("torch")
+
+    class Data(Stream, torch.utils.data.IterableDataset):
+        pass
+
+    with pytest.raises(ValueError, match="max_steps has to be set"):
+        Trainer(torch.nn.Linear(2, 2), arguments(), train_dataset=Data())
+    Trainer(torch.nn.Linear(2, 2), arguments(max_steps=1), train_dataset=Data())
+    monkeypatch.setattr(mode, "_followed", set())
+    Trainer(torch.nn.Linear(2, 2), arguments(), train_dataset=Data())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [({"metric_for_best_model": "loss"}, "evaluations"), ({"eval_strategy": "epoch"}, "metric_for_best_model")],
+)
+def test_early_stopping_needs_a_metric_and_evaluations(backend, arguments, monkeypatch, given, message):
+    def trainer():
+        data = {"train_dataset": rows(4), "eval_dataset": rows(4), "callbacks": [EarlyStoppingCallback()]}
+        return Trainer(backend.classifier(), arguments(max_steps=1, **given), **data)
+
+    with pytest.raises(AssertionError, match=message):
+        trainer().train()
+    monkeypatch.setattr(mode, "_followed", set())
+    assert trainer().train().global_step == 1
+
+
+# -- the command line
+
+
+def test_unknown_words_are_a_value_error(tmp_path, monkeypatch):
+    words = ["--output_dir", str(tmp_path), "--unheard_of", "1"]
+    parser = oneloop.HfArgumentParser(oneloop.TrainingArguments)
+    with pytest.raises(ValueError, match="unknown option --unheard_of"):
+        parser.parse_args_into_dataclasses(words)
+    monkeypatch.setattr(mode, "_followed", set())
+    with pytest.raises(SystemExit):
+        parser.parse_args_into_dataclasses(words)
+
+
+def test_a_namespace_has_the_defaults(tmp_path):
+    parser = oneloop.HfArgumentParser(oneloop.TrainingArguments)
+    found = parser.parse_args(["--output_dir", str(tmp_path), "--seed", "7"])
+    assert (found.seed, found.learning_rate, found.save_steps) == (7, 5e-5, 500)
+    (args,) = parser.parse_args_into_dataclasses(["--output_dir", str(tmp_path), "--per_gpu_train_batch_size", "3"])
+    assert args.per_device_train_batch_size == 3, "no default overrides what an alias says"
+
+
+# -- the rest
+
+
+def test_an_evaluation_drops_the_last_batch_too(backend, arguments, monkeypatch):
+    args = arguments(dataloader_drop_last=True, per_device_eval_batch_size=4)
+    trainer = Trainer(backend.classifier(), args, eval_dataset=rows(10))
+    assert len(trainer.get_eval_dataloader()) == 2 and len(trainer.predict(rows(10)).predictions) == 8
+    monkeypatch.setattr(mode, "_followed", set())
+    assert len(trainer.get_eval_dataloader()) == 3 and len(trainer.predict(rows(10)).predictions) == 10
+
+
+def test_adafactor_is_the_class_of_transformers(arguments, tmp_path, monkeypatch):
+    theirs = pytest.importorskip("transformers.optimization").Adafactor
+    torch = pytest.importorskip("torch")
+    args = arguments(optim="adafactor")
+    cls, options = Trainer.get_optimizer_cls_and_kwargs(args)
+    assert cls is theirs
+    assert (options["scale_parameter"], options["relative_step"], options["lr"]) == (False, False, args.learning_rate)
+
+    def run(**given):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 3))
+        data = [{"input": torch.full((4,), float(i)), "labels": i % 3} for i in range(8)]
+        saving = {"output_dir": tmp_path / "run", "save_strategy": "steps", "save_steps": 2}
+        args = arguments(optim="adafactor", max_steps=4, **saving)
+        trainer = Trainer(model, args, train_dataset=data, criterion=torch.nn.CrossEntropyLoss())
+        trainer.train(**given)
+        assert type(trainer.optimizer) is theirs
+        return [value.detach().numpy().tobytes() for value in model.parameters()]
+
+    whole = run()
+    assert run(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2")) == whole
+    monkeypatch.setattr(mode, "_followed", set())
+    assert Trainer.get_optimizer_cls_and_kwargs(args)[0] is not theirs
+
+
+def test_its_loggers_get_the_level_too(backend, arguments):
+    library = logging.getLogger("transformers")
+    before = library.level, logging.getLogger("oneloop").level
+    try:
+        Trainer(backend.classifier(), arguments(log_level="error"))
+        assert library.level == logging.ERROR
+        Trainer(backend.classifier(), arguments(log_level="debug"))
+        assert library.level == logging.DEBUG
+    finally:
+        library.setLevel(before[0])
+        logging.getLogger("oneloop").setLevel(before[1])
+
+
+class Counts(TrainerCallback, ExportableState):
+    def __init__(self, count=0):
+        self.count = count
+
+    def state(self):
+        return {"args": {"count": self.count}, "attributes": {}}
+
+
+def test_states_of_callbacks_by_class(backend, arguments):
+    state = TrainerState(stateful_callbacks=[Counts(1), TrainerControl(should_log=True), Counts(2)])
+    assert [each["args"]["count"] for each in state.stateful_callbacks["Counts"]] == [1, 2]
+    assert state.stateful_callbacks["TrainerControl"]["args"]["should_log"] is True
+    with pytest.raises(TypeError, match="TrainerCallback has no state"):
+        TrainerState(stateful_callbacks=[TrainerCallback()])
+    trainer = Trainer(backend.classifier(), arguments(), callbacks=[Counts(3)])
+    assert trainer.state.stateful_callbacks["Counts"] == Counts(3).state()
+
+
+def test_the_control_is_restored_with_the_callbacks(backend, arguments, tmp_path):
+    args = arguments(output_dir=tmp_path / "run", max_steps=2, save_strategy="steps", save_steps=2)
+    Trainer(backend.classifier(), args, train_dataset=rows(8)).train()
+    stored = TrainerState.load_from_json(tmp_path / "run" / "checkpoint-2" / "trainer_state.json")
+    for restores in (True, False):
+        other = Trainer(backend.classifier(), arguments(restore_callback_states_from_checkpoint=restores))
+        other.state = stored
+        other._load_callback_state()
+        assert other.control.should_training_stop is restores
