@@ -58,6 +58,10 @@ class ModelError(OneloopError, ValueError, RuntimeError):
     """The model is invalid or unsupported."""
 
 
+class ModelInitError(ArgumentError, ModelError):
+    """model_init cannot be called."""
+
+
 class CheckpointError(OneloopError, ValueError):
     """A checkpoint cannot be written, is incomplete or corrupt, or does not match the run."""
 

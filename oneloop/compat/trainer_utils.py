@@ -14,7 +14,7 @@ from .. import backends
 from ..checkpoint import store
 from ..data.columns import ColumnFilter
 from ..distributed.world import world
-from ..errors import ModelError
+from ..errors import ModelInitError
 from ..optim.schedules import follows_metric, make_metric_schedule, make_schedule
 from ..outputs import plain_metrics
 
@@ -72,7 +72,7 @@ def takes_trial(model_init: Callable[..., Any]) -> bool:
     parameters = list(inspect.signature(model_init).parameters.values())
     needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if len(needed) > 1:
-        raise ModelError(
+        raise ModelInitError(
             f"model_init needs {', '.join(needed)}; expected no required parameters, or only the trial of a search"
         )
     return bool(needed) or (len(parameters) == 1 and parameters[0].name == "trial")

@@ -4,6 +4,7 @@ import pytest
 
 from oneloop.arguments import TrainingArguments, packages, support
 from oneloop.arguments.refusal import Section
+from oneloop.compat import accelerate_state
 from oneloop.errors import ArgumentError, MissingPackageError, RefusedError
 
 # given, the words that the error has to have
@@ -248,6 +249,8 @@ def test_a_writer_that_is_not_installed(monkeypatch):
 
 
 def test_several_processes_are_refused_where_no_backend_runs_them(monkeypatch):
+    # Other tests may have imported accelerate, whose state would wait for the second process.
+    monkeypatch.setattr(accelerate_state, "is_imported", lambda: False)
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     for backend in ("torch", "paddle", "mindspore"):
