@@ -84,10 +84,11 @@ def test_dropout_differs_between_processes(data, many):
 
 
 def check_dropout(data, runs):
-    """`runs`: the case of all ranks. No two micro-batches of any two ranks have dropped the same, while all ranks walk
-    alike through what they walk through; a resumed run goes on."""
-    dropped = [str(logits) for of_rank in runs for logits in of_rank[data]["logits"]]
-    assert len(dropped) == 4 * len(runs) and len(set(dropped)) == len(dropped)
+    """`runs`: the case of all ranks. No two ranks, and no two halves of a rank's run, have dropped the same, while all
+    ranks walk alike through what they walk through; a resumed run goes on. Single micro-batches of two samples may have
+    dropped the same by chance."""
+    halves = [str(half) for of_rank in runs for half in (of_rank[data]["logits"][:2], of_rank[data]["logits"][2:])]
+    assert all(len(of_rank[data]["logits"]) == 4 for of_rank in runs) and len(set(halves)) == len(halves)
     assert all(of_rank[data]["drawn"] == runs[0][data]["drawn"] for of_rank in runs)
     for of_rank in runs if data != "indexed" else ():
         whole, resumed = of_rank[data], of_rank[f"{data}_on"]
