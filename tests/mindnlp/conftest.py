@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 HERE = Path(__file__).parent
-SCRIPTS = HERE.parent / "seeds" / "scripts"
+SCRIPTS = HERE.parent / "guides" / "scripts"
 
 
 @pytest.fixture

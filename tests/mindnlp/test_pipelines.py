@@ -52,7 +52,7 @@ def test_batches_of_batches(ran, rows, monkeypatch, caplog):
     monkeypatch.setattr(mode, "_followed", {"mindnlp"})
     mindspore_datasets._say_size_aside.cache_clear()
     assert ran(piped(rows).batch(4)).state.global_step == 8
-    assert "makes batches of 4 itself" in caplog.text
+    assert "creates batches of 4 itself" in caplog.text
 
 
 def test_a_shuffled_pipeline_goes_on_in_its_order_after_a_resume(ran, rows, bits, tmp_path):
