@@ -1,9 +1,13 @@
 """Preemption signals: the run finishes its step, saves a checkpoint, and exits with a distinct status."""
 
+import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from multiprocessing import current_process, parent_process
 from types import FrameType
 from typing import Any, NoReturn
@@ -49,6 +53,7 @@ class Watch:
         self.received: signal.Signals | None = None
         self.with_others = False  # all processes of the run stop together
         self._before: dict[signal.Signals, Any] = {}
+        self._own: Callable[[], Any] | None = None  # the script's handler of the signal that was received
 
     def agree_on(self, number: int) -> None:
         """All processes exit on this signal, whichever of them received it."""
@@ -62,6 +67,12 @@ class Watch:
         if threading.current_thread() is threading.main_thread():
             for number in self.signals:
                 self._before[number] = signal.signal(number, self._remember)
+        elif self.signals:
+            logger.warning(
+                "train() runs in a thread, where Python receives no signals: %s will not save a checkpoint. Call "
+                "train() in the main thread, or set preemption_signals=[].",
+                ", ".join(number.name for number in self.signals),
+            )
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -83,15 +94,23 @@ class Watch:
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self.received = self.received or signal.Signals(number)  # all processes leave on the one they have agreed on
+        handler = self._before.get(signal.Signals(number))
+        if callable(handler) and handler is not signal.default_int_handler:
+            self._own = partial(handler, number, frame)
         self._restore()
         # Not through logging: the signal may have interrupted this thread while it was writing a log line.
         name = signal.Signals(number).name
         text = f"oneloop: {name}: finishing this step, then saving and exiting. Repeat to exit now.\n"
-        os.write(2, text.encode())
+        # After Ctrl-C in `python train.py 2>&1 | tee log`, tee is dead too. A process that was started without a stderr
+        # has None, and may have given its number to another file.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            os.write(sys.__stderr__.fileno(), text.encode())  # type: ignore[union-attr]
 
     def leave(self, saved: str | None) -> NoReturn:
-        """Leave train() after saving."""
+        """Leave train() after saving. A handler that the script had installed is called first; it may exit itself."""
         assert self.received is not None
+        if self._own is not None:
+            self._own()
         text = f"training interrupted ({self.received.name}). " + (
             f"Checkpoint saved to {saved}; resume with resume_from_checkpoint=True."
             if saved

@@ -226,6 +226,8 @@ def _describe(kind: str, event: dict[str, Any]) -> tuple[str, str]:
         return "not finite (NaN or infinite)", f"{stopped}; samples {get('samples', 'unknown')}"
     if kind == "out_of_memory":
         return "out of memory", f"the step was retried with {get('split')} times as many micro-batches"
+    if kind == "output_lost":
+        return "output lost", f"{get('stream')} is closed or nobody reads it any more; the run went on without it"
     if kind == "save_failed":
         return "save failed", f"{get('what', 'a checkpoint')}: {get('error', '')}"
     if kind == "save_waited":

@@ -83,6 +83,10 @@ class RunEvents:
             arguments=public_arguments(trainer.args),
         )
 
+    def output_lost(self, stream: str) -> None:
+        """stdout or stderr cannot be written any more; the run goes on without it."""
+        self.add("output_lost", stream=stream)
+
     def _hardware(self) -> str:
         """The name of the accelerator, if its framework reports one, and the CPU with its cores."""
         core = self.run.core

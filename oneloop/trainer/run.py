@@ -21,6 +21,7 @@ from .epochs import Epochs, start_rank_streams
 from .evaluation import loader_rows
 from .events import RunEvents
 from .meter import Meter, speed_metrics
+from .output_streams import surviving
 from .step_end import StepEnd
 from .update import Update
 
@@ -129,11 +130,13 @@ class Run:
         trainer.is_in_train = True
         undo = self._add_hooks()
         try:
-            with self.sync.watching(trainer.args.preemption_signals):
+            with surviving(self.events.output_lost), self.sync.watching(trainer.args.preemption_signals):
                 self._begin(checkpoint, trial)
                 first_step = trainer.state.global_step
                 loop.run(self)
-                return self._end(first_step)
+                output = self._end(first_step)
+                self.step_end.leave_if_interrupted()
+                return output
         except BaseException as error:
             self.checkpointer.leaving.set()
             self.events.end(error)

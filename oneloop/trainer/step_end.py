@@ -84,6 +84,18 @@ class StepEnd:
         if core.processes.size == 1 and core.interrupted:  # several processes must agree first, after the next step
             self._leave()
 
+    def leave_if_interrupted(self) -> None:
+        """After the last callbacks. Nothing is saved: training is complete, and the model may be the best one."""
+        run, processes = self.run, self.run.core.processes
+        signals = run.sync.signals
+        assert signals is not None
+        received = [each for each in processes.all_gather_object(signals.received) if each is not None]
+        if received:
+            signals.agree_on(received[0])
+            if processes.size > 1:
+                signals.leave_with_others()
+            signals.leave(self._saved_here())
+
     def _leave(self) -> NoReturn:
         """Save, including what is still pending at this step, and leave train()."""
         run, core = self.run, self.run.core
@@ -99,7 +111,13 @@ class StepEnd:
             # No process may exit before the main process has committed the checkpoint: launchers then kill the others.
             core.processes.barrier()
             signals.leave_with_others()
-        signals.leave(checkpointer.last_saved if Path(checkpointer.last_saved or "").name == target else None)
+        signals.leave(self._saved_here())
+
+    def _saved_here(self) -> str | None:
+        """The checkpoint of the current step."""
+        saved = self.run.checkpointer.last_saved
+        target = f"{store.PREFIX}-{self.run.core.trainer.state.global_step}"
+        return saved if Path(saved or "").name == target else None
 
     def _log(self) -> None:
         run, core = self.run, self.run.core
