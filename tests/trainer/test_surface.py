@@ -98,8 +98,8 @@ def test_overrides_that_nothing_calls(backend, arguments, caplog):
         def _inner_training_loop(self, *args, **kwargs):
             raise AssertionError
 
-        def _wrap_model(self, model, training=True, dataloader=None):
-            return model
+        def _run_epoch(self, *args, **kwargs):
+            raise AssertionError
 
     trainers = [kind(backend.classifier(), arguments()) for kind in (Trainer, Old)]
     caplog.clear()
@@ -108,7 +108,7 @@ def test_overrides_that_nothing_calls(backend, arguments, caplog):
         assert not caplog.records
         warn_unused_overrides(trainers[1])
     (record,) = caplog.records
-    assert "Old defines _inner_training_loop, _wrap_model, which oneloop never calls" in record.getMessage()
+    assert "Old defines _inner_training_loop, _run_epoch, which oneloop never calls" in record.getMessage()
     assert "_prepare_for_training" not in record.getMessage()
 
 
