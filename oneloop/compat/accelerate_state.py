@@ -32,8 +32,11 @@ def _is_for(args: Any) -> bool:
 
 
 def initialise_processes(args: Any) -> None:
-    """Initialise PartialState if accelerate is in use; called when arguments have been made."""
-    if mode.follows("transformers") and args.accelerator_config.use_configured_state and not _is_configured():
+    """Initialise PartialState in a script of transformers that uses accelerate; called when arguments have been made.
+    On several processes this makes their group, which other scripts get when they ask for it."""
+    if not mode.follows("transformers"):
+        return
+    if args.accelerator_config.use_configured_state and not _is_configured():
         raise ArgumentError(
             "accelerator_config has use_configured_state=True, but there is no PartialState or AcceleratorState of "
             "accelerate yet. Create it (or an Accelerator) before the TrainingArguments."

@@ -68,7 +68,10 @@ STATES = """
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from oneloop import Trainer, TrainingArguments
-assert not PartialState._shared_state
+from oneloop.compat.check import redirect
+TrainingArguments("out", use_cpu=True)
+assert not PartialState._shared_state  # a script of oneloop's own
+redirect("transformers")
 args = TrainingArguments("out", use_cpu=True, report_to="none", bf16=True)
 assert PartialState._shared_state and args.distributed_state.device.type == "cpu"
 assert not AcceleratorState._shared_state
