@@ -20,7 +20,7 @@ class SurvivingStream:
     def __init__(self, name: str, stream: Any, lost: Callable[[str], None]) -> None:
         self._name, self._stream, self._lost = name, stream, lost
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
 
     def write(self, text: Any) -> int:
