@@ -47,7 +47,7 @@ def test_few_files_lie_at_the_root():
 
 def test_no_class_of_the_core_lets_every_name_type_check():
     """Those that pass attributes on to what they wrap, at run time, are no escape for a type checker."""
-    wrappers = ("backends/", "compat/redirect.py", "data/")
+    wrappers = ("backends/", "compat/redirect.py", "data/", "trainer/output_streams.py")
     assert [each for each in figures.any_escapes() if not each.startswith(wrappers)] == []
 
 
