@@ -54,6 +54,12 @@ class DataError(OneloopError, ValueError):
     """The dataset, a batch or a collator is invalid."""
 
 
+class UnknownDatasetError(DataError, KeyError):
+    """There is no dataset of this name."""
+
+    __str__ = Exception.__str__
+
+
 class ModelError(OneloopError, ValueError, RuntimeError):
     """The model is invalid or unsupported."""
 

@@ -85,22 +85,39 @@ def seed_worker(worker_id: int, num_workers: int = 1, rank: int = 0) -> None:
     np.random.seed(seed)
 
 
-def sort_checkpoints(output_dir: str | os.PathLike[str], checkpoint_prefix: str = "checkpoint", **_: Any) -> list[str]:
-    """Checkpoint directories by step, oldest first."""
-    return [str(c.path) for c in store.find(Path(output_dir))]
+def sort_checkpoints(
+    output_dir: str | os.PathLike[str],
+    checkpoint_prefix: str = "checkpoint",
+    use_mtime: bool = False,
+    best_model_checkpoint: str | os.PathLike[str] | None = None,
+) -> list[str]:
+    """The directories of checkpoints from the oldest to the newest, the best one next to last at least."""
+    found = Path(output_dir).glob(f"{checkpoint_prefix}-*")
+    numbers = {path: path.name.rpartition("-")[2] for path in found if path.is_dir()}
+    steps = {path: int(number) for path, number in numbers.items() if number.isdigit()}
+    order = sorted(steps, key=lambda path: path.stat().st_mtime if use_mtime else steps[path])
+    best = Path(best_model_checkpoint or "")
+    if best in order[:-1]:
+        order.remove(best)
+        order.insert(-1, best)
+    return [str(path) for path in order]
 
 
 def rotate_checkpoints(
     output_dir: str | os.PathLike[str],
     save_total_limit: int | None = None,
     best_model_checkpoint: str | os.PathLike[str] | None = None,
-    **_: Any,
+    use_mtime: bool = False,
+    checkpoint_prefix: str = "checkpoint",
 ) -> None:
-    """Delete the oldest checkpoints above the limit, but not the newest or the best."""
-    keep = {str(best_model_checkpoint)} if best_model_checkpoint else set()
-    newest = store.latest(Path(output_dir))
-    if newest is not None and newest.run_id is not None:
-        store.rotate(Path(output_dir), newest.run_id, save_total_limit, keep)
+    """Delete the oldest checkpoints above the limit, whoever wrote them, but not the newest or the best."""
+    order = sort_checkpoints(output_dir, checkpoint_prefix, use_mtime)
+    if not save_total_limit or save_total_limit < 0:
+        return
+    kept = {*order[-1:], str(Path(best_model_checkpoint or ""))}
+    surplus = max(0, len(order) - save_total_limit)
+    for path in [path for path in order if path not in kept][:surplus]:
+        store.delete(Path(path))
 
 
 SHRINK = 0.9  # of a batch size that does not fit into memory, as in transformers 5

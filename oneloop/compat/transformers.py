@@ -17,6 +17,7 @@ from ..trainer.validation import has_length
 from .accelerator import Accelerator
 from .checkpoint_hooks import CheckpointHooks
 from .introspect import is_overridden
+from .trainer_utils import sort_checkpoints
 
 if TYPE_CHECKING:
     from ..trainer.internals import Internals
@@ -272,15 +273,8 @@ class TransformersNames(CheckpointHooks):
         self, output_dir: Any = None, checkpoint_prefix: str = PREFIX, use_mtime: bool = False
     ) -> list[str]:
         """The directories of checkpoints from the oldest to the newest, the best one next to last at least."""
-        found = Path(output_dir or self.args.output_dir).glob(f"{checkpoint_prefix}-*")
-        numbers = {path: path.name.rpartition("-")[2] for path in found if path.is_dir()}
-        steps = {path: int(number) for path, number in numbers.items() if number.isdigit()}
-        order = sorted(steps, key=lambda path: path.stat().st_mtime if use_mtime else steps[path])
-        best = Path(self.state.best_model_checkpoint or "")
-        if best in order[:-1]:
-            order.remove(best)
-            order.insert(-1, best)
-        return [str(path) for path in order]
+        folder, best = output_dir or self.args.output_dir, self.state.best_model_checkpoint
+        return sort_checkpoints(folder, checkpoint_prefix, use_mtime, best)
 
     @property
     def push_in_progress(self) -> Any:

@@ -21,7 +21,7 @@ class Seq2SeqTrainer(Trainer):
         super().__init__(*args, **kwargs)
         config = getattr(self.args, "generation_config", None)
         if config is not None:
-            self.model.generation_config = self.load_generation_config(config)
+            self.model.generation_config = _checked(self.load_generation_config(config))
 
     @staticmethod
     def load_generation_config(gen_config_arg: Any) -> Any:
@@ -121,3 +121,13 @@ class Seq2SeqTrainer(Trainer):
             return sampler
         dataset = self.train_dataset if train_dataset is None else train_dataset
         return IndexSampler(dataloaders.sortish_orders(self._oneloop, dataset))
+
+
+def _checked(config: Any) -> Any:
+    """Raise what is wrong with transformers' GenerationConfig now: saving the model would raise it after training."""
+    if accepts(getattr(config, "validate", None), "strict"):
+        try:
+            config.validate(strict=True)
+        except ValueError as error:
+            raise ArgumentError(f"generation_config: {error}\nFix these issues to train your model.") from error
+    return config

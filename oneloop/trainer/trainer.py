@@ -27,7 +27,7 @@ from ..compat.trainer_utils import takes_trial
 from ..compat.transformers import TransformersNames, warn_unused_overrides
 from ..data.order import NoBatch
 from ..data.samplers import IndexSampler
-from ..errors import ArgumentError, DataError, ModelError, RefusedError
+from ..errors import ArgumentError, DataError, ModelError, RefusedError, UnknownDatasetError
 from ..integrations import search
 from ..optim.schedules import follows_metric, make_metric_schedule, make_schedule, needs_length
 from ..outputs import BestRun, EvalLoopOutput, PredictionOutput, TrainOutput
@@ -397,7 +397,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         if isinstance(eval_dataset, str):
             if not isinstance(self.eval_dataset, dict) or eval_dataset not in self.eval_dataset:
                 known = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else "no named datasets"
-                raise DataError(f"no evaluation dataset named {eval_dataset!r}; the Trainer has {known}")
+                raise UnknownDatasetError(f"no evaluation dataset named {eval_dataset!r}; the Trainer has {known}")
             eval_dataset = self.eval_dataset[eval_dataset]
         if eval_dataset is None:
             eval_dataset = self.eval_dataset

@@ -246,3 +246,47 @@ def test_the_control_is_restored_with_the_callbacks(backend, arguments, tmp_path
         other.state = stored
         other._load_callback_state()
         assert other.control.should_training_stop is restores
+
+
+@pytest.mark.parametrize(
+    ("limit", "best", "left"),
+    [(2, None, [20, 25]), (2, 5, [5, 25]), (1, 25, [25]), (1, 5, [5, 25]), (None, None, [5, 10, 20, 25]), (9, 5, None)],
+)
+def test_checkpoints_of_anybody_are_sorted_and_rotated(tmp_path, limit, best, left):
+    steps = [5, 10, 20, 25]
+    for step in steps:
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    (tmp_path / "checkpoint-last").mkdir()
+    path = best and str(tmp_path / f"checkpoint-{best}")
+    first = [best] if best == 5 else []
+    order = [step for step in steps[:-1] if step not in first] + first + steps[-1:]
+    found = oneloop.sort_checkpoints(tmp_path, best_model_checkpoint=path)
+    assert found == [str(tmp_path / f"checkpoint-{step}") for step in order]
+    oneloop.rotate_checkpoints(tmp_path, limit, path)
+    names = {f"checkpoint-{step}" for step in left or steps} | {"checkpoint-last"}
+    assert {each.name for each in tmp_path.iterdir() if not each.name.startswith(".")} == names
+
+
+def test_a_loader_knows_the_samples_of_a_step(arguments):
+    torch = pytest.importorskip("torch")
+    args = arguments(per_device_train_batch_size=4, per_device_eval_batch_size=3, max_steps=1)
+    trainer = Trainer(torch.nn.Linear(2, 2), args, train_dataset=rows(10), eval_dataset={"some": rows(5)})
+    train, some = trainer.get_train_dataloader(), trainer.get_eval_dataloader("some")
+    assert (train.total_batch_size, train.total_dataset_length) == (4, 10)
+    assert (some.total_batch_size, some.total_dataset_length) == (3, 5)
+    with pytest.raises(KeyError, match="no evaluation dataset named 'other'"):
+        trainer.get_eval_dataloader("other")
+
+
+def test_a_generation_config_is_checked_before_training(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+
+    def trainer(**given):
+        config = transformers.GenerationConfig(do_sample=False, **given)
+        args = oneloop.Seq2SeqTrainingArguments(str(tmp_path), generation_config=config, report_to="none", use_cpu=True)
+        return oneloop.Seq2SeqTrainer(torch.nn.Linear(2, 2), args)
+
+    assert trainer(max_new_tokens=3).model.generation_config.max_new_tokens == 3
+    with pytest.raises(ValueError, match="top_p"):
+        trainer(top_p=0.9)

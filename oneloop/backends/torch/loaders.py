@@ -14,6 +14,7 @@ from ...data.iterable import Source, minds_workers, warn_of_repeats
 from ...data.loader_options import Loading
 from ...data.process_sharding import ProcessShard
 from ...distributed.preemption import leave_to_main_process
+from ...distributed.world import world
 from ...errors import OneloopError
 
 _WORKERS = -104  # separates the seeds of workers from those of data/worker_seeding.py
@@ -30,6 +31,17 @@ class Loader(DataLoader):
     def keeps_seed(self) -> bool:
         """Whether the seed of the workers is drawn from the default generator, and only once."""
         return self.generator is None and self.persistent_workers
+
+    @property
+    def total_batch_size(self) -> int | None:
+        """Samples of all processes in one step, under the name of accelerate's loaders; None if batches vary."""
+        size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
+        return size * world().size if size else None
+
+    @property
+    def total_dataset_length(self) -> int:
+        """Samples of all processes."""
+        return len(self.dataset) if self.known is None else self.known[1]  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         return super().__len__() if self.known is None else self.known[0]
