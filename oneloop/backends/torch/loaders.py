@@ -41,7 +41,7 @@ class Loader(DataLoader):
     @property
     def total_dataset_length(self) -> int:
         """Samples of all processes."""
-        return len(self.dataset) if self.known is None else self.known[1]  # type: ignore[arg-type]
+        return len(self.dataset) if self.known is None else self.known[1]
 
     def __len__(self) -> int:
         return super().__len__() if self.known is None else self.known[0]
