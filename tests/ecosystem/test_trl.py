@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -155,3 +157,57 @@ def test_the_command_trl_sft(settings, processes):
     launch = ("--num_processes", processes, "--num_machines", "1", "--mixed_precision", "no", "--cpu")
     arguments = _run(settings, "trl", "sft", "--config", str(settings), "--use_cpu", "True", *launch)
     assert arguments["use_liger_kernel"] is False
+
+
+# -- the launchers, as docs/migrate.md has them
+
+SCRIPT = """
+import json, sys
+from datasets import Dataset
+from trl import SFTConfig, SFTTrainer
+
+texts = [json.loads(line) for line in open("train.jsonl")]
+args = SFTConfig(
+    output_dir="out", max_steps=4, logging_steps=1, per_device_train_batch_size=int(sys.argv[1]), learning_rate=1e-2,
+    save_steps=2, report_to="none", use_cpu=True, bf16=False,
+)
+trainer = SFTTrainer("model", args=args, train_dataset=Dataset.from_list(texts))
+trainer.train(resume_from_checkpoint=sys.argv[2] if len(sys.argv) > 2 else None)
+trainer.save_model("final")
+"""
+
+
+def _launched(folder, launcher, *words):
+    """The losses, and the bytes of the final weights."""
+    (folder / "train.py").write_text(SCRIPT)
+    environment = {
+        **os.environ, "PYTHONPATH": str(compare.ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CI": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }  # fmt: skip
+    command = [*launcher, "-m", "oneloop", "run", "train.py", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    state = json.loads((folder / "out" / "checkpoint-4" / "trainer_state.json").read_text())
+    written = json.loads((folder / "out" / "checkpoint-4" / "run.json").read_text())["course"]["processes"]
+    return written, [entry["loss"] for entry in state["log_history"]], (folder / "final/model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "torchrun --nproc_per_node 2 --master_port 29644",
+        "accelerate launch --cpu --num_processes 2 --main_process_port 29645",
+    ],
+    ids=["torchrun", "accelerate"],
+)
+def test_a_script_on_two_processes(launcher, settings):
+    """The losses are those of one process with the same samples in an update; a resume ends with the same bytes."""
+    folder = settings.parent
+    one, alone, _ = _launched(folder, ["python"], "4")
+    shutil.rmtree(folder / "out")
+    two, losses, weights = _launched(folder, launcher.split(), "2")
+    assert (one, two) == (1, 2) and len(losses) == 4
+    assert np.abs(np.subtract(losses, alone)).max() < 1e-5
+    shutil.rmtree(folder / "final")
+    assert _launched(folder, launcher.split(), "2", "out/checkpoint-2") == (two, losses, weights)
