@@ -21,13 +21,13 @@ QUICK = [each for each in SCENARIOS if each.quick]
 REST = [each for each in SCENARIOS if not each.quick]
 ON_TWO = (
     "sft-plain sft-accumulation sft-best dpo-best kto-plain reward-best grpo-plain grpo-accumulation rloo-plain "
-    "sft-lora sft-resume sft-lora-resume dpo-lora dpo-resume dpo-lora-resume dpo-sync-ref callback-completions "
+    "sft-lora sft-resume sft-lora-resume dpo-lora dpo-resume dpo-lora-resume dpo-sync-ref "
     "grpo-rounds grpo-rounds-resume"
 ).split()
 ROUNDS = ("grpo-rounds", "grpo-rounds-resume")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port"]
 ACCELERATE = [
-    sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
+    sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
     "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port",
 ]  # fmt: skip
 
@@ -154,9 +154,13 @@ def test_the_script_of_trl_sft(settings):
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_the_command_trl_sft(settings, processes):
-    launch = ("--num_processes", processes, "--num_machines", "1", "--mixed_precision", "no", "--cpu")
+    # Without GPUs, accelerate starts several processes only if it is told to; with --cpu it starts one.
+    several = "--multi_gpu" if processes == "2" else "--cpu"
+    launch = ("--num_processes", processes, "--num_machines", "1", "--mixed_precision", "no", several)
     arguments = _run(settings, "trl", "sft", "--config", str(settings), "--use_cpu", "True", *launch)
     assert arguments["use_liger_kernel"] is False
+    written = json.loads((settings.parent / "out" / "checkpoint-2" / "run.json").read_text())
+    assert written["course"]["processes"] == int(processes)
 
 
 # -- the launchers, as docs/migrate.md has them
@@ -197,7 +201,7 @@ def _launched(folder, launcher, *words):
     "launcher",
     [
         "torchrun --nproc_per_node 2 --master_port 29644",
-        "accelerate launch --cpu --num_processes 2 --main_process_port 29645",
+        "accelerate launch --multi_gpu --num_processes 2 --main_process_port 29645",
     ],
     ids=["torchrun", "accelerate"],
 )

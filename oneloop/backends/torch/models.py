@@ -96,7 +96,8 @@ def counts_ignored(criterion: Any) -> bool:
 
 
 def train_mode(model: nn.Module) -> None:
-    if not model.training:
+    # A wrapper is created in training mode, whatever the mode of the model in it.
+    if not model.training or not unwrap(model).training:
         model.train()
 
 
