@@ -276,7 +276,7 @@ class TransformersNames(CheckpointHooks):
         folder, best = output_dir or self.args.output_dir, self.state.best_model_checkpoint
         return sort_checkpoints(folder, checkpoint_prefix, use_mtime, best)
 
-    @property
+    @derived
     def push_in_progress(self) -> Any:
         """The uploads to the Hub that were started, with is_done() and wait_until_done(); None before the first."""
         return self._oneloop.hub.uploads
