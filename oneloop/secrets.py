@@ -57,8 +57,11 @@ def _is_secret(name: str) -> bool:
 
 
 def looks_random(text: str) -> bool:
-    """Whether this is one long word of letters and digits, as keys are, and no path, name or number."""
-    return re.fullmatch(r"(?=.*[A-Za-z])(?=.*\d)[A-Za-z0-9+=_-]{20,}", text) is not None
+    """Whether this is one long word of letters and digits, as keys are, and no path, name or number: paged_adamw_32bit
+    has short words alone."""
+    longest = max(re.findall(r"[A-Za-z0-9]+", text), key=len, default="")
+    one = re.fullmatch(r"[A-Za-z0-9+=_-]{20,}", text) is not None
+    return one and len(longest) >= 16 and re.search(r"\d", longest) is not None and not longest.isdigit()
 
 
 def mask(name: Any) -> str:

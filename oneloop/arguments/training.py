@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
 from .. import secrets
-from ..compat import accelerate_state
+from ..compat import accelerate_state, mode
 from . import fixed, values
 from .accelerator import AcceleratorConfig
 from .aliases import FIELDS, Alias, ArgumentsMeta, as_field, attribute, collect
@@ -49,7 +49,7 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
 
     def check_together(self) -> None:
         super().check_together()
-        if self.device_spec == "cpu":  # there is nothing to copy to
+        if self.device_spec == "cpu" and mode.follows("transformers"):  # where use_cpu switches it off
             self.dataloader_pin_memory = False
         self.fill("disable_tqdm", not progress_is_visible() or self.get_process_log_level() > logging.WARNING)
 

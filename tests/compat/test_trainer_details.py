@@ -120,9 +120,11 @@ def test_resuming_without_a_checkpoint_is_an_error_in_scripts_of_transformers(ba
 # -- arguments
 
 
-def test_a_cpu_needs_no_pinned_memory(tmp_path):
-    made = oneloop.TrainingArguments(tmp_path, use_cpu=True, dataloader_pin_memory=True)
-    assert made.dataloader_pin_memory is False
+def test_a_cpu_needs_no_pinned_memory(tmp_path, monkeypatch):
+    given = {"use_cpu": True, "dataloader_pin_memory": True}
+    assert oneloop.TrainingArguments(tmp_path, **given).dataloader_pin_memory is True
+    monkeypatch.setattr(mode, "_followed", {"transformers"})
+    assert oneloop.TrainingArguments(tmp_path, **given).dataloader_pin_memory is False
     assert oneloop.TrainingArguments(tmp_path).dataloader_pin_memory is True
 
 
