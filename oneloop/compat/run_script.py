@@ -8,7 +8,7 @@ import os
 import runpy
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -33,19 +33,7 @@ def run(script: str, arguments: Sequence[str], library: str | None = None) -> in
     main = _main_module(place)
     _KEPT.append(sys.modules["__main__"])
     sys.modules["__main__"] = main
-    try:
-        exec(compile(source, place, "exec"), main.__dict__)
-    except SystemExit as left:
-        if not left.code:
-            _tell_if_bypassed(script, chosen)
-        raise
-    except Exception as error:
-        _show(error)
-        return 1
-    except KeyboardInterrupt as error:
-        raise error.with_traceback(_script_traceback(error.__traceback__)) from error.__cause__
-    _tell_if_bypassed(script, chosen)
-    return 0
+    return _run(lambda: exec(compile(source, place, "exec"), main.__dict__), script, chosen)
 
 
 def run_module(module: str, arguments: Sequence[str], library: str | None = None) -> int:
@@ -58,16 +46,23 @@ def run_module(module: str, arguments: Sequence[str], library: str | None = None
     if importlib.util.find_spec(module) is None:
         raise ArgumentError(f"module {module} not found; it is imported as by python -m.")
     _KEPT.append(sys.modules["__main__"])
+    return _run(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True), module, chosen)
+
+
+def _run(execute: Callable[[], Any], name: str, chosen: list[str]) -> int:
+    """Execute a program; its errors are shown without the frames of oneloop. Returns the exit status."""
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        execute()
     except SystemExit as left:
         if not left.code:
-            _tell_if_bypassed(module, chosen)
+            _tell_if_bypassed(name, chosen)
         raise
     except Exception as error:
         _show(error)
         return 1
-    _tell_if_bypassed(module, chosen)
+    except KeyboardInterrupt as error:
+        raise error.with_traceback(_script_traceback(error.__traceback__)) from error.__cause__
+    _tell_if_bypassed(name, chosen)
     return 0
 
 

@@ -146,6 +146,14 @@ def at(event, number=signal.SIGTERM):
     return type("Sends", (TrainerCallback,), {event: send})()
 
 
+def interrupted(backend, args, event):
+    """The Trainer, and the exit status and message with which train() left, after a signal in this event."""
+    trainer = Trainer(backend.classifier(), args, train_dataset=rows(16), callbacks=[at(event)])
+    with pytest.raises(SystemExit) as left:
+        trainer.train()
+    return trainer, left.value.code, str(left.value)
+
+
 def test_the_scripts_own_handler_is_called_after_the_save(backend, arguments, tmp_path):
     called = []
 
@@ -155,15 +163,8 @@ def test_the_scripts_own_handler_is_called_after_the_save(backend, arguments, tm
     before = signal.signal(signal.SIGTERM, own)
     try:
         given = {"max_steps": 4, "save_strategy": "steps", "save_steps": 100}
-        trainer = Trainer(
-            backend.classifier(),
-            arguments(tmp_path / "run", **given),
-            train_dataset=rows(16),
-            callbacks=[at("on_step_end")],
-        )
-        with pytest.raises(SystemExit) as left:
-            trainer.train()
-        assert left.value.code == 75 and called == [(signal.SIGTERM, 1)]
+        _, status, _ = interrupted(backend, arguments(tmp_path / "run", **given), "on_step_end")
+        assert status == 75 and called == [(signal.SIGTERM, 1)]
         assert signal.getsignal(signal.SIGTERM) is own
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -171,13 +172,6 @@ def test_the_scripts_own_handler_is_called_after_the_save(backend, arguments, tm
 
 def test_a_signal_at_the_end_of_training_is_not_forgotten(backend, arguments, tmp_path):
     given = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1}
-    trainer = Trainer(
-        backend.classifier(),
-        arguments(tmp_path / "run", **given),
-        train_dataset=rows(16),
-        callbacks=[at("on_train_end")],
-    )
-    with pytest.raises(SystemExit) as left:
-        trainer.train()
-    assert left.value.code == 75 and "checkpoint-2" in str(left.value)
+    trainer, status, text = interrupted(backend, arguments(tmp_path / "run", **given), "on_train_end")
+    assert status == 75 and "checkpoint-2" in text
     assert trainer.state.global_step == 2
