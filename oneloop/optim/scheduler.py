@@ -41,8 +41,9 @@ class Scheduler:
     def step(self, epoch: int | None = None) -> None:
         """To the next step, or to this one."""
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
-        added = self.backend.optimizers.learning_rates(self.optimizer)[len(self.base_lrs) :]
-        self.base_lrs = [*self.base_lrs, *added]  # groups added by a callback: their current rate is the initial one
+        rates = self.backend.optimizers.learning_rates(self.optimizer)
+        if len(rates) > len(self.base_lrs):  # groups added by a callback: their current rate is the initial one
+            self.base_lrs = [*self.base_lrs, *rates[len(self.base_lrs) :]]
         self._apply()
 
     def get_last_lr(self) -> list[float]:

@@ -60,7 +60,7 @@ class StepEnd:
         checkpointer.tell_if_ended()
         if checkpointer.overrides.unsealed:
             checkpointer.announce()
-        if core.interrupted:
+        if run.sync.interrupted:
             self._leave()
         if trainer.control.should_log:
             self._log()
@@ -81,7 +81,7 @@ class StepEnd:
         else:
             checkpointer.reserve_memory()
         checkpointer.best.end_of_step()
-        if core.processes.size == 1 and core.interrupted:  # several processes must agree first, after the next step
+        if core.processes.size == 1 and run.sync.interrupted:  # several processes must agree first, after the next step
             self._leave()
 
     def leave_if_interrupted(self) -> None:

@@ -5,6 +5,7 @@ import logging
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -18,6 +19,18 @@ from .optimizers import groups, step_optimizer
 logger = logging.getLogger(__name__)
 
 WATCHES_OVERRIDES = False  # a loss has its graph: backward may be called anywhere
+
+
+def clip_coefficient(norm: torch.Tensor, value: float | None, max_grad_norm: float) -> torch.Tensor:
+    """What torch.nn.utils.clip_grad_norm_ multiplies gradients with, to the last bit. `value`: the norm, if the host
+    knows it; then float32 arithmetic on the host replaces five small tensor operations, and `norm` is overwritten."""
+    if value is None or norm.dtype != torch.float32:
+        return torch.clamp(max_grad_norm / (norm + 1e-6), max=1.0)
+    coefficient = _ONE / (np.float32(value) + _EPSILON) * np.float32(max_grad_norm)
+    return norm.fill_(min(1.0, float(coefficient)))
+
+
+_ONE, _EPSILON = np.float32(1.0), np.float32(1e-6)
 
 
 class Engine(TapeEngine):
@@ -113,9 +126,8 @@ class Engine(TapeEngine):
         value = self.norm = norm.item()
         if not math.isfinite(value) or (loss is not None and not math.isfinite(loss)):
             self._bad = True
-        elif not clipped and value + 1e-6 > self.max_grad_norm:
-            # The arithmetic of torch.nn.utils.clip_grad_norm_; below the limit it would multiply by exactly one.
-            torch._foreach_mul_(gradients, torch.clamp(self.max_grad_norm / (norm + 1e-6), max=1.0))
+        elif not clipped and value + 1e-6 > self.max_grad_norm:  # below the limit it would multiply by exactly one
+            torch._foreach_mul_(gradients, clip_coefficient(norm, value, self.max_grad_norm))
 
     def _look_for_thawed(self, optimizer: Any, count: int) -> None:
         """Warn about layers that were frozen when the optimizer was created, and no longer are: it does not train
@@ -139,7 +151,7 @@ class Engine(TapeEngine):
         if self.nonfinite != "ignore":
             self._bad = ~torch.isfinite(norm if loss is None else norm + loss)
         if not clipped:
-            torch._foreach_mul_(gradients, torch.clamp(self.max_grad_norm / (norm + 1e-6), max=1.0))
+            torch._foreach_mul_(gradients, clip_coefficient(norm, None, self.max_grad_norm))
 
     def apply_update(self, optimizer: Any, step: int) -> int | None:
         """Step the optimizer unless something is not finite; returns the number of a step that was not, once it is

@@ -12,15 +12,18 @@ from .._common import helpers
 
 HALF_LEVELS = ("O0", "O1", "O3")  # of fp16_opt_level; the others are mapped to O1 with a warning
 NEAREST_HALF = "half weights with float32 master weights; the closest level, O1 (autocast),"
+_PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+_NONE: dict[str, Any] = {}
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The user's module without torch.compile and data-parallel wrappers."""
     while True:
-        inner = getattr(model, "_orig_mod", None) or (
-            model.module if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)) else None
-        )
+        # Called for every micro-batch: a failing getattr of a module costs more than all the rest of this.
+        inner = vars(model).get("_modules", _NONE).get("_orig_mod")
+        if inner is None and isinstance(model, _PARALLEL):
+            inner = model.module
         if inner is None:
             return model
         model = inner

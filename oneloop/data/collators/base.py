@@ -25,6 +25,11 @@ def backend_of(return_tensors: str | None) -> str | None:
         return _guess(tuple(spec.name for spec in registry.specs() if spec.listed and spec.is_imported))
     if return_tensors == "np":
         return None
+    return _named(return_tensors)
+
+
+@functools.cache
+def _named(return_tensors: str) -> str:
     formats = registry.tensor_formats()
     if return_tensors not in formats:
         known = ", ".join(f"{word!r} ({spec.short_title})" for word, spec in formats.items())
