@@ -23,7 +23,7 @@ class Forked:
         self._log = Path(f"{output}.said")
         self._log.unlink(missing_ok=True)
         port, self._argv = free_port(), ["--output", str(output), *map(str, argv)]
-        self._store = self._fork(lambda: _keep_store(port))
+        self._store = self._fork(lambda: keep_store(port))
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
         common |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
         self.pids = []
@@ -100,7 +100,7 @@ class Forked:
             os.waitpid(pid, 0)
 
 
-def _keep_store(port):
+def keep_store(port):
     from datetime import timedelta
 
     import torch.distributed as dist

@@ -1,10 +1,12 @@
 """Starting programs of several processes under the frameworks' launchers, one thread each; reading what they left."""
 
+import functools
 import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,8 +47,24 @@ def start(processes, *argv, script=JOB, options=(), **popen):
     )
 
 
-def run(processes, *argv, script=JOB, options=(), status=0):
-    """All that was said. Any other exit status than the expected one fails."""
+def run(processes, *argv, script=JOB):
+    """All that was said by processes that were forked from a server, without a launcher. They have to succeed."""
+    with tempfile.NamedTemporaryFile("r", prefix="said", errors="replace") as log:
+        statuses = _server().run(processes, script, argv, log.name)
+        said = log.read()
+    assert statuses == [0] * processes, f"exit statuses {statuses}\n{said}"
+    return said
+
+
+@functools.cache
+def _server():
+    from tests.distributed.server import Server
+
+    return Server(environment())
+
+
+def run_launched(processes, *argv, script=JOB, options=(), status=0):
+    """All that was said under torchrun. Any other exit status than the expected one fails."""
     child = start(processes, *argv, script=script, options=options)
     said, _ = child.communicate(timeout=600)
     assert child.returncode == status, f"exit status {child.returncode}\n{said}"

@@ -8,7 +8,7 @@ import pytest
 from oneloop.arguments.packages import installed
 from oneloop.backends.torch import zero
 from oneloop.errors import ArgumentError, MissingPackageError, RefusedError
-from tests.distributed.launch import results, run
+from tests.distributed.launch import results, run_launched
 from tests.distributed.test_sharding import difference
 
 JOB = Path(__file__).with_name("deepspeed_job.py")
@@ -28,7 +28,7 @@ def test_stages_on_two_processes(tmp_path):
         return
     for size in (1, 2):
         (tmp_path / str(size)).mkdir()
-        run(size, tmp_path / str(size), "stages", script=JOB)
+        run_launched(size, tmp_path / str(size), "stages", script=JOB)
     alone = results(tmp_path / "1", 1)[0]["stages"]["alone"]
     for each in results(tmp_path / "2", 2):
         for stage in ("stage1", "stage2", "stage3"):

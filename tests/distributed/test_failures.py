@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.children import damage_of_latest, differences, log_lines, result
-from tests.distributed.launch import ROOT, environment, run
-from tests.distributed.watching import Watched
+from tests.distributed.launch import ROOT, environment, run, run_launched
+from tests.distributed.watching import RUNNING, Watched
 
 TIMEOUT = 8  # ddp_timeout of running.py
 
@@ -19,15 +19,13 @@ TIMEOUT = 8  # ddp_timeout of running.py
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
     output = tmp_path_factory.mktemp("unbroken") / "run"
-    with Watched(2, output, "--no-sync") as run:
-        assert run.end() == 0, run.said
+    run(2, "--output", output, "--no-sync", script=RUNNING)
     return output
 
 
 def goes_on_to_the_same_end(output, unbroken):
     assert damage_of_latest(output) == []
-    with Watched(2, output, "--no-sync", "--resume") as run:
-        assert run.end() == 0, run.said
+    run(2, "--output", output, "--no-sync", "--resume", script=RUNNING)
     assert differences(result(output), result(unbroken)) == []
     assert log_lines(output) == log_lines(unbroken)
 
@@ -88,7 +86,7 @@ def test_a_signal_to_one_process_makes_all_save_the_same_step_and_leave(rank, tm
 
 def test_every_process_ends_well():
     """Threads that outlive the interpreter abort a process at its end: the group is ended before, and they rest."""
-    said = run(3, script=Path(__file__).with_name("leaving.py"))
+    said = run_launched(3, script=Path(__file__).with_name("leaving.py"))
     assert all(f"rank {rank} done" in said for rank in range(3))
 
 
