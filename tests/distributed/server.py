@@ -1,7 +1,7 @@
 """Runs of several processes that are forked from one which has imported all: they start in a tenth of the time.
 
-For tests in which the launcher is not the point: `launch.run` asks the server, a child of the test process, for them. As
-a program, this file is that server.
+For tests in which the launcher is not the point: `launch.run` asks the server, a child of the test process, for them.
+As a program, this file is that server.
 """
 
 import atexit
