@@ -20,6 +20,7 @@ from ..state import has_state, states_by_class
 from . import sharded, store
 from .async_writer import Buffers, Saver
 from .contents import Contents, room_for
+from .durable import native_errors
 from .model_files import ModelFiles
 from .overrides import Gathered, SaveOverrides
 from .run_state import OPTIMIZER, RANDOM, RUN, STATE, RunState
@@ -104,11 +105,14 @@ class Checkpointer:
         trainer, failures = self.core.trainer, self._writer.failures
         self.overrides.begin()
         try:
-            trainer._save_checkpoint(trainer.model, None)
-        except OSError:
+            with native_errors():
+                trainer._save_checkpoint(trainer.model, None)
+        except OSError as error:
+            if not self.overrides.add_files or (self.core.processes.size > 1 and not self.overrides.is_saving):
+                raise  # the other processes are in a collective of the save
+            # If the disk has failed, which has been logged, there is no checkpoint that an override could write into.
             if self._writer.failures == failures:
-                raise
-            # The disk has failed, which has been logged: an override cannot write into a checkpoint that is not there.
+                self.overrides.fail(error)
         self.announce()
         if not self.overrides.is_saving:  # an override has saved by itself
             self.run.call("on_save")
@@ -165,14 +169,19 @@ class Checkpointer:
     def announce(self) -> None:
         """Call on_save for checkpoints that overrides of _save_checkpoint have finished. A collective on several
         processes."""
-        for save in self.overrides.take_unsealed():
-            self._announce(save)
+        saves, is_whole = self.overrides.take_unsealed()
+        for save in saves:
+            self._announce(save, is_whole)
 
-    def _announce(self, save: Save) -> None:
-        """Delete older checkpoints, unless the writer has done so, call on_save and push to the Hub."""
+    def _announce(self, save: Save, is_whole: bool = True) -> None:
+        """Delete older checkpoints, unless the writer has done so or they may still be needed, call on_save and push to
+        the Hub."""
         trainer = self.core.trainer
-        if trainer.args.should_save and self._rotates_late:
-            trainer._rotate_checkpoints(use_mtime=False, output_dir=trainer.args.output_dir)
+        if trainer.args.should_save and self._rotates_late and is_whole:
+            try:
+                trainer._rotate_checkpoints(use_mtime=False, output_dir=trainer.args.output_dir)
+            except OSError as error:
+                logger.error("%s is saved, but old checkpoints could not be deleted: %s.", save.target, error)
         trainer.control = trainer.callback_handler.call_event("on_save", trainer.args, save.state, trainer.control)
         self.core.hub.checkpoint_saved(save.state)
 
@@ -202,10 +211,19 @@ class Checkpointer:
         args = self.core.trainer.args
         parent = Path(args.output_dir)
         try:
-            store.forget_superseded(parent, run_id, best)
-            store.rotate(parent, run_id, args.save_total_limit, {newest, best or newest})
+            store.forget_superseded(parent, run_id, best, self._not_deleted)
+            store.rotate(parent, run_id, args.save_total_limit, {newest, best or newest}, self._not_deleted)
         except OSError as error:
             logger.error("%s is saved, but old checkpoints could not be deleted: %s.", newest, error)
+
+    def _not_deleted(self, path: Path, error: OSError) -> None:
+        if self.run.events.first_time("not deleted", path.name):
+            logger.warning(
+                "%s could not be deleted, and still takes up space: %s. Remove it by hand, or change its permissions. "
+                "New checkpoints are not affected.",
+                path,
+                error,
+            )
 
     # -- written by one process
 
@@ -301,11 +319,18 @@ class Checkpointer:
     def _save_sharded(self, save: Save, stage: Path, gathered: Gathered | None, ends: Any) -> None:
         core = self.core
         processes, args = core.processes, core.trainer.args
+        contents, error = Contents(), None
         with self.model_files.model_part():
-            if processes.is_main:
-                contents = self._contents(stage, save.state, gathered)
-            else:
-                contents = self._own_contents(gathered)
+            try:
+                if processes.is_main:
+                    contents = self._contents(stage, save.state, gathered)
+                else:
+                    contents = self._own_contents(gathered)
+            except OSError as raised:  # the others go on to the next collective
+                error = raised
+        if self._any_failed(error):
+            self._refused(error or _failed_elsewhere(save.target), save, ends, stage)
+            return
         size = sharded.number_files(contents, processes)
         if not processes.is_main:
             self._awaited.append(ends)
@@ -377,10 +402,20 @@ class Checkpointer:
                 streams |= {f"rank{rank}/{name}": array for name, array in more.items()}
             position = replace(position, ranks=[states for _, states in every[1:]])
         gathered = Gathered(streams, position, is_sharded)
-        self.overrides.gather_parts(gathered, output_dir)
-        if self.overrides.write_parts:
-            core.processes.barrier()  # each process may have written files
+        error = None
+        try:
+            with native_errors():
+                self.overrides.gather_parts(gathered, output_dir)
+        except OSError as raised:
+            error = raised
+        # Each process may have written files, so all wait for each other.
+        if self.overrides.write_parts and self._any_failed(error):
+            raise error or _failed_elsewhere(str(output_dir))
         return gathered
+
+    def _any_failed(self, error: OSError | None) -> bool:
+        """Whether the disk has failed in any process. A collective on several processes."""
+        return any(failed for (failed,) in self.core.processes.all_gather([error is not None]))
 
     def _run_state(self, gathered: Gathered) -> RunState:
         core, meter, update = self.core, self.run.meter, self.run.update
@@ -512,6 +547,10 @@ class Checkpointer:
 
 def _nothing() -> None:
     pass
+
+
+def _failed_elsewhere(path: str) -> OSError:
+    return OSError(errno.EIO, "another process cannot write", path)
 
 
 def run_properties(run: "Run") -> dict[str, Any]:

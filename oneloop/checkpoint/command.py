@@ -162,9 +162,10 @@ def prune(
     gone = to_delete(entries, keep, damaged, others)
     if not dry_run:
         for entry in gone:
-            store.delete(entry.path)
-            if entry.path.exists():
-                raise CheckpointError(f"cannot delete {entry.path}; check its permissions")
+            try:
+                store.delete(entry.path)
+            except OSError as error:
+                raise CheckpointError(f"cannot delete {entry.path}: {error}. Check its permissions.") from error
     names = {entry.name for entry in gone}
     return gone, [entry for entry in entries if entry.name not in names]
 

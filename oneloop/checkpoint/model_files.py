@@ -13,6 +13,7 @@ from ..compat import service_callbacks
 from ..compat.introspect import accepts, is_overridden
 from ..errors import CheckpointError, DiskError
 from .contents import Contents
+from .durable import make_directory, native_errors, replace_file, sync_directory
 from .run_state import ARGUMENTS, STATE
 
 if TYPE_CHECKING:
@@ -22,14 +23,8 @@ logger = logging.getLogger(__name__)
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a file atomically: to a temporary name, then rename."""
-    unfinished = path.with_name(f".{path.name}.partial")
-    try:
-        unfinished.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    """Replace a file atomically."""
+    replace_file(path, (json.dumps(data, indent=2, sort_keys=True) + "\n").encode())
 
 
 @contextlib.contextmanager
@@ -63,7 +58,7 @@ def _saved_files(thing: Any) -> dict[str, bytes]:
     if not hasattr(thing, "save_pretrained"):
         return {}
     with tempfile.TemporaryDirectory() as folder:
-        with _quietly(type(thing)):
+        with _quietly(type(thing)), native_errors():
             thing.save_pretrained(folder)
         return {
             path.relative_to(folder).as_posix(): path.read_bytes()
@@ -76,7 +71,9 @@ def check_writable(directory: Any) -> None:
     """Raise an error before training, rather than at the first save, if the output directory is not writable."""
     path = Path(directory)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_directory(path)
+        with contextlib.suppress(OSError):  # of a directory that others have made, and may not belong to us
+            sync_directory(path.absolute().parent)
         probe = path / ".oneloop-probe"  # a fixed name, so that runs that die here do not leave many of them
         probe.touch()
         probe.unlink(missing_ok=True)
@@ -105,7 +102,8 @@ class ModelFiles:
         """save_model as a part of another operation: without side effects such as a push."""
         trainer = self.core.trainer
         known = {"_internal_call": True} if accepts(trainer.save_model, "_internal_call") else {}
-        trainer.save_model(output_dir, **known)
+        with native_errors():
+            trainer.save_model(output_dir, **known)
 
     @contextlib.contextmanager
     def whole_model(self) -> Iterator[None]:
@@ -166,7 +164,8 @@ class ModelFiles:
         model = core.backend.models.unwrap(core.trainer.model)
         if core.backend.models.is_adapter(model):
             gathered = None if self._parts is None else self._parts[0]
-            core.backend.weights.save_adapter(model, folder, state_dict or gathered)
+            with native_errors():
+                core.backend.weights.save_adapter(model, folder, state_dict or gathered)
         else:
             self.add_weights(contents, copies, state_dict)
         contents.texts.update(self._companion_files(model, in_training=copies is not None))
@@ -203,8 +202,6 @@ class ModelFiles:
 def write_state(state: Any, output_dir: Any) -> None:
     """Write trainer_state.json to the output directory."""
     folder = Path(output_dir)
-    unfinished = folder / f".{STATE}.partial"
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        state.save_to_json(unfinished)
-        os.replace(unfinished, folder / STATE)
+        make_directory(folder)
+        replace_file(folder / STATE, state.to_json().encode())

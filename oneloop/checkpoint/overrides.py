@@ -8,6 +8,7 @@ An override of `_save_checkpoint` writes into `checkpoint-N` after `super()._sav
 checkpoint is complete by then, without those files. When the override has returned, they are added to the manifest.
 """
 
+import contextlib
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +63,7 @@ class SaveOverrides:
         self.is_saving = False  # the current _save_checkpoint has called oneloop's
         self._open: Gathered | None = None  # of the save whose parts are being gathered
         self.unsealed: list[Unsealed] = []
+        self._error: OSError | None = None  # of the current _save_checkpoint, after oneloop's has returned
 
     # -- parts of a save
 
@@ -109,28 +111,43 @@ class SaveOverrides:
         return is_overridden(self.core.trainer, "_save_checkpoint")
 
     def begin(self) -> None:
-        self.is_saving = False
+        self.is_saving, self._error = False, None
+
+    def fail(self, error: OSError) -> None:
+        """The override could not write its files. The run continues, as with any other error of the disk."""
+        self._error = error
+        logger.error(
+            "_save_checkpoint of %s failed: %s. The files that it adds to the checkpoint may be missing. Training "
+            "continues, and no older checkpoint is deleted. Free some space or repair the disk; the next save tries "
+            "again.",
+            type(self.core.trainer).__name__,
+            error,
+        )
 
     def called(self) -> None:
         self.is_saving = True
 
     def leave_open(self, save: Any) -> None:
         """Called when a checkpoint is complete that an override may add files to."""
-        known = store.fingerprints(Path(save.target)) if self.core.trainer.args.should_save else {}
+        known: dict[str, tuple[int, int]] = {}
+        if self.core.trainer.args.should_save:
+            with contextlib.suppress(OSError):  # then seal() reads all files
+                known = store.fingerprints(Path(save.target))
         self.unsealed.append(Unsealed(save, known))
 
-    def take_unsealed(self) -> list[Any]:
-        """Add the new files of each such checkpoint to its manifest; returns the saves. A collective on several
-        processes, each of which may have written files."""
+    def take_unsealed(self) -> tuple[list[Any], bool]:
+        """Add the new files of each such checkpoint to its manifest, unless an override has failed in any process;
+        returns the saves, and whether they have all files. A collective on several processes, each of which may have
+        written files."""
         found, self.unsealed = self.unsealed, []
         if not found:
-            return []
-        self.core.processes.barrier()
-        if self.core.trainer.args.should_save:
+            return [], True
+        is_whole = not any(failed for (failed,) in self.core.processes.all_gather([self._error is not None]))
+        if self.core.trainer.args.should_save and is_whole:
             for each in found:
                 _seal(Path(each.save.target), each.known)
         self.core.processes.barrier()
-        return [each.save for each in found]
+        return [each.save for each in found], is_whole
 
 
 def _seal(path: Path, known: dict[str, tuple[int, int]]) -> None:

@@ -13,13 +13,14 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
 from .convert import transformers_checkpoint
+from .durable import make_directory, remove_tree, sync_directory, sync_tree
 from .safetensors_io import write_bytes
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,9 @@ PREFIX = "checkpoint"
 _NAME = re.compile(rf"{PREFIX}-([0-9]+)")
 _STAGED = f".{PREFIX}-"
 _LEFTOVER = re.compile(rf"\.{PREFIX}-([0-9]+)\.[0-9a-f]{{8}}\.(partial|replaced|deleted)")
+
+
+Failed = Callable[[Path, OSError], None]  # called for each checkpoint that cannot be deleted
 
 
 @dataclass(frozen=True)
@@ -63,17 +67,9 @@ def _digest(f: Any) -> str:
     return digest.hexdigest()
 
 
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def open_stage(parent: Path, step: int) -> Path:
     """Create a hidden directory in which to write a checkpoint, next to its final path."""
-    parent.mkdir(parents=True, exist_ok=True)
+    make_directory(parent)
     folder = _hidden(parent, step, "partial")
     folder.mkdir()
     return folder
@@ -89,9 +85,10 @@ def commit(
 ) -> Path:
     """Commit a staged directory as the checkpoint of its step: write the manifest last, then rename once.
 
-    The order matters: a process that is killed at any point leaves either no checkpoint or a complete one. `facts` are
-    the entries of files whose checksum was computed while writing; other files are read for theirs. An `unsealed` one
-    is complete too, but an override may add files until seal(); it may also have written some under the final path.
+    The order matters: a process that is killed at any point leaves either no checkpoint or a complete one, and so does
+    a power failure: everything is flushed before the rename, and the rename before anything is deleted. `facts` are the
+    entries of files whose checksum was computed while writing; other files are read for theirs. An `unsealed` one is
+    complete too, but an override may add files until seal(); it may also have written some under the final path.
     """
     target = folder.parent / f"{PREFIX}-{step}"
     if unsealed:
@@ -111,7 +108,7 @@ def commit(
     if unsealed:
         manifest["unsealed"] = True
     write_bytes(folder / MANIFEST, [json.dumps(manifest, indent=1).encode()])
-    _sync_directory(folder)
+    sync_tree(folder)
     _take_place(folder, target)
     return target
 
@@ -161,8 +158,9 @@ def seal(path: Path, known: dict[str, tuple[int, int]]) -> None:
     manifest.pop("unsealed", None)
     manifest["written"] = time.time()
     write_bytes(path / _NEW_MANIFEST, [json.dumps(manifest, indent=1).encode()])
+    sync_tree(path)  # the names of new files, before the manifest that lists them
     os.replace(path / _NEW_MANIFEST, path / MANIFEST)
-    _sync_directory(path)
+    sync_directory(path)
 
 
 def unlisted(path: Path) -> list[str]:
@@ -178,7 +176,7 @@ def _take_place(folder: Path, target: Path) -> None:
 
     One of another trainer is kept under another name, since we must not delete it.
     """
-    old = None
+    old = kept = None
     if is_foreign(target):
         kept = target.with_name(f"{target.name}.{transformers_checkpoint.WRITER}")
         if kept.exists():
@@ -190,22 +188,27 @@ def _take_place(folder: Path, target: Path) -> None:
             kept.name,
         )
         target.rename(kept)
-    elif target.exists():
+    elif os.path.lexists(target):
         old = _hidden(target.parent, target.name.rsplit("-", 1)[1], "replaced")
         target.rename(old)
     try:
         folder.rename(target)
-    except OSError:
-        if old is not None:  # keep the old one
-            old.rename(target)
+        sync_directory(target.parent)
+    except OSError:  # keep the old one
+        if not folder.exists():
+            target.rename(folder)
+        before = old or kept
+        if before is not None:
+            before.rename(target)
         raise
-    _sync_directory(target.parent)
     if old is not None:
-        delete(old)
+        with contextlib.suppress(OSError):  # the new one is saved; the next start removes the rest of the old one
+            delete(old)
 
 
 def discard(folder: Path) -> None:
-    """Remove a staged directory that will not become a checkpoint."""
+    """Remove a staged directory that will not become a checkpoint. What cannot be removed now is removed at the next
+    start."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -308,24 +311,37 @@ def newest_first(parent: Path) -> list[Checkpoint]:
     return torn[::-1] + own[::-1] + sorted(rest, key=lambda c: -c.written)
 
 
-def forget_superseded(parent: Path, run_id: str, best: str | None) -> None:
+def forget_superseded(parent: Path, run_id: str, best: str | None, failed: Failed) -> None:
     """Delete checkpoints that were kept only as the best and no longer are."""
     for old in find(parent):
         if old.run_id == run_id and not _is_among(old.path, {best} if best else set()):
             manifest = read_manifest(old.path)
             if manifest is not None and manifest.get("reason") == "best":
-                delete(old.path)
+                _try_to_delete(old.path, failed)
 
 
 def delete(path: Path) -> None:
     """Remove a checkpoint. It is renamed first and loses its manifest next, so that a partly deleted one is never taken
-    for complete, and the rest of it is removed at the next start."""
+    for complete, and the rest of it is removed at the next start. Of a symbolic link only the link is removed."""
+    if path.is_symlink():
+        path.unlink()
+        return
     match = _NAME.fullmatch(path.name)
     if match is not None:
         path = path.rename(_hidden(path.parent, match[1], "deleted"))
+        sync_directory(path.parent)
     with contextlib.suppress(FileNotFoundError):
         (path / MANIFEST).unlink()
-    shutil.rmtree(path, ignore_errors=True)
+    remove_tree(path)
+
+
+def _try_to_delete(path: Path, failed: Failed) -> None:
+    try:
+        delete(path)
+    except FileNotFoundError:  # somebody else has deleted it
+        pass
+    except OSError as error:
+        failed(path, error)
 
 
 def _is_among(path: Path, kept: set[str]) -> bool:
@@ -333,8 +349,11 @@ def _is_among(path: Path, kept: set[str]) -> bool:
     return path.resolve() in {Path(other).resolve() for other in kept}
 
 
-def rotate(parent: Path, run_id: str, limit: int | None, keep: set[str]) -> list[Path]:
-    """Delete the oldest checkpoints of this run above the limit, except the newest and those in `keep`.
+def rotate(
+    parent: Path, run_id: str, limit: int | None, keep: set[str], failed: Failed = lambda path, error: None
+) -> list[Path]:
+    """Delete the oldest checkpoints of this run above the limit, except the newest and those in `keep`; returns their
+    paths. `failed` is called for each that cannot be deleted; no newer one is deleted in its place.
 
     The one just written must be in `keep`: a run that resumed from an earlier checkpoint may have corrupt ones after
     it.
@@ -348,7 +367,7 @@ def rotate(parent: Path, run_id: str, limit: int | None, keep: set[str]) -> list
         if len(own) - len(removed) <= limit:
             break
         if candidate.path != newest and not _is_among(candidate.path, keep):
-            delete(candidate.path)
+            _try_to_delete(candidate.path, failed)
             removed.append(candidate.path)
     return removed
 
@@ -359,7 +378,8 @@ def remove_leftovers(parent: Path) -> None:
     A save may have been interrupted between its two renames: then the new checkpoint is complete but hidden, and is
     renamed now; or the one that it was to replace is restored.
     """
-    hidden = [(p, m) for p in parent.glob(f"{_STAGED}*") if (m := _LEFTOVER.fullmatch(p.name)) and p.is_dir()]
+    named = [(p, m) for p in parent.glob(f"{_STAGED}*") if (m := _LEFTOVER.fullmatch(p.name))]
+    hidden = [(p, m) for p, m in named if p.is_dir() or p.is_symlink()]
     for state in ("partial", "replaced", "deleted"):
         for path, match in hidden:
             if match[2] != state:
@@ -372,7 +392,10 @@ def remove_leftovers(parent: Path) -> None:
                 path.rename(target)
             else:
                 logger.warning("Removing %s, the remains of an interrupted save.", path.name)
-                shutil.rmtree(path, ignore_errors=True)
+                try:
+                    delete(path)
+                except OSError as error:
+                    logger.warning("%s could not be removed: %s. Remove it by hand to free its space.", path, error)
 
 
 def get_last_checkpoint(folder: str | os.PathLike) -> str | None:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import logging
 import os
 import random
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +18,8 @@ from ..distributed.world import world
 from ..errors import ModelInitError
 from ..optim.schedules import follows_metric, make_metric_schedule, make_schedule
 from ..outputs import plain_metrics
+
+logger = logging.getLogger(__name__)
 
 denumpify_detensorize = plain_metrics
 
@@ -117,7 +120,10 @@ def rotate_checkpoints(
     kept = {*order[-1:], str(Path(best_model_checkpoint or ""))}
     surplus = max(0, len(order) - save_total_limit)
     for path in [path for path in order if path not in kept][:surplus]:
-        store.delete(Path(path))
+        try:
+            store.delete(Path(path))
+        except OSError as error:
+            logger.warning("%s could not be deleted: %s.", path, error)
 
 
 SHRINK = 0.9  # of a batch size that does not fit into memory, as in transformers 5

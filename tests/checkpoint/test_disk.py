@@ -128,7 +128,7 @@ def test_old_checkpoints_that_cannot_be_deleted_do_not_undo_a_save(trainer, tmp_
     trainer("--steps", "9", "--set", "save_total_limit=1", callbacks=[Listener()]).train()
     assert {3, 6, 9} <= set(saved)
     assert "was NOT saved" not in caplog.text
-    assert "old checkpoints could not be deleted" in caplog.text
+    assert "checkpoint-3 could not be deleted" in caplog.text
 
 
 def test_a_vanished_directory(trainer, finished, tmp_path, caplog):

@@ -1,4 +1,4 @@
-"""Errors in the middle of a save that are no trouble of the disk, disks that take a file in pieces, and deletions."""
+"""Errors in the middle of a save, disks that take a file in pieces, and deletions."""
 
 import errno
 import hashlib
@@ -13,7 +13,6 @@ import pytest
 
 from oneloop import TrainerCallback
 from oneloop.checkpoint import contents, safetensors_io, store
-from oneloop.errors import CheckpointError
 from tests.backends.support import rows
 
 RUN = {"per_device_train_batch_size": 4, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
@@ -38,16 +37,16 @@ def failing(monkeypatch):
 
 
 @pytest.mark.parametrize("background", [True, False], ids=["in the background", "at once"])
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.EINVAL])
-def test_an_error_that_a_better_disk_would_not_mend_ends_the_run(
-    backend, trained, tmp_path, failing, background, number
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EUCLEAN, None])
+def test_an_error_of_the_disk_does_not_end_the_run_whatever_its_number(
+    backend, trained, tmp_path, failing, background, number, caplog
 ):
-    """Of a full disk it is said aloud, and the run goes on; this one would come with every save."""
-    failing(OSError(number, os.strerror(number)))
-    with pytest.raises(CheckpointError, match=f"cannot write a checkpoint: .*{os.strerror(number)}") as caught:
-        trained(backend.classifier(), rows(16), save_async=background, **RUN)
-    assert caught.value.__cause__.errno == number
+    failing(OSError(number, os.strerror(number)) if number else OSError("an error without a number"))
+    trainer = trained(backend.classifier(), rows(16), save_async=background, **RUN)
+    assert trainer.state.global_step == RUN["max_steps"]
+    assert "checkpoint-2 was NOT saved" in caplog.text
     assert list((tmp_path / "out").glob("*checkpoint-2*")) == []
+    assert store.problems(tmp_path / "out" / f"checkpoint-{RUN['max_steps']}") == []
 
 
 def test_an_error_of_the_run_and_one_of_the_save_under_way(backend, trained, failing, caplog):

@@ -236,13 +236,48 @@ def test_a_full_disk_does_not_end_the_run(make, tmp_path, monkeypatch, caplog):
     assert "checkpoint-4 was NOT saved" in caplog.text
 
 
-def test_an_error_of_the_override_is_raised(make):
+def test_a_full_disk_for_the_files_of_the_override_does_not_end_the_run(make, tmp_path, caplog):
+    """The checkpoint stays without them, and so does the one before it."""
+
     class Fails(Trainer):
         def _save_checkpoint(self, model, trial):
             super()._save_checkpoint(model, trial)
-            (Path(self.args.output_dir) / "nowhere" / "file").write_text("")
+            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            (folder / "mine.txt").write_text("mine")
+            if self.state.global_step == 4:
+                raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(FileNotFoundError):
+    hears = Hears()
+    trainer = make(Fails, callbacks=[hears], save_total_limit=1)
+    trainer.train()
+    assert trainer.state.global_step == 6 and [step for step, _ in hears.heard] == [2, 4, 6]
+    assert caplog.text.count("_save_checkpoint of Fails failed: [Errno 28] No space left on device") == 1
+    assert [c.step for c in store.find(Path(trainer.args.output_dir))] == [6]
+
+
+def test_the_checkpoint_before_a_failed_override_is_kept_and_its_own_is_not_sealed(make, tmp_path):
+    class Fails(Trainer):
+        def _save_checkpoint(self, model, trial):
+            super()._save_checkpoint(model, trial)
+            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            (folder / "mine.txt").write_text("mine")
+            if self.state.global_step == 6:
+                raise OSError(errno.EIO, "Input/output error")
+
+    trainer = make(Fails, save_total_limit=1)
+    trainer.train()
+    output = Path(trainer.args.output_dir)
+    assert [c.step for c in store.find(output)] == [4, 6] and not store.problems(output / "checkpoint-6")
+    assert store.unlisted(output / "checkpoint-4") == [] and store.unlisted(output / "checkpoint-6") == ["mine.txt"]
+
+
+def test_another_error_of_the_override_is_raised(make):
+    class Fails(Trainer):
+        def _save_checkpoint(self, model, trial):
+            super()._save_checkpoint(model, trial)
+            raise KeyError("a bug")
+
+    with pytest.raises(KeyError, match="a bug"):
         make(Fails).train()
 
 

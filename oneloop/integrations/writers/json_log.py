@@ -11,6 +11,7 @@ from typing import Any
 
 from ...arguments import TrainingArguments
 from ...callbacks import TrainerCallback
+from ...checkpoint.durable import append_line
 from ...state import TrainerControl, TrainerState
 
 logger = logging.getLogger(__name__)
@@ -63,8 +64,7 @@ class JsonLinesCallback(TrainerCallback):
         path = Path(args.output_dir) / NAME
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "a", encoding="utf-8") as f:
-                f.write(json.dumps(entry) + "\n")
+            append_line(path, json.dumps(entry).encode())
         except OSError as error:
             self._warn_once(path, error)
 

@@ -1,0 +1,115 @@
+"""Writing that a power failure, a full disk or a kill cannot leave half done: the old content is there, or the new.
+
+A file is durable after fsync of the file, and its name after fsync of the directory that contains it.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+# What file systems answer that cannot flush a directory, such as some network file systems.
+_CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EISDIR}
+_NATIVE_ERROR = re.compile(r"\(os error (\d+)\)")
+
+
+def sync_directory(path: Path) -> None:
+    """Flush the names in a directory to the disk, where the file system can do that."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:  # writable but not readable, or Windows
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush the names in a directory and in all directories below it; files have been flushed when they were
+    written."""
+    for path, _, _ in os.walk(folder, topdown=False):
+        sync_directory(Path(path))
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its missing parents, durably."""
+    missing: list[Path] = []
+    while not path.is_dir():
+        missing.append(path)
+        if path.parent == path:
+            break
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        sync_directory(folder.parent)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove as much of a directory as possible; raise the first error if something is left."""
+    try:
+        shutil.rmtree(path)
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
+        if os.path.lexists(path):
+            raise
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file atomically and durably. A failure leaves the old one."""
+    unfinished = path.with_name(f".{path.name}.partial")
+    try:
+        with open(unfinished, "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line to a file in one write. Raises OSError if not all of it is written: a full disk takes a part. The
+    next line does not continue a truncated one."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        rest = memoryview((b"\n" if _is_torn(descriptor) else b"") + line + b"\n")
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    finally:
+        os.close(descriptor)
+
+
+def _is_torn(descriptor: int) -> bool:
+    """Whether the file ends in a truncated line."""
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    if not size:
+        return False
+    os.lseek(descriptor, size - 1, os.SEEK_SET)
+    return os.read(descriptor, 1) != b"\n"
+
+
+@contextlib.contextmanager
+def native_errors() -> Iterator[None]:
+    """Turn errors of the disk into OSError that libraries written in Rust (safetensors, tokenizers) raise as exceptions
+    of their own."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        found = _NATIVE_ERROR.search(str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number)) from error
