@@ -5,14 +5,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from .. import __version__
 from ..compat import commands as migration
 from ..errors import ArgumentError, OneloopError
 from ..report import command as pages
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit code; an OneloopError is printed as one line."""
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line, with all subcommands."""
     parser = argparse.ArgumentParser(prog="oneloop", description="Tools for training runs.")
+    parser.add_argument("--version", action="version", version=f"oneloop {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     pages.add(commands)
     _add_checkpoints(commands)
@@ -20,7 +22,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
     doctor.set_defaults(run=_doctor, failure=1)
     migration.add(commands)
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit code; an OneloopError is printed as one line."""
+    options = parser().parse_args(argv)
     try:
         return options.run(options)
     except (OneloopError, OSError) as error:

@@ -111,8 +111,10 @@ class Trainer(TransformersNames, PaddleNLPNames):
             )
         if setup.is_paddle_order(args, data_collator):
             # PaddleNLP's order: model, criterion, args, data_collator, train_dataset, eval_dataset, tokenizer
-            criterion, args, data_collator = args, data_collator, train_dataset
-            train_dataset, eval_dataset, tokenizer, model_init = eval_dataset, tokenizer, model_init, None
+            criterion, args, data_collator = args, data_collator, None
+            if train_dataset is None or callable(train_dataset):  # a collator in fourth place, and the rest after it
+                data_collator, train_dataset = train_dataset, eval_dataset
+                eval_dataset, tokenizer, model_init = tokenizer, model_init, None
         if map_fn is None and mindnlp.is_map_function(data_collator):  # third in MindNLP's order
             map_fn, data_collator = data_collator, None
         self.args = setup.arguments(args)

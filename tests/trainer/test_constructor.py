@@ -22,6 +22,18 @@ def test_positional_order(backend, arguments):
     assert len(trainer.train_dataset) == 4 and len(trainer.eval_dataset) == 2 and trainer.processing_class is words
 
 
+def test_positional_order_of_paddlenlp(backend, arguments):
+    """The criterion second and the arguments third; what follows by position or by keyword."""
+    collate, words = (lambda samples: samples), object()
+    model, criterion, args = backend.classifier("logits"), backend.criterion(), arguments()
+    trainer = Trainer(model, criterion, args, collate, rows(4), rows(2), words)
+    assert trainer.criterion is criterion and trainer.args is args and trainer.data_collator is collate
+    assert len(trainer.train_dataset) == 4 and len(trainer.eval_dataset) == 2 and trainer.processing_class is words
+    trainer = Trainer(model, criterion, args, train_dataset=rows(4), eval_dataset=rows(2), tokenizer=words)
+    assert trainer.criterion is criterion and trainer.args is args
+    assert len(trainer.train_dataset) == 4 and len(trainer.eval_dataset) == 2 and trainer.processing_class is words
+
+
 def test_positions_after_model_init_differ_between_versions(backend, arguments):
     with pytest.raises(ArgumentError, match="by keyword"):
         Trainer(backend.classifier(), arguments(), None, None, None, None, None, lambda prediction: {})

@@ -1,0 +1,75 @@
+"""The site builds without a warning, and what it links to is there. See scripts/docs."""
+
+import logging
+import re
+
+import pytest
+
+from tests.docs import pages, site
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The site as `mkdocs build --strict` makes it, and what it warned of."""
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("material")
+    pytest.importorskip("mkdocstrings")
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    said = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("mkdocs").addHandler(handler)
+    target = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(pages.ROOT)
+        config = load_config(str(pages.ROOT / "mkdocs.yml"), site_dir=str(target), strict=False)
+        config.plugins.on_startup(command="build", dirty=False)
+        build(config)
+        config.plugins.on_shutdown()
+    logging.getLogger("mkdocs").removeHandler(handler)
+    return target, said
+
+
+def test_it_builds_without_a_warning(built):
+    """Links, anchors, pages that are not in the navigation, names in the API reference."""
+    assert built[1] == []
+
+
+def test_no_link_is_broken(built):
+    assert site.broken_links(built[0]) == []
+
+
+def test_nothing_is_loaded_from_other_servers(built):
+    assert site.fetched_elsewhere(built[0]) == []
+
+
+def test_every_page_is_in_the_search_index(built):
+    index = (built[0] / "search" / "search_index.json").read_text(encoding="utf-8")
+    for name in pages.names():
+        address = re.sub(r"(^|/)index\.md$", r"\1", name)
+        address = f"{address.removesuffix('.md')}/" if address.endswith(".md") else address
+        assert f'"location":"{address}"' in index, name
+
+
+def test_the_reference_shows_parameters_and_methods(built):
+    page = (built[0] / "api" / "trainer" / "index.html").read_text(encoding="utf-8")
+    for name in ("train", "evaluate", "predict", "save_model", "compute_loss", "hyperparameter_search"):
+        assert f'id="oneloop.trainer.trainer.Trainer.{name}"' in page
+
+
+def test_what_is_wrong_with_a_site_is_found(tmp_path):
+    (tmp_path / "index.html").write_text(
+        '<script src="https://cdn.example/x.js"></script><link rel="stylesheet" href="style.css">'
+        '<link rel="canonical" href="https://example/"><a href="gone.html">a</a><a href="#there">b</a>'
+        '<a href="#nowhere">c</a><p id="there"></p><img src="//elsewhere/picture.png"><a href="https://example">d</a>'
+    )
+    (tmp_path / "style.css").write_text('@font-face {src: url("https://fonts.example/a.woff2"), url(b.woff2)}')
+    assert site.fetched_elsewhere(tmp_path) == [
+        "index.html: https://cdn.example/x.js",
+        "index.html: //elsewhere/picture.png",
+        "style.css: https://fonts.example/a.woff2",
+    ]
+    assert site.broken_links(tmp_path) == ["index.html: gone.html", "index.html: #nowhere"]
+    assert site.main([str(tmp_path)]) == 1
