@@ -22,6 +22,7 @@ from .async_writer import Buffers, Saver
 from .contents import Contents, room_for
 from .durable import native_errors
 from .model_files import ModelFiles
+from .output_directory import OutputDirectory
 from .overrides import Gathered, SaveOverrides
 from .run_state import OPTIMIZER, RANDOM, RUN, STATE, RunState
 from .safetensors_io import from_numpy
@@ -43,7 +44,8 @@ _ARGUMENTS = (
 class Save:
     """One save, with the state at its request."""
 
-    target: str
+    target: str  # its path as in the arguments, for the state and messages
+    path: Path
     run_id: str
     reason: str
     state: Any
@@ -83,6 +85,7 @@ class Checkpointer:
     def __init__(self, run: "Run") -> None:
         self.run = run
         self.best = BestModel()
+        self.directory = OutputDirectory(run)
         self.model_files = ModelFiles(run.core)
         self.overrides = SaveOverrides(run.core)
         self.last_saved: str | None = None
@@ -120,18 +123,17 @@ class Checkpointer:
     def save(self) -> None:
         """Everything that a resumed run needs, in output_dir/checkpoint-STEP."""
         args, trainer = self.core.trainer.args, self.core.trainer
-        parent = Path(args.output_dir)
         self.wait(f"{store.PREFIX}-{trainer.state.global_step}")
         self.overrides.called()
         trainer.store_flos()
-        save = self._new_save(parent)
+        save = self._new_save()
         ends = partial(self._committed, save), partial(self._forget_best, save)
-        shared = self._shared_stage(parent, save.step)
+        shared = self._shared_stage(save.step)
         gathered, stage = None, shared
         if not args.save_only_model:
             try:
                 stage = self._stage_for_parts(save) if shared is None else shared
-                gathered = self._gather(shared is not None, stage or Path(save.target))
+                gathered = self._gather(shared is not None, stage or save.path)
             except OSError as error:
                 self._refused(error, save, ends, stage)
                 return
@@ -140,21 +142,26 @@ class Checkpointer:
         else:
             self._save_sharded(save, shared, gathered, ends)
 
-    def _new_save(self, parent: Path) -> Save:
+    def _new_save(self) -> Save:
         """The state at this moment, which the run may change while it is being written."""
         trainer = self.core.trainer
-        target = str(parent / f"{store.PREFIX}-{trainer.state.global_step}")
+        name = f"{store.PREFIX}-{trainer.state.global_step}"
+        target, path = str(Path(self.directory.shown) / name), self.directory.path / name
         trainer.state.stateful_callbacks = callback_states(trainer)
         state = copy.copy(trainer.state)
         if self.best.is_new:
             state.best_model_checkpoint = target
         state.log_history = list(state.log_history)
-        reason = "best" if self.best.asks_for_save and not self._is_kept(target) else "save"
-        return Save(target, self.run.id, reason, state, self.best.before)
+        reason = "best" if self.best.asks_for_save and not self._is_kept(path) else "save"
+        return Save(target, path, self.run.id, reason, state, self.best.before)
 
-    def _is_kept(self, target: str) -> bool:
+    def _open_stage(self, step: int) -> Path:
+        self.directory.keep()
+        return store.open_stage(self.directory.path, step)
+
+    def _is_kept(self, path: Path) -> bool:
         """Whether save_steps includes this step too: then it is kept even when it is no longer the best."""
-        manifest = store.read_manifest(Path(target))
+        manifest = store.read_manifest(path)
         return manifest is not None and manifest["run_id"] == self.run.id and manifest.get("reason") == "save"
 
     def _committed(self, save: Save) -> None:
@@ -179,7 +186,7 @@ class Checkpointer:
         trainer = self.core.trainer
         if trainer.args.should_save and self._rotates_late and is_whole:
             try:
-                trainer._rotate_checkpoints(use_mtime=False, output_dir=trainer.args.output_dir)
+                trainer._rotate_checkpoints(use_mtime=False, output_dir=self.directory.shown)
             except OSError as error:
                 logger.error("%s is saved, but old checkpoints could not be deleted: %s.", save.target, error)
         trainer.control = trainer.callback_handler.call_event("on_save", trainer.args, save.state, trainer.control)
@@ -208,11 +215,12 @@ class Checkpointer:
 
     def delete_superseded(self, newest: str, run_id: str, best: str | None) -> None:
         """Delete checkpoints that are neither among the newest nor the best, after a newer one is complete."""
-        args = self.core.trainer.args
-        parent = Path(args.output_dir)
+        parent, limit = self.directory.path, self.core.trainer.args.save_total_limit
+        best = None if best is None else str(self.directory.resolve(best))
+        newest = str(self.directory.resolve(newest))
         try:
             store.forget_superseded(parent, run_id, best, self._not_deleted)
-            store.rotate(parent, run_id, args.save_total_limit, {newest, best or newest}, self._not_deleted)
+            store.rotate(parent, run_id, limit, {newest, best or newest}, self._not_deleted)
         except OSError as error:
             logger.error("%s is saved, but old checkpoints could not be deleted: %s.", newest, error)
 
@@ -235,7 +243,7 @@ class Checkpointer:
             return None
         if core.trainer.args.should_save:
             try:
-                stage = store.open_stage(Path(save.target).parent, save.step)
+                stage = self._open_stage(save.step)
             except OSError as raised:
                 error = raised
         told = core.processes.broadcast_object(None if stage is None else str(stage))
@@ -266,7 +274,7 @@ class Checkpointer:
                 self.tell()
                 return
             try:
-                stage = stage or store.open_stage(Path(save.target).parent, save.step)
+                stage = stage or self._open_stage(save.step)
                 contents = self._contents(stage, save.state, gathered)
             except OSError as error:
                 self._refused(error, save, ends, stage)
@@ -288,7 +296,7 @@ class Checkpointer:
 
     # -- written by all processes, each with its own tensors
 
-    def _shared_stage(self, parent: Path, step: int) -> Path | None:
+    def _shared_stage(self, step: int) -> Path | None:
         """A staged directory that all processes write into; None if one of them writes everything: the strategy does
         not shard, an override writes the model itself, or the machines have no shared disk."""
         core = self.core
@@ -298,7 +306,7 @@ class Checkpointer:
         stage = None
         if processes.is_main:
             try:
-                stage = store.open_stage(parent, step)
+                stage = self._open_stage(step)
             except OSError:  # tried again, and reported if it fails, when one process writes
                 stage = None
         told = processes.broadcast_object(None if stage is None else str(stage))
@@ -312,7 +320,7 @@ class Checkpointer:
             logger.warning(
                 "%s is not visible to all processes, so the main process gathers the whole state and writes it. Use an "
                 "output_dir on a disk that all machines share, so that each process writes its own shard.",
-                parent,
+                self.directory.path,
             )
         return None
 

@@ -132,7 +132,7 @@ class SaveOverrides:
         known: dict[str, tuple[int, int]] = {}
         if self.core.trainer.args.should_save:
             with contextlib.suppress(OSError):  # then seal() reads all files
-                known = store.fingerprints(Path(save.target))
+                known = store.fingerprints(save.path)
         self.unsealed.append(Unsealed(save, known))
 
     def take_unsealed(self) -> tuple[list[Any], bool]:
@@ -145,7 +145,7 @@ class SaveOverrides:
         is_whole = not any(failed for (failed,) in self.core.processes.all_gather([self._error is not None]))
         if self.core.trainer.args.should_save and is_whole:
             for each in found:
-                _seal(Path(each.save.target), each.known)
+                _seal(each.save.path, each.known)
         self.core.processes.barrier()
         return [each.save for each in found], is_whole
 

@@ -140,14 +140,15 @@ def load_best_model(core: "Internals", last_saved: str | None) -> None:
             "load_best_model_at_end=True, but no evaluation has determined a best model; keeping the last one."
         )
         return
-    wrong = store.problems(Path(best))
+    path = core.run.checkpointer.directory.resolve(best)
+    wrong = store.problems(path)
     if wrong:
         raise CheckpointError(
             f"cannot load the best model, {best}: {'; '.join(wrong)}. Training is complete; the model of the "
             f"last step is in memory and in {last_saved}."
         )
     logger.info("Loading the best model: %s (%s).", best, core.trainer.state.best_metric)
-    load_weights(core, Path(best))
+    load_weights(core, path)
 
 
 # -- the Trainer's state
@@ -299,7 +300,7 @@ def _own_or_new_id(run: "Run", run_id: str) -> tuple[str, str | None]:
     """(the id of the resumed run, the id of the run that it is branched from). A run that resumes from an older
     checkpoint gets a new id: the later checkpoints belong to the old one, and are kept."""
     trainer = run.core.trainer
-    every = store.find(Path(trainer.args.output_dir))
+    every = store.find(run.checkpointer.directory.path)
     beyond = [c.path for c in every if c.run_id == run_id and c.step > trainer.state.global_step]
     later = [path.name for path in beyond if not store.problems(path)]
     if not later:
@@ -353,7 +354,7 @@ def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -
         trl_state.restore(run.core, place.trainer, run.epochs.own_tensors(path), path)
     run.epochs.start_from(
         ResumePoint(
-            random=path,
+            random=run.checkpointer.directory.resolve(path),
             crosses_from=crosses_from,
             stopped=place.stopped,
             pending=place.pending,

@@ -52,10 +52,11 @@ class CheckpointHooks:
                 "_load_from_checkpoint loads into the Trainer's own model only; set trainer.model first."
             )
         core = self._oneloop
-        if resume_from_checkpoint == core.run.checkpointer.last_saved:  # has been verified
-            path: Path | None = Path(resume_from_checkpoint)
+        checkpointer = core.run.checkpointer
+        if resume_from_checkpoint == checkpointer.last_saved:  # has been verified
+            path: Path | None = checkpointer.directory.resolve(resume_from_checkpoint)
         else:
-            path, _ = resume.find(resume_from_checkpoint, self.args.output_dir)
+            path, _ = resume.find(resume_from_checkpoint, checkpointer.directory.shown)
         if path is not None:
             resume.load_weights(core, path)
 

@@ -1,6 +1,7 @@
 """Methods that scripts written for other trainers call, and that do little here."""
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -205,7 +206,7 @@ class TransformersNames(CheckpointHooks):
 
     def _get_output_dir(self, trial: Any = None) -> str:
         """The directory of checkpoints, for an overridden _save_checkpoint that builds their path."""
-        return str(self.args.output_dir)
+        return self._oneloop.run.checkpointer.directory.shown
 
     def _nested_gather(self, tensors: Any, name: str | None = None) -> Any:
         """Gather the tensors of all processes; with one process, they are unchanged."""
@@ -273,7 +274,10 @@ class TransformersNames(CheckpointHooks):
         self, output_dir: Any = None, checkpoint_prefix: str = PREFIX, use_mtime: bool = False
     ) -> list[str]:
         """The directories of checkpoints from the oldest to the newest, the best one next to last at least."""
-        folder, best = output_dir or self.args.output_dir, self.state.best_model_checkpoint
+        directory, best = self._oneloop.run.checkpointer.directory, self.state.best_model_checkpoint
+        folder = output_dir or directory.shown
+        if best is not None and os.path.isabs(folder):
+            best = str(directory.resolve(best))
         return sort_checkpoints(folder, checkpoint_prefix, use_mtime, best)
 
     @derived

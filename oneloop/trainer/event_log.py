@@ -27,7 +27,7 @@ class Record:
     def __init__(self) -> None:
         self._failed = False
 
-    def add(self, directory: str, event: str, run: str, step: int, facts: dict[str, Any]) -> None:
+    def add(self, directory: str | Path, event: str, run: str, step: int, facts: dict[str, Any]) -> None:
         entry = {"run": run, "time": round(time.time(), 3), "step": step, "event": event, **facts}
         path = Path(directory) / NAME
         try:

@@ -46,7 +46,7 @@ class RunEvents:
         trainer = self.run.core.trainer
         if trainer.args.should_save and trainer.is_world_process_zero():
             step = facts.pop("step", trainer.state.global_step)
-            self._log.add(trainer.args.output_dir, event, self.run.id, step, facts)
+            self._log.add(self.run.checkpointer.directory.path, event, self.run.id, step, facts)
 
     def found(self, passed_over: list[str]) -> None:
         self.passed_over = passed_over

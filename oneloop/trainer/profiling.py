@@ -65,7 +65,7 @@ class Profiling(TrainerCallback):
 
     @property
     def folder(self) -> Path:
-        return Path(self.trainer.args.output_dir) / FOLDER
+        return self.core.run.checkpointer.directory.path / FOLDER
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.steps += 1

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from .. import loop
 from ..checkpoint import resume, store
 from ..checkpoint.checkpointer import Checkpointer, callback_states
-from ..checkpoint.directory_lock import DirectoryLock, lock_for_saving
 from ..checkpoint.model_files import check_writable
 from ..checkpoint.run_state import PositionState
 from ..distributed.step_sync import StepSync
@@ -107,18 +106,17 @@ class Run:
 
     # -- train()
 
-    def find_checkpoint(self, wanted: Any, lock: DirectoryLock) -> Path | None:
+    def find_checkpoint(self, wanted: Any) -> Path | None:
         """Check that the output directory is writable, remove the remains of interrupted saves; the checkpoint to
         resume."""
-        args = self.core.trainer.args
-        folder = Path(args.output_dir)
-        check_writable(folder)
+        args, directory = self.core.trainer.args, self.checkpointer.directory
+        check_writable(args.output_dir)
         if args.save_strategy != "no" or args.load_best_model_at_end:
-            lock_for_saving(lock, folder)
-            store.remove_leftovers(folder)
-        elif lock.take(folder, patience=0):
-            store.remove_leftovers(folder)
-            lock.release()
+            directory.lock()
+            store.remove_leftovers(directory.path)
+        elif directory.is_free():
+            store.remove_leftovers(directory.path)
+            directory.release()
         found, passed_over = resume.find(wanted, args.output_dir)
         self.events.found(passed_over)
         return found
@@ -207,7 +205,7 @@ class Run:
         trainer.state = TrainerState(
             is_local_process_zero=trainer.is_local_process_zero(), is_world_process_zero=trainer.is_world_process_zero()
         )
-        if store.find(Path(trainer.args.output_dir)) and not trainer.args.overwrite_output_dir:
+        if store.find(self.checkpointer.directory.path) and not trainer.args.overwrite_output_dir:
             logger.warning(
                 "%s contains checkpoints of an earlier run. This run starts from the beginning and keeps them, but "
                 "replaces checkpoints of the same step. To resume from them, use resume_from_checkpoint=True.",

@@ -106,13 +106,19 @@ DEFAULT_CALLBACKS = [DefaultFlowCallback, JsonLinesCallback]
 DEFAULT_PROGRESS_CALLBACK = ProgressCallback
 
 
-def callbacks(args: Any, given: Any, run_id: Callable[[], str], figures: Callable[[], dict[str, float]]) -> list[Any]:
+def callbacks(core: "Internals", given: Any) -> list[Any]:
     """The default callbacks, the writers of report_to, those of the user, then the progress display, in this order."""
     if given is not None and not isinstance(given, (list, tuple)):
         given = [given]
+    args = core.trainer.args
     found: list[Any] = [DefaultFlowCallback(), *make_writers(args.report_to)]
     if args.should_save:
-        found.append(JsonLinesCallback(run_id, figures))
+        # Functions, since each train() makes a new run.
+        found.append(
+            JsonLinesCallback(
+                lambda: core.run.id, lambda: core.run.meter.figures, lambda: core.run.checkpointer.directory.path
+            )
+        )
     found.extend(given or ())
     shown = [cb if isinstance(cb, type) else type(cb) for cb in given or ()]
     if not any(issubclass(cls, (ProgressCallback, PrinterCallback)) for cls in shown):
@@ -124,10 +130,14 @@ def callbacks(args: Any, given: Any, run_id: Callable[[], str], figures: Callabl
 
 
 def link_writers(core: "Internals") -> None:
-    """Give the writers access to the id of the run and a function that saves the model."""
+    """Give the writers access to the id of the run, its directory, and a function that saves the model."""
     for callback in core.trainer.callback_handler.callbacks:
         if isinstance(callback, Writer):
-            callback.link(lambda: core.run.id, lambda folder: core.run.checkpointer.model_files.save_quietly(folder))
+            callback.link(
+                lambda: core.run.id,
+                lambda folder: core.run.checkpointer.model_files.save_quietly(folder),
+                lambda: core.run.checkpointer.directory.path,
+            )
 
 
 def half(args: Any) -> str | None:

@@ -17,7 +17,6 @@ from .. import backends
 from ..backends._common.helpers import given_groups, parameter_groups
 from ..callbacks import CallbackHandler
 from ..checkpoint.checkpointer import callback_states
-from ..checkpoint.directory_lock import DirectoryLock
 from ..checkpoint.model_files import write_json, write_state, writing
 from ..compat import mindnlp, mode
 from ..compat.accelerator import Accelerator
@@ -207,7 +206,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         )
         self.control = TrainerControl()
         self.callback_handler = CallbackHandler(
-            setup.callbacks(self.args, callbacks, lambda: core.run.id, lambda: core.run.meter.figures),
+            setup.callbacks(core, callbacks),
             self.model,
             self.processing_class,
             self.optimizer,
@@ -288,9 +287,9 @@ class Trainer(TransformersNames, PaddleNLPNames):
         if self.model_init is None:
             core.adopt_model()
         run = core.begin_run()
-        with DirectoryLock() as lock:
+        with run.checkpointer.directory:
             checkpoint = core.processes.run_on_main(
-                lambda: run.find_checkpoint(resume_from_checkpoint, lock), "looking for checkpoints"
+                lambda: run.find_checkpoint(resume_from_checkpoint), "looking for checkpoints"
             )
             if self.model_init is not None:
                 core.renew_model(trial)
@@ -812,7 +811,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         """Write SPLIT_results.json, and add the metrics to all_results.json."""
         if not self.is_world_process_zero():
             return
-        folder = Path(self.args.output_dir)
+        folder = self._oneloop.run.checkpointer.directory.path
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / f"{split}_results.json", metrics)
@@ -831,9 +830,10 @@ class Trainer(TransformersNames, PaddleNLPNames):
         A collective: all processes must call it, since each may hold a shard of the model. One of them writes the
         complete model, regardless of PaddleNLP's merge_tensor_parallel.
         """
-        with self._oneloop.run.checkpointer.model_files.whole_model():
+        checkpointer = self._oneloop.run.checkpointer
+        with checkpointer.model_files.whole_model():
             if self.args.should_save:
-                self._save(str(output_dir or self.args.output_dir))
+                self._save(str(output_dir or checkpointer.directory.shown))
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub("Model save", blocking=False)
 
@@ -844,14 +844,14 @@ class Trainer(TransformersNames, PaddleNLPNames):
         merge_tensor_parallel: bool = False,
     ) -> None:
         """Write the files of save_model; called only in the process that writes."""
-        files = self._oneloop.run.checkpointer.model_files
-        files.write(output_dir or self.args.output_dir, state_dict)
+        checkpointer = self._oneloop.run.checkpointer
+        checkpointer.model_files.write(output_dir or checkpointer.directory.path, state_dict)
 
     def save_state(self) -> None:
         """Write trainer_state.json to the output directory. All processes must call it."""
         self.store_flos()
         if self.args.should_save:
-            write_state(self.state, self.args.output_dir)
+            write_state(self.state, self._oneloop.run.checkpointer.directory.path)
 
     def _save_checkpoint(self, model: Any = None, trial: Any = None, metrics: Any = None) -> None:
         """Save everything that a resumed run needs in output_dir/checkpoint-STEP.
@@ -882,7 +882,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
                 f"export is not supported on {backend.NAME} in this release of oneloop. Use save_model() and the "
                 "framework's own export."
             )
-        folder = Path(output_dir or Path(self.args.output_dir) / "export")
+        folder = Path(output_dir or self._oneloop.run.checkpointer.directory.path / "export")
         return exporter.export(self.model, folder, self._example_batch(dataset), input_spec)
 
     def _example_batch(self, dataset: Any) -> Any:

@@ -22,6 +22,7 @@ OWNERS = {
     "work": "WorkMeter",
     "losses": "LossMeter",
     "checkpointer": "Checkpointer",
+    "directory": "OutputDirectory",
     "model_files": "ModelFiles",
     "overrides": "SaveOverrides",
     "best": "BestModel",

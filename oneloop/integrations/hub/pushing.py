@@ -64,9 +64,10 @@ class HubPushes:
         if self.repository is None:
             return
         trainer, self._saved = self.core.trainer, state
-        output_dir = Path(trainer.args.output_dir)
+        output_dir = self.core.run.checkpointer.directory.path
         before = {name for name in COURSE if (output_dir / name).exists()}
-        trainer._push_from_checkpoint(str(output_dir / f"{store.PREFIX}-{state.global_step}"))
+        shown = Path(self.core.run.checkpointer.directory.shown)
+        trainer._push_from_checkpoint(str(shown / f"{store.PREFIX}-{state.global_step}"))
         for name in set(COURSE) - before:
             # An override may have copied the whole checkpoint, but the state of the run is no part of the model.
             (output_dir / name).unlink(missing_ok=True)
@@ -89,7 +90,7 @@ class HubPushes:
         trainer.callback_handler.on_push_begin(trainer.args, trainer.state, trainer.control)
         self._pushed_step = step
         try:
-            stage = uploads.snapshot(trainer.args.output_dir, files)
+            stage = uploads.snapshot(self.core.run.checkpointer.directory.path, files)
             if not (stage / "README.md").exists():
                 (stage / "README.md").write_text(self._card(state), encoding="utf-8")
             delete = f"{replaced}/*" if replaced else None
@@ -129,7 +130,8 @@ class HubPushes:
         """Save the model with its card and push output_dir, without checkpoints."""
         trainer = self.core.trainer
         args = trainer.args
-        self.core.run.checkpointer.model_files.save_quietly(args.output_dir)
+        checkpointer = self.core.run.checkpointer
+        checkpointer.model_files.save_quietly(checkpointer.directory.shown)
         if not trainer.is_world_process_zero():
             return None
         if self.repository is None:
@@ -138,7 +140,7 @@ class HubPushes:
         assert hub is not None
         trainer.callback_handler.on_push_begin(args, trainer.state, trainer.control)
         trainer.create_model_card(**{"model_name": hub.repo_id.rpartition("/")[2], **facts})
-        stage = uploads.snapshot(args.output_dir, _results(Path(args.output_dir)))
+        stage = uploads.snapshot(checkpointer.directory.path, _results(checkpointer.directory.path))
         step = self._pushed_step = trainer.state.global_step
         after = partial(self._note_push, step)
         push = hub.push(stage, commit_message or "End of training", revision=revision, token=token, after=after)
@@ -156,7 +158,7 @@ class HubPushes:
         if not trainer.is_world_process_zero():
             return
         self._card_facts = {**self._card_facts, **facts}
-        path = Path(trainer.args.output_dir) / "README.md"
+        path = self.core.run.checkpointer.directory.path / "README.md"
         with writing(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_file() and not card.is_ours(path.read_text(encoding="utf-8")):

@@ -83,10 +83,17 @@ class Writer(TrainerCallback, ExportableState):
         self._trained = self._failed = False
         self.run_id: Callable[[], str] = str
         self.save_model: Callable[[str], None] | None = None
+        self._folder: Callable[[], Path] | None = None  # output_dir, which a run resolves when it starts
 
-    def link(self, run_id: Callable[[], str], save_model: Callable[[str], None]) -> None:
-        """Called by the Trainer with functions that return its run id and save the current model."""
-        self.run_id, self.save_model = run_id, save_model
+    def link(
+        self, run_id: Callable[[], str], save_model: Callable[[str], None], folder: Callable[[], Path] | None = None
+    ) -> None:
+        """Called by the Trainer with functions that return its run id, save the current model, and return its output
+        directory."""
+        self.run_id, self.save_model, self._folder = run_id, save_model, folder
+
+    def output_folder(self, args: TrainingArguments) -> Path:
+        return Path(args.output_dir or "") if self._folder is None else self._folder()
 
     # -- to be defined by subclasses
 
@@ -175,7 +182,7 @@ class Writer(TrainerCallback, ExportableState):
         if goes_on and self.rewinds:
             self._seen = Mark(self.resumed_step)
         elif goes_on:
-            noted = Mark(**self.mark).later(progress_marks.kept(args.output_dir, self.name, self.run))
+            noted = Mark(**self.mark).later(progress_marks.kept(self.output_folder(args), self.name, self.run))
             found = self.reported()
             self._seen = noted if found is None else found
         self.mark = asdict(self._seen)
@@ -231,7 +238,7 @@ class Writer(TrainerCallback, ExportableState):
         del self._waiting[:written]
         if written:
             self.mark = asdict(mark)
-            progress_marks.keep(args.output_dir, self.name, self.run, mark)
+            progress_marks.keep(self.output_folder(args), self.name, self.run, mark)
 
     def _warn_once(self, error: Exception) -> None:
         """A failing writer must not stop the run; warn once."""
@@ -254,7 +261,7 @@ class Writer(TrainerCallback, ExportableState):
             )
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        folder = self.output_folder(args) / f"checkpoint-{state.global_step}"
         if self.is_open and self.wants("checkpoint") and folder.is_dir():
             self._upload(folder, "checkpoint", state)
 
@@ -290,14 +297,16 @@ def public_arguments(args: TrainingArguments) -> dict[str, Any]:
     return _public(args.to_dict())
 
 
-def log_directory(args: TrainingArguments, run: dict[str, Any]) -> str:
-    """The directory of a file writer: on a resume that of the run so far, unless logging_dir is another one."""
+def log_directory(args: TrainingArguments, run: dict[str, Any], output_dir: Path) -> str:
+    """The directory of a file writer: on a resume that of the run so far, unless logging_dir is another one. Absolute,
+    since writers open their files again by name."""
     named = args.__dict__.get("_filled", {}).get("logging_dir") != args.logging_dir
-    before = os.path.join(args.output_dir, run.get("directory", ""))  # the output directory may have been moved
-    return before if run.get("directory") and not named and os.path.isdir(before) else str(args.logging_dir)
+    before = os.path.join(output_dir, run.get("directory", ""))  # the output directory may have been moved
+    goes_on = run.get("directory") and not named and os.path.isdir(before)
+    return os.path.abspath(before if goes_on else str(args.logging_dir))
 
 
-def stored_directory(args: TrainingArguments, directory: str) -> str:
+def stored_directory(directory: str, output_dir: Path) -> str:
     """A directory as stored in a checkpoint: relative to output_dir if it is inside."""
-    inside = os.path.relpath(os.path.abspath(directory), os.path.abspath(args.output_dir))
+    inside = os.path.relpath(os.path.abspath(directory), os.path.abspath(output_dir))
     return os.path.abspath(directory) if inside.startswith("..") else inside

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,16 @@ class JsonLinesCallback(TrainerCallback):
     """Each line has the run's id, the step and a time. On resume, lines that were written after the checkpoint are
     removed, so that no step appears twice."""
 
-    def __init__(self, run_id: Any, figures: Any = dict) -> None:
+    def __init__(self, run_id: Any, figures: Any = dict, folder: Callable[[], Path] | None = None) -> None:
         self._run_id = run_id  # a function: a resumed run uses the id in its checkpoint
+        self._folder = folder  # output_dir, which a run resolves when it starts
         self._figures = figures  # values measured for the run's page that are not in the log history
         self._failed = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        path = Path(args.output_dir) / NAME
+        path = self._path(args)
         if not state.is_world_process_zero or not path.is_file():
             return
         partial = path.with_name(f".{NAME}.partial")
@@ -61,12 +62,15 @@ class JsonLinesCallback(TrainerCallback):
         for key, value in {**self._figures(), **logs}.items():
             finite = not isinstance(value, float) or math.isfinite(value)
             entry[key] = value if finite and isinstance(value, (int, float, str, bool, type(None))) else str(value)
-        path = Path(args.output_dir) / NAME
+        path = self._path(args)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             append_line(path, json.dumps(entry).encode())
         except OSError as error:
             self._warn_once(path, error)
+
+    def _path(self, args: TrainingArguments) -> Path:
+        return (Path(args.output_dir or "") if self._folder is None else self._folder()) / NAME
 
     def _warn_once(self, path: Path, error: OSError) -> None:
         # A log that cannot be written must not stop a run or an evaluation.

@@ -27,9 +27,9 @@ class TensorBoardCallback(Writer):
             self.run = {"given": True}
             return
         self._proto = self.package("tensorboard.compat.proto.event_pb2")
-        directory = log_directory(args, self.run)
+        directory = log_directory(args, self.run, self.output_folder(args))
         self._writer = self.package("tensorboard.summary.writer.event_file_writer").EventFileWriter(directory)
-        self.run = {"directory": stored_directory(args, directory)}
+        self.run = {"directory": stored_directory(directory, self.output_folder(args))}
         if self.resumed_step:
             # Tells readers to drop what was written after the checkpoint.
             start = self._proto.SessionLog(status=self._proto.SessionLog.START)

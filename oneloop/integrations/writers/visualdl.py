@@ -25,11 +25,12 @@ class VisualDLCallback(Writer):
         if self._given is not None:
             self.run = {"given": True}
             return
-        directory = log_directory(args, self.run)
+        directory = log_directory(args, self.run, self.output_folder(args))
+        stored = stored_directory(directory, self.output_folder(args))
         # VisualDL shows only one file per directory: a resumed run appends to its file.
-        file = self.run.get("file", "") if stored_directory(args, directory) == self.run.get("directory") else ""
+        file = self.run.get("file", "") if stored == self.run.get("directory") else ""
         self._writer = self.package().LogWriter(logdir=directory, file_name=file)
-        self.run = {"directory": stored_directory(args, directory), "file": os.path.basename(self._writer.file_name)}
+        self.run = {"directory": stored, "file": os.path.basename(self._writer.file_name)}
 
     def parameters(self, arguments: dict[str, Any], model: dict[str, Any]) -> None:
         if self._goes_on:
