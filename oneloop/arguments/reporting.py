@@ -60,6 +60,9 @@ class Logging(Group):
         "What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.",
         choices=("stop", "skip", "ignore"),
     )
+    nonfinite_limit: int = arg(
+        100, "Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number.", low=0
+    )
     report_to: None | str | list[str] = arg(
         None,
         "Writers that receive the logs: "

@@ -206,6 +206,8 @@ class ArgumentFields(Group):
     """Exclude non-finite losses from the logged average (only)."""
     nonfinite: str = ...
     """What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing."""
+    nonfinite_limit: int = ...
+    """Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number."""
     report_to: Argument[list[str], Words | None] = ...
     """Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named."""
     include_num_input_tokens_seen: Argument[str, Literal["no", "all", "non_padding"] | bool | Text] = ...
@@ -513,6 +515,7 @@ class ArgumentFields(Group):
         logging_first_step: Switch = False,
         logging_nan_inf_filter: Switch = False,
         nonfinite: Literal["stop", "skip", "ignore"] | str = "stop",
+        nonfinite_limit: Integer = 100,
         report_to: Words | None = None,
         include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
         include_tokens_per_second: Switch = False,
@@ -716,6 +719,7 @@ class ArgumentFields(Group):
             logging_first_step: Also log the first step and, except in scripts of transformers, evaluate it with eval_strategy='steps'.
             logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
             nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
+            nonfinite_limit: Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
             include_tokens_per_second: Report tokens per second in the speed metrics.
@@ -935,6 +939,7 @@ class GenerationFields(ArgumentFields):
         logging_first_step: Switch = False,
         logging_nan_inf_filter: Switch = False,
         nonfinite: Literal["stop", "skip", "ignore"] | str = "stop",
+        nonfinite_limit: Integer = 100,
         report_to: Words | None = None,
         include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
         include_tokens_per_second: Switch = False,
@@ -1143,6 +1148,7 @@ class GenerationFields(ArgumentFields):
             logging_first_step: Also log the first step and, except in scripts of transformers, evaluate it with eval_strategy='steps'.
             logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
             nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
+            nonfinite_limit: Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
             include_tokens_per_second: Report tokens per second in the speed metrics.
@@ -1393,6 +1399,7 @@ class CompressionFields(ArgumentFields):
         logging_first_step: Switch = False,
         logging_nan_inf_filter: Switch = False,
         nonfinite: Literal["stop", "skip", "ignore"] | str = "stop",
+        nonfinite_limit: Integer = 100,
         report_to: Words | None = None,
         include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
         include_tokens_per_second: Switch = False,
@@ -1612,6 +1619,7 @@ class CompressionFields(ArgumentFields):
             logging_first_step: Also log the first step and, except in scripts of transformers, evaluate it with eval_strategy='steps'.
             logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
             nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
+            nonfinite_limit: Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
             include_tokens_per_second: Report tokens per second in the speed metrics.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..data.loader_options import Loading
     from ..distributed.collectives import ProcessGroup
     from ..distributed.strategy import Strategy
+    from ._common.buffers import Buffer
 
 
 class Devices(Protocol):
@@ -134,6 +135,9 @@ class Models(Protocol):
     def with_master_weights(self, model: Any, kind: str) -> Any:
         """The model in half precision with float32 copies of its weights; called if HALF_LEVELS has O2."""
 
+    def buffers(self, model: Any) -> "list[Buffer]":
+        """Its buffers, and running statistics that the framework keeps as parameters."""
+
     def copy_values(self, model: Any) -> list[Any]:
         """Copies of all weights and buffers."""
 
@@ -170,7 +174,26 @@ class Tensors(Protocol):
         """Write a tensor into an array of the same shape."""
 
     def total(self, values: Sequence[Any], skip_nonfinite: bool = False) -> float:
-        """The sum of scalars in float64, with a single host sync."""
+        """The sum of scalars in float64, with a single host sync. With skip_nonfinite, the others count as the mean of
+        the finite ones; NaN if there are none."""
+
+    def keep(self, tensors: Sequence[Any], copies: Sequence[Any]) -> list[Any]:
+        """Copies of tensors on their device, in the copies of before if they are not None."""
+
+    def put_back(self, tensors: Sequence[Any], copies: Sequence[Any], where: Any = True) -> None:
+        """Write copies into their tensors, if the flag `where` is set; it may be on the device, and is not read."""
+
+    def equals(self, tensor: Any, copy: Any) -> bool:
+        """Whether a tensor has the values of a copy. A host sync."""
+
+    def version(self, tensor: Any) -> int:
+        """A number that changes with most operations that write to the tensor; 0 if the framework has none."""
+
+    def size(self, tensor: Any) -> int:
+        """Bytes of a tensor."""
+
+    def is_finite(self, tensor: Any) -> bool:
+        """Whether it has neither NaN nor infinity; tensors of integers do not. A host sync."""
 
     def count_labels(self, labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:
         """The number of labels that count in the loss; all of them if ignore_index is None."""
@@ -188,6 +211,10 @@ class Engine(Protocol):
     strategy: Any
     parameters: list[Any]
     skipped: int  # updates skipped because of a loss-scale overflow or nonfinite="skip"
+
+    @property
+    def is_bad(self) -> Any:
+        """Whether the loss or a gradient of the current update is not finite: a bool, or a flag on the device."""
 
     def autocast(self, cache_enabled: bool | None = True) -> AbstractContextManager:
         """The context of the forward pass."""

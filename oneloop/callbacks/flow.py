@@ -108,6 +108,10 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
                 ", ".join(sorted(metrics or {})),
             )
             return
+        if math.isnan(value):
+            logger.warning(
+                "EarlyStoppingCallback: %s is NaN at step %d, which counts as no improvement.", name, state.global_step
+            )
         self.check_metric_value(args, state, control, value)
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True

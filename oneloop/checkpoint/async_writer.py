@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, NonFiniteError
 from .safetensors_io import Raw
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class Saver:
         self._lock = threading.Lock()
         self.waits = 0  # saves that had to wait for the previous one
         self.failures = 0  # saves that failed because of the disk
+        self._message: str | None = None  # of the last one that failed because of the model's values
 
     @property
     def busy(self) -> bool:
@@ -60,7 +61,8 @@ class Saver:
         background: bool,
         what: str,
     ) -> None:
-        """Run job; the main thread calls `then` after it has succeeded, `otherwise` if the disk failed."""
+        """Run job; the main thread calls `then` after it has succeeded, `otherwise` if the disk failed or the model is
+        not finite."""
         self.wait(what)
         if not background:
             self._run(job, then, otherwise, what)
@@ -73,7 +75,7 @@ class Saver:
     def _run(self, job: Callable[[], None], then: Callable[[], None], otherwise: Callable[[], None], what: str) -> None:
         try:
             job()
-        except OSError as error:  # of any number: a save that fails must not end hours of training
+        except (OSError, NonFiniteError) as error:  # OSErrors of any number: hours of training must not end with them
             self.refused(error, what)
             with self._lock:
                 self._finished.append(otherwise)
@@ -83,8 +85,13 @@ class Saver:
             with self._lock:
                 self._finished.append(then)
 
-    def refused(self, error: OSError, what: str) -> None:
-        """The disk failed: the run logs an error and continues."""
+    def refused(self, error: OSError | NonFiniteError, what: str) -> None:
+        """The disk failed, or the model is not finite: the run logs an error and continues."""
+        if isinstance(error, NonFiniteError):
+            self._message = f"{os.path.basename(what)}: {error}"
+            self._record("save_failed", what=os.path.basename(what), error=str(error))
+            logger.error("%s was NOT saved: %s. The previous checkpoint is unaffected.", what, error)
+            return
         self.failures += 1
         self._record("save_failed", what=os.path.basename(what), error=error.strerror or type(error).__name__)
         logger.error(
@@ -93,6 +100,11 @@ class Saver:
             what,
             error,
         )
+
+    def take_message(self) -> str | None:
+        """What was wrong with the model's values in the save that has just failed, if that was the reason."""
+        message, self._message = self._message, None
+        return message
 
     def wait(self, what: str | None = None) -> None:
         """Block until nothing is being written. If another save has to wait, this is logged."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..compat import trl_state
 from ..compat.introspect import is_overridden
+from ..errors import NonFiniteError
 from ..state import has_state, states_by_class
 from . import sharded, store
 from .async_writer import Buffers, Saver
@@ -94,7 +95,7 @@ class Checkpointer:
         self._buffers = Buffers()
         # Saves whose result must be broadcast from the main process to the others, and the results.
         self._awaited: list[tuple[Callable[[], None], Callable[[], None]]] = []
-        self._outcomes: list[bool] = []
+        self._outcomes: list[bool | str] = []  # a message if the model's values were the reason of a failure
         self._is_told = False  # a save has ended in one process, and the result is about to be broadcast
 
     @property
@@ -251,8 +252,8 @@ class Checkpointer:
             raise error or OSError(errno.EIO, "the main process cannot write", save.target)
         return Path(told) if stage is None else stage
 
-    def _refused(self, error: OSError, save: Save, ends: Any, stage: Path | None) -> None:
-        """The disk has failed before a save could be passed to the writer."""
+    def _refused(self, error: OSError | NonFiniteError, save: Save, ends: Any, stage: Path | None) -> None:
+        """The disk has failed before a save could be passed to the writer, or the model is not finite."""
         if not self.core.trainer.args.should_save:
             self._awaited.append(ends)
             self.tell()
@@ -260,7 +261,7 @@ class Checkpointer:
         if stage is not None:
             store.discard(stage)
         self._writer.refused(error, save.target)
-        self._outcomes.append(False)
+        self._outcomes.append(self._writer.take_message() or False)
         self._forget_best(save)
         if self.core.processes.size > 1:
             self.tell()
@@ -276,7 +277,7 @@ class Checkpointer:
             try:
                 stage = stage or self._open_stage(save.step)
                 contents = self._contents(stage, save.state, gathered)
-            except OSError as error:
+            except (OSError, NonFiniteError) as error:
                 self._refused(error, save, ends, stage)
                 return
             except BaseException:
@@ -284,8 +285,11 @@ class Checkpointer:
                     store.discard(stage)
                 raise
 
+        check = self.model_files.finite_values.checking(contents, Path(save.target).name)
+
         def job() -> None:
             try:
+                check()
                 room_for(stage, contents.size)
                 self._commit(save, stage, contents.write(stage))
             except BaseException:
@@ -340,15 +344,17 @@ class Checkpointer:
             self._refused(error or _failed_elsewhere(save.target), save, ends, stage)
             return
         size = sharded.number_files(contents, processes)
+        check = self.model_files.finite_values.checking(contents, Path(save.target).name)
         if not processes.is_main:
             self._awaited.append(ends)
-            part = partial(sharded.write_part, stage, processes.rank, contents, size)
+            part = partial(sharded.write_part, stage, processes.rank, contents, size, check)
             self._writer.submit(part, _nothing, _nothing, self._in_background, f"{store.PREFIX}-{save.step}")
             self.tell()
             return
 
         def job() -> None:
             try:
+                check()
                 room_for(stage, size)
                 facts = contents.write(stage)
                 others = range(1, processes.size)
@@ -365,7 +371,9 @@ class Checkpointer:
         return self._buffers.copy(tensors, self.core.backend.weights.copy_to)
 
     def _contents(self, stage: Path, state: Any, gathered: Gathered | None) -> Contents:
-        contents, files = Contents(), self.model_files
+        contents, files, models = Contents(), self.model_files, self.core.backend.models
+        if not files.as_built or models.is_adapter(models.unwrap(self.core.trainer.model)):
+            self.model_files.finite_values.check_model(f"{store.PREFIX}-{state.global_step}")
         if files.as_built:
             files.add_model(contents, stage, self._copies)
         else:
@@ -477,7 +485,7 @@ class Checkpointer:
         """Pass a save to the writer; its result is kept for the other processes."""
 
         def ended(well: bool) -> None:
-            self._outcomes.append(well)
+            self._outcomes.append(well or self._writer.take_message() or False)
             ends[0 if well else 1]()
 
         what = f"{store.PREFIX}-{step}"
@@ -519,13 +527,18 @@ class Checkpointer:
         self._tell_own()
         outcomes, self._outcomes, self._is_told = self._outcomes, [], False
         processes = self.core.processes
-        if processes.size == 1:
-            return
-        outcomes = processes.broadcast_object(outcomes)
-        if not self.core.trainer.args.should_save:
-            for well in outcomes:
-                then, otherwise = self._awaited.pop(0)
-                (then if well else otherwise)()
+        if processes.size > 1:
+            outcomes = processes.broadcast_object(outcomes)
+            if not self.core.trainer.args.should_save:
+                for well in outcomes:
+                    then, otherwise = self._awaited.pop(0)
+                    (then if well is True else otherwise)()
+        messages = [each for each in outcomes if isinstance(each, str)]
+        if messages and self.core.trainer.args.nonfinite == "stop":
+            raise NonFiniteError(
+                f"{messages[0]}, so this step is not saved. Last checkpoint: {self.last_saved or 'none in this run'}. "
+                "Lower the learning rate, or use debug='underflow_overflow' to find the layer."
+            )
 
     def _tell_own(self) -> None:
         """The same in a process that writes, without communication."""

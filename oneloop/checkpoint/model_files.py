@@ -14,6 +14,7 @@ from ..compat.introspect import accepts, is_overridden
 from ..errors import CheckpointError, DiskError
 from .contents import Contents
 from .durable import make_directory, native_errors, replace_file, sync_directory
+from .finite_values import FiniteValues
 from .run_state import ARGUMENTS, STATE
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class ModelFiles:
 
     def __init__(self, core: "Internals") -> None:
         self.core = core
+        self.finite_values = FiniteValues(core)
         self._parts: Any = None  # complete weights by name, and which are tied, during a save
         self._tokenizer: dict[str, bytes] | None = None  # its files, since it does not change during training
 

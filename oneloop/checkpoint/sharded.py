@@ -11,10 +11,12 @@ import json
 import re
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..distributed.collectives import ProcessGroup
+from ..errors import NonFiniteError
 from . import contents as whole
 from .contents import Contents, split
 from .safetensors_io import Raw
@@ -31,7 +33,8 @@ def _note(stage: Path, rank: int) -> Path:
 def leave_note(stage: Path, rank: int, facts: dict[str, Any] | None, error: BaseException | None = None) -> None:
     """Report that the files of this process are written, or that writing failed. The note is written atomically."""
     number = getattr(error, "errno", None) or (errno.EIO if error is not None else 0)
-    text = json.dumps({"facts": facts, "errno": number, "error": "" if error is None else str(error)})
+    values = isinstance(error, NonFiniteError)
+    text = json.dumps({"facts": facts, "errno": number, "error": "" if error is None else str(error), "values": values})
     unfinished = stage / f".part-{rank:05d}.partial"
     unfinished.write_text(text, encoding="utf-8")
     unfinished.rename(_note(stage, rank))
@@ -50,6 +53,8 @@ def collect(stage: Path, ranks: range, timeout: float, leaving: threading.Event)
                 raise OSError(errno.ETIMEDOUT, f"process {rank} has not written its shard", str(stage))
             time.sleep(_LOOK)
         note = json.loads(path.read_text(encoding="utf-8"))
+        if note["facts"] is None and note["values"]:
+            raise NonFiniteError(note["error"])
         if note["facts"] is None:
             raise OSError(note["errno"], f"process {rank} could not write its shard: {note['error']}", str(stage))
         found |= note["facts"]
@@ -104,9 +109,10 @@ def files_of(path: Path, kind: str) -> list[Path]:
     return [single] if single.is_file() else []
 
 
-def write_part(stage: Path, rank: int, contents: Contents, size: int) -> None:
-    """What a process does that does not commit."""
+def write_part(stage: Path, rank: int, contents: Contents, size: int, check: Callable[[], Any] = lambda: None) -> None:
+    """What a process does that does not commit. `check` raises if the contents must not be saved."""
     try:
+        check()
         whole.room_for(stage, size)
         facts = contents.write(stage)
     except BaseException as error:

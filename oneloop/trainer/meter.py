@@ -1,6 +1,7 @@
 """Averages, speed and memory of a run."""
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ class LossMeter:
         self.since_log = 0.0
         self.steps_since_log = 0
         self.steps = 0
+        # Steps that count in no average, since none of the losses that were read together was finite.
+        self.lost_since_log = 0
+        self.lost = 0
         self._unread: list[Any] = []
 
     def add(self, loss: Any) -> None:
@@ -35,18 +39,23 @@ class LossMeter:
         """Host sync: add the losses on the device to the sums."""
         if not self._unread:
             return
-        values = self.backend.tensors.total(self._unread, self.skip_nonfinite)
+        values, count = self.backend.tensors.total(self._unread, self.skip_nonfinite), len(self._unread)
+        self._unread = []
+        if self.skip_nonfinite and math.isnan(values):
+            self.lost_since_log += count
+            self.lost += count
+            return
         self.since_log += values
         self.total += values
-        self.steps_since_log += len(self._unread)
-        self.steps += len(self._unread)
-        self._unread = []
+        self.steps_since_log += count
+        self.steps += count
 
     def take(self) -> float | None:
-        """The average since the last call; None if there was no step."""
+        """The average since the last call; NaN if no loss was finite, None if there was no step."""
         self.read()
+        lost, self.lost_since_log = self.lost_since_log, 0
         if self.steps_since_log == 0:
-            return None
+            return math.nan if lost else None
         average = self.since_log / self.steps_since_log
         self.since_log, self.steps_since_log = 0.0, 0
         return average
@@ -57,19 +66,24 @@ class LossMeter:
         return self.total - self.since_log
 
     def average(self) -> float:
-        """The average over the whole run, across resumes."""
+        """The average over the whole run, across resumes; NaN if no loss was finite."""
         self.read()
+        if self.lost and not self.steps:
+            return math.nan
         return self.total / max(1, self.steps)
 
     def state(self) -> dict[str, Any]:
         self.read()
         sums = {"total": self.total, "since_log": self.since_log}
         counts = {"steps_since_log": self.steps_since_log, "steps": self.steps}
+        if self.lost:
+            counts |= {"lost_since_log": self.lost_since_log, "lost": self.lost}
         return {key: float(value).hex() for key, value in sums.items()} | counts
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.total, self.since_log = float.fromhex(state["total"]), float.fromhex(state["since_log"])
         self.steps_since_log, self.steps = state["steps_since_log"], state["steps"]
+        self.lost_since_log, self.lost = state.get("lost_since_log", 0), state.get("lost", 0)
 
 
 class WorkMeter:

@@ -187,6 +187,7 @@ class Run:
         self._announce(checkpoint)
         self._fill_state(trial)
         core.engine.clear()
+        self.checkpointer.model_files.finite_values.start()
         self.meter.start(trainer.state.global_step)
         self.events.start(checkpoint)
         trainer.callback_handler.refresh()
@@ -252,6 +253,7 @@ class Run:
         core.given_optimizers.use()
         trainer.optimizer = core.strategy.take_optimizer(trainer.optimizer)
         core.backend.optimizers.attach(trainer.optimizer, trainer.lr_scheduler)
+        self.update.look_for_parameters(trainer.optimizer)
         core.engine.include(trainer.optimizer)
         self.step_end.take_schedule(trainer.lr_scheduler)
         trainer.callback_handler.optimizer = trainer.optimizer
@@ -293,7 +295,7 @@ class Run:
         args, state = trainer.args, trainer.state
         late = core.engine.read_pending()
         if late is not None:
-            self.update.nonfinite(late)
+            self.update.nonfinite.found(late)
         self.checkpointer.wait()
         if args.load_best_model_at_end:
             trainer._load_best_model()

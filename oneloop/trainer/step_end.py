@@ -1,5 +1,6 @@
 """After a step: log, evaluate, save, and leave train() after a signal."""
 
+import logging
 import math
 import time
 from pathlib import Path
@@ -16,6 +17,8 @@ from ..optim.scheduler import steps_by_metric
 
 if TYPE_CHECKING:
     from .run import Run
+
+logger = logging.getLogger(__name__)
 
 
 class StepEnd:
@@ -234,6 +237,13 @@ class StepEnd:
         if name not in metrics and not wanted:
             return False
         value, best = self._metric_of(metrics), self.run.checkpointer.best
+        if math.isnan(value) and self.run.events.first_time("metric is NaN", name):
+            logger.warning(
+                "%s, the metric of the best model, is NaN at step %d: an evaluation with NaN is never the best. Later "
+                "ones are not reported.",
+                name,
+                state.global_step,
+            )
         if wanted and self._improves(value, best.before[0]) and self._is_saving_best:
             # That save may fail: then this evaluation is compared with the previous best.
             self.run.checkpointer.wait(f"{store.PREFIX}-{state.global_step}")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..compat.introspect import NUM_ITEMS
-from ..data.order import BatchSampler
 from ..distributed.step_sync import SharedUpdate
-from ..errors import NonFiniteError
+from ..errors import ModelError
 from .evaluation import batch_rows
 from .loss import UNWEIGHTED, ItemCounting, LossContract, MicroBatchWeights, split_labels, weigh_labels
 from .modes import Modes
+from .nonfinite import NonfiniteUpdates
 
 if TYPE_CHECKING:
     from .run import Run
@@ -37,6 +37,8 @@ class Update:
         self.split = 1  # parts that a micro-batch is split into after running out of memory
         self.last_rate = 0.0  # the learning rate of the last update
         self.modes = Modes(core)
+        self.nonfinite = NonfiniteUpdates(run)
+        self.is_foreign = False  # the optimizer has none of the model's parameters, maybe those of a criterion
         self.past: Any = None  # past_index: the output that is passed to the next batch as `mems`
 
     def accumulates(self, steps: int) -> None:
@@ -122,6 +124,8 @@ class Update:
     def accumulate(self, micro_batches: list[Any], shared: SharedUpdate) -> Any:
         """Compute the gradients of all micro-batches of an update; returns the loss of the update."""
         core = self.run.core
+        if self.nonfinite.skips:
+            self.nonfinite.begin()
         if self.split > 1:
             micro_batches = self._split_batches(micro_batches, self.split)
         while True:
@@ -237,15 +241,19 @@ class Update:
         step = trainer.state.global_step + 1
         loss = core.strategy.mean(loss)
         engine.prepare_update(trainer.optimizer, loss)
+        if self.is_foreign:
+            self._check_foreign()
         scaler = getattr(engine, "scaler", None)
         run.call("on_pre_optimizer_step")
         run.call("on_optimizer_begin", scaler=scaler)
         bad = engine.apply_update(trainer.optimizer, step)
+        if self.nonfinite.skips:
+            self.nonfinite.end(engine.is_bad)
         run.call("on_optimizer_step")
         run.call("on_optimizer_end", scaler=scaler)
         run.meter.losses.add(loss)
         if bad is not None:
-            self.nonfinite(bad)
+            self.nonfinite.found(bad)
         self.last_rate = trainer._get_learning_rate()
         if not run.step_end.steps_by_metric:
             trainer.lr_scheduler.step()
@@ -254,39 +262,32 @@ class Update:
         if every and step % every == 0:
             core.backend.devices.empty_cache(trainer.args.device)
 
-    def nonfinite(self, step: int) -> None:
-        """Called when an update was skipped because it is not finite: nonfinite="stop" raises, "skip" warns."""
-        run = self.run
-        args = run.core.trainer.args
-        if args.nonfinite == "ignore":  # a loss scaler skips the update itself
+    def look_for_parameters(self, optimizer: Any) -> None:
+        """Raise ModelError if the optimizer has no parameters of the model, nor of a loss function that may have
+        some."""
+        core, contract = self.run.core, self.contract
+        trainer, known = core.trainer, {id(p) for p in core.engine.parameters}
+        if core.strategy.in_parts or any(id(p) in known for p in self._held_by(optimizer)):
             return
-        samples = self._samples_of(step)
-        run.events.add("nonfinite", step=step, action=args.nonfinite, samples=samples)
-        text = (
-            f"step {step}: the loss or a gradient is not finite (NaN or infinite; also if all labels are ignored). "
-            f"The update was skipped, so the weights are unaffected. Samples of this step: {samples}."
-        )
-        if args.nonfinite == "skip":
-            logger.warning("%s Training continues (nonfinite='skip').", text)
-            return
-        run.checkpointer.finish()  # a save in progress may be the last checkpoint
-        raise NonFiniteError(
-            f"{text} Last checkpoint: {run.checkpointer.last_saved or 'none in this run'}. Inspect these samples, "
-            "lower the learning rate, or use debug='underflow_overflow' to find the layer; nonfinite='skip' skips "
-            "such steps and continues."
-        )
+        if contract.own_loss and contract.own_step and trainer.criterion is None and trainer.compute_loss_func is None:
+            raise self._foreign(optimizer)
+        self.is_foreign = True
 
-    def _samples_of(self, step: int) -> str:
-        """Indices of the samples in an update: the order is a pure function, so they can be computed afterwards."""
-        plan = self.run.plan
-        sampler = getattr(plan.loader, "batch_sampler", None)
-        if not isinstance(sampler, BatchSampler) or not plan.steps_per_epoch:
-            return "unknown (not a map-style dataset)"
-        epoch, place = divmod(step - 1, plan.steps_per_epoch)
-        size = sampler.batch_size * sampler.world * plan.accumulation
-        end = min(sampler.length, len(sampler) * sampler.batch_size * sampler.world)  # drop_last drops what follows
-        indices = sampler.orders(epoch).take(place * size, min((place + 1) * size, end)).tolist()
-        return str(indices) if len(indices) <= 64 else f"{str(indices[:64])[:-1]}, ... {len(indices)} in all]"
+    def _check_foreign(self) -> None:
+        """In the first update: parameters of a loss function have gradients now."""
+        optimizer, self.is_foreign = self.run.core.trainer.optimizer, False
+        if all(getattr(p, "grad", None) is None for p in self._held_by(optimizer)):
+            raise self._foreign(optimizer)
+
+    def _held_by(self, optimizer: Any) -> list[Any]:
+        return [p for group in self.run.core.backend.optimizers.groups(optimizer) for p in group["params"]]
+
+    def _foreign(self, optimizer: Any) -> ModelError:
+        return ModelError(
+            f"the optimizer ({type(optimizer).__name__}) has none of the model's parameters: it would train nothing. "
+            "It may have been created for another model, or before the model was copied. Create it from the parameters "
+            "of trainer.model, or remove it from optimizers=."
+        )
 
     # -- past_index
 

@@ -225,6 +225,7 @@ LOGGING = {
         probes.average_is_finite, (False, [False]), (True, [True]), nonfinite="ignore", logging_steps=4
     ),
     "nonfinite": shows(probes.after_poison, ("stop", "NonFiniteError"), ("skip", True), ("ignore", False)),
+    "nonfinite_limit": shows(probes.after_poison, (1, "NonFiniteError"), (2, True), (0, True), nonfinite="skip"),
     "report_to": shows(
         probes.writers,
         ("none", []),

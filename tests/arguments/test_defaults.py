@@ -51,6 +51,7 @@ from oneloop.enums import IntervalStrategy, OptimizerNames
         ("ddp_timeout", 1800),
         ("ray_scope", "last"),
         ("nonfinite", "stop"),
+        ("nonfinite_limit", 100),
         ("save_async", True),
         ("save_interval_minutes", None),
         ("debug", ""),

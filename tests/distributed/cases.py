@@ -16,6 +16,7 @@ import numpy as np
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.distributed.world import world
+from oneloop.errors import NonFiniteError
 from tests.backends.support import kit_module, rows, tagged
 
 KIT = kit_module(os.environ.get("FRAMEWORK", "torch")).Kit()
@@ -329,14 +330,45 @@ def callback_of_one(folder):
     return {"steps": trainer.state.global_step, "saved": sorted(path.name for path in Path(folder).glob("of_one/*-*"))}
 
 
+class Spoiling(TrainerCallback):
+    """The weights are infinite after the third step, in every process."""
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        if state.global_step == 3:
+            tensors = self.backend.tensors
+            found = [p for _, p in self.backend.models.named_parameters(model)]
+            copies = tensors.keep(found, [None] * len(found))
+            for copy in copies:
+                copy[...] = np.inf
+            tensors.put_back(found, copies)
+
+
+@case
+def infinite_weights(folder):
+    """They are not committed, and all processes stop for the same reason."""
+    callback = Spoiling()
+    args = arguments(folder, "infinite", save_strategy="steps", save_steps=1, max_steps=3, optim="sgd")
+    trainer = Trainer(KIT.classifier(), args, train_dataset=rows(29), callbacks=[callback])
+    callback.backend = trainer._oneloop.backend
+    try:
+        trainer.train()
+    except NonFiniteError as error:
+        saved = sorted(path.name for path in Path(folder).glob("infinite/checkpoint-*"))
+        return {"error": str(error).replace(str(folder), ""), "saved": saved}
+    return {}
+
+
 @case
 def one_bad_sample(folder):
     """A sample that is not finite is seen by one process, and all leave the update out."""
     data = rows(29)
     data[13]["x"][:] = np.nan
-    trainer = train(folder, "bad", KIT.classifier(), data, nonfinite="skip", num_train_epochs=1)
+    trainer = train(folder, "bad", KIT.classifier(norm=True), data, nonfinite="skip", num_train_epochs=1)
+    statistics = {buffer.name for buffer in trainer._oneloop.backend.models.buffers(trainer.model)}
+    weights = KIT.weights(trainer.model)
     return {
-        "weights": course(trainer)["weights"],
+        "weights": {name: value.tolist() for name, value in weights.items() if name not in statistics},
+        "finite": len(statistics) >= 2 and all(np.isfinite(value).all() for value in weights.values()),
         "skipped": trainer._oneloop.engine.skipped,
         "steps": trainer.state.global_step,
     }

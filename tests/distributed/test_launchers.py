@@ -23,6 +23,7 @@ CASES = (
     "frozen",
     "own_means",
     "one_bad_sample",
+    "infinite_weights",
     "asked_by_one",
     "metrics_of_main",
     "first_and_later",
@@ -149,7 +150,9 @@ def test_a_run_goes_on_with_another_number_of_processes(runs):
 def test_what_one_process_meets_or_asks_for_concerns_all(runs):
     for each in runs.two:
         assert each["one_bad_sample"] == runs.two[0]["one_bad_sample"]
-        assert each["one_bad_sample"]["skipped"] == 1
+        assert each["one_bad_sample"]["skipped"] == 1 and each["one_bad_sample"]["finite"]
+        assert each["infinite_weights"] == runs.two[0]["infinite_weights"]
+        assert each["infinite_weights"]["saved"] == ["checkpoint-1", "checkpoint-2"]
         assert each["asked_by_one"]["saved"] == [2]
         assert each["asked_by_one"]["steps"] == 5
         assert [step for step, _ in each["asked_by_one"]["evaluated"]] == [3]

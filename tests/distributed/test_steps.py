@@ -52,6 +52,14 @@ def test_an_update_that_is_not_finite_in_one_process_is_left_out_in_all(many, sh
     for each in many:
         assert each["one_bad_sample"] == many[0]["one_bad_sample"]
         assert (each["one_bad_sample"]["skipped"], each["one_bad_sample"]["steps"]) == (1, alone["steps"])
+        assert each["one_bad_sample"]["finite"], "also the statistics of a norm in the process that has seen it"
+
+
+def test_weights_that_are_not_finite_stop_all_processes_at_the_save(many):
+    for each in many:
+        assert each["infinite_weights"] == many[0]["infinite_weights"]
+        assert each["infinite_weights"]["saved"] == ["checkpoint-1", "checkpoint-2"]
+        assert "checkpoint-3: the model has weights" in each["infinite_weights"]["error"]
 
 
 def test_a_process_that_runs_out_of_memory_computes_in_smaller_parts(many, shared):

@@ -40,6 +40,8 @@ OWNERS = {
     "counting": "ItemCounting",
     "weights": "MicroBatchWeights",
     "modes": "Modes",
+    "nonfinite": "NonfiniteUpdates",
+    "finite_values": "FiniteValues",
     "shared": "SharedUpdate",
     "stored": "RunState",
 }

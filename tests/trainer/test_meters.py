@@ -52,7 +52,16 @@ def test_losses_that_are_not_finite(meter, backend, bad):
 def test_nothing_but_losses_that_are_not_finite(meter, backend):
     losses = meter(True)
     add(losses, backend, math.nan)
-    assert losses.take() == 0.0
+    assert math.isnan(losses.take()) and math.isnan(losses.average()) and losses.take() is None
+    add(losses, backend, 2.0)
+    assert losses.take() == 2.0 and losses.average() == 2.0
+
+
+def test_a_resumed_meter_knows_of_losses_that_are_not_finite(meter, backend):
+    stopped, resumed = meter(True), meter(True)
+    add(stopped, backend, math.nan)
+    resumed.load_state(stopped.state())
+    assert math.isnan(resumed.take()) and math.isnan(resumed.average())
 
 
 def test_a_resumed_meter_goes_on_with_the_same_bits(meter, backend):

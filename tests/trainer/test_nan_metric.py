@@ -39,9 +39,11 @@ def test_the_best_model_is_never_one_of_nan(backend, trained, tmp_path, greater,
     assert same_bytes(backend.weights(trainer.model), weights[best]) and not same_bytes(weights[1], weights[best])
 
 
-def test_with_nothing_but_nan_there_is_no_best(backend, trained, tmp_path):
+def test_with_nothing_but_nan_there_is_no_best(backend, trained, tmp_path, caplog):
     options = RUN | {"max_steps": 2, "load_best_model_at_end": True}
     trainer = trained(backend.classifier(), rows(16), scored([NAN, NAN]), eval_dataset=rows(4), **options)
+    assert caplog.text.count("eval_score, the metric of the best model, is NaN at step 1") == 1
+    assert caplog.text.count("the metric of the best model") == 1, "once for a run"
     assert trainer.state.best_metric is trainer.state.best_model_checkpoint is None
     assert not list((tmp_path / "out").glob("checkpoint-*"))
 
@@ -54,13 +56,16 @@ def test_with_nothing_but_nan_there_is_no_best(backend, trained, tmp_path):
         ([NAN, 3.0, NAN, 2.0, 9.0, 9.0], 4),
     ],
 )
-def test_early_stopping(backend, trained, scores, steps):
+def test_early_stopping(backend, trained, caplog, scores, steps):
     stopping = EarlyStoppingCallback(early_stopping_patience=2)
     options = RUN | {"num_train_epochs": 2, "greater_is_better": True}
     trainer = trained(
         backend.classifier(), rows(12), scored(scores), eval_dataset=rows(4), callbacks=[stopping], **options
     )
     assert trainer.state.global_step == steps
+    bad = [step for step, score in enumerate(scores[:steps], 1) if math.isnan(score)]
+    said = [r.getMessage() for r in caplog.records if "EarlyStoppingCallback: eval_score is NaN" in r.getMessage()]
+    assert [f"at step {step}," in text for step, text in zip(bad, said, strict=True)] == [True] * len(bad)
 
 
 def test_early_stopping_that_was_left_with_nan_by_another_trainer():

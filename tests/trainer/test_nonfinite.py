@@ -1,13 +1,16 @@
 """A loss or a gradient that is not finite: stop, skip or ignore; at once, or a step late on an accelerator."""
 
+import json
 import math
 
 import numpy as np
 import pytest
 
-from oneloop import Trainer
+from oneloop import Trainer, backends
+from oneloop.checkpoint.finite_values import BLOCK, is_finite
+from oneloop.checkpoint.safetensors_io import Raw
 from oneloop.data.order import Order
-from oneloop.errors import NonFiniteError
+from oneloop.errors import ModelError, NonFiniteError
 from tests.backends.support import refuses_half, rows, same_bytes
 
 BATCH, SAMPLES = 4, 24
@@ -221,3 +224,236 @@ def test_a_nan_under_the_loss_scaler_is_one(backend, arguments, caplog, nonfinit
     trainer.train()
     assert trainer.state.global_step == 6 and ("step 3:" in caplog.text) is (nonfinite == "skip")
     assert np.isfinite(backend.weights(model)["head.weight"]).all(), "the scaler itself leaves such a step out"
+
+
+# -- what a skipped update leaves behind
+
+BAD = {"nonfinite": "skip", "optim": "sgd", "lr_scheduler_type": "constant"}
+
+
+def without(step, run):
+    """The samples of a run in its order, without those of a step."""
+    _, indices = poisoned(step)
+    order = [i for i in Order(SAMPLES, 42, 0)[:].tolist() if i not in indices]
+    clean = rows(SAMPLES)
+    return [clean[i] for i in order], run | {"train_sampling_strategy": "sequential"}
+
+
+@pytest.mark.parametrize(
+    ("cls", "optim", "step"), [(Trainer, "sgd", 1), (Trainer, "adamw_torch", 4), (Late, "adamw_torch", 4)]
+)
+def test_statistics_of_a_norm_are_those_without_the_skipped_update(backend, trained, cls, optim, step):
+    if cls is Late and not backend.masks_updates:
+        pytest.skip("the flag is on the host")
+    data, _ = poisoned(step)
+    model, expected = backend.classifier(norm=True), backend.classifier(norm=True)
+    run = RUN | BAD | {"optim": optim}
+    trained(model, data, cls, **run)
+    data, run = without(step, run)
+    trained(expected, data, **run)
+    assert same_bytes(backend.weights(model), backend.weights(expected))
+
+
+def test_statistics_of_an_accumulated_update_are_restored(backend, trained):
+    data, _ = poisoned(2, accumulation=2)
+    model = backend.classifier(norm=True)
+    trained(model, data, gradient_accumulation_steps=2, **RUN | BAD)
+    assert all(np.isfinite(value).all() for value in backend.weights(model).values())
+
+
+def test_a_norm_that_is_frozen_at_first(backend, trained):
+    """Its statistics are constant in the first updates; the first update that changes them is a bad one."""
+    data, _ = poisoned(4)
+    model = backend.classifier(norm=True)
+    before = {}
+
+    def train(layer, on):
+        getattr(layer, "train" if on else "eval")() if backend.name != "mindspore" else layer.set_train(on)
+
+    class Frozen(Trainer):
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            train(self.model.norm, self.state.global_step >= 3)
+            before[self.state.global_step + 1] = backend.weights(self.model)
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    class Seen:
+        def on_step_end(self, args, state, control, **kwargs):
+            before[state.global_step, "after"] = backend.weights(model)
+
+    trained(model, data, Frozen, callbacks=[Seen()], **RUN | BAD)
+    statistics = [name for name in before[1] if name.startswith("norm") and "weight" not in name and "bias" not in name]
+    statistics = [name for name in statistics if "gamma" not in name and "beta" not in name]
+    assert len(statistics) >= 2
+    for name in statistics:
+        assert same_bytes({name: before[4][name]}, {name: before[4, "after"][name]}), "restored"
+        assert not same_bytes({name: before[5][name]}, {name: before[5, "after"][name]}), "and changed by a good one"
+
+
+def test_buffers_that_code_changes_between_updates_keep_their_new_values(backend, trained):
+    data, _ = poisoned(3)
+    model = backend.classifier(norm=True)
+
+    class Reset:
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 2:
+                buffers = backends.load(backend.name).models.buffers(model)
+                tensors = backends.load(backend.name).tensors
+                ones = [b for b in buffers if b.current.shape]
+                copies = tensors.keep([b.current for b in ones], [None] * len(ones))
+                for copy in copies:
+                    copy[...] = 7.0
+                tensors.put_back([b.current for b in ones], copies)
+
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 3:
+                kept.update(backend.weights(model))
+
+    kept = {}
+    trained(model, data, callbacks=[Reset()], **RUN | BAD)
+    assert sum((value == 7.0).all() for value in kept.values()) == 2, "the running mean and variance"
+
+
+def test_every_update_skipped(backend, trained, caplog):
+    def criterion(logits, labels):
+        return backend.cross_entropy(logits, labels) + math.nan
+
+    run = RUN | BAD | {"num_train_epochs": 3, "nonfinite_limit": 0}
+    trainer = trained(backend.classifier("logits"), rows(SAMPLES), criterion=criterion, **run)
+    assert math.isnan(trainer.result.training_loss) and math.isnan(trainer.result.metrics["train_loss"])
+    assert all(math.isnan(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry)
+    assert trainer.result.metrics["skipped_steps"] == 18
+    said = [r.getMessage() for r in caplog.records if "nonfinite='skip'" in r.getMessage()]
+    assert len(said) == 6 and "only the 10th" in said[4] and "10 updates have been skipped" in said[5]
+
+
+@pytest.mark.parametrize("limit", [1, 4])
+def test_the_run_stops_after_too_many_in_a_row(backend, arguments, limit):
+    data = rows(SAMPLES)
+    for index in Order(SAMPLES, 42, 0)[2 * BATCH :].tolist():
+        data[index]["x"] = np.full_like(data[index]["x"], np.nan)
+    args = arguments(nonfinite_limit=limit, **RUN | BAD)
+    trainer = Trainer(backend.classifier(), args, train_dataset=data)
+    with pytest.raises(NonFiniteError, match=rf"step {2 + limit}: .*{limit} updates in a row were skipped"):
+        trainer.train()
+
+
+def test_a_good_update_in_between_starts_the_count_again(backend, trained):
+    data = rows(SAMPLES)
+    for step in (1, 2, 4, 5):
+        for index in Order(SAMPLES, 42, 0)[(step - 1) * BATCH : step * BATCH].tolist():
+            data[index]["x"] = np.full_like(data[index]["x"], np.nan)
+    trainer = trained(backend.classifier(), data, nonfinite_limit=3, **RUN | BAD)
+    assert trainer.state.global_step == 6 and trainer.result.metrics["skipped_steps"] == 4
+
+
+# -- checkpoints
+
+
+def spoiled(step, where):
+    """A Trainer whose model is not finite after that step: its weights or, if it has a norm, its statistics."""
+
+    class Spoiled(Trainer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.add_callback(Spoil(self))
+
+    class Spoil:
+        def __init__(self, trainer):
+            self.trainer = trainer
+
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == step:
+                backend = self.trainer._oneloop.backend
+                found = dict(backend.models.named_parameters(self.trainer.model))
+                found |= {b.name: b.current for b in backend.models.buffers(self.trainer.model)}
+                tensors = [tensor for name, tensor in found.items() if where in name and len(tensor.shape) == 1]
+                assert tensors
+                copies = backend.tensors.keep(tensors, [None] * len(tensors))
+                for copy in copies:
+                    copy[...] = math.inf
+                backend.tensors.put_back(tensors, copies)
+
+    return Spoiled
+
+
+@pytest.mark.parametrize(("where", "background"), [("hidden.bias", True), ("norm.", False)])
+def test_weights_that_are_not_finite_are_not_committed(backend, arguments, tmp_path, where, background):
+    args = arguments(save_strategy="steps", save_steps=2, save_async=background, **RUN | BAD)
+    trainer = spoiled(4, where)(backend.classifier(norm=True), args, train_dataset=rows(SAMPLES))
+    trainer.train()
+    assert [p.name for p in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-2"]
+    events = [json.loads(line) for line in (tmp_path / "out" / "run.jsonl").read_text().splitlines()]
+    failed = [e for e in events if e["event"] == "save_failed"]
+    assert [e["what"] for e in failed] == ["checkpoint-4", "checkpoint-6"] and where in failed[0]["error"]
+
+
+@pytest.mark.parametrize("where", ["hidden.bias", "norm."])
+def test_with_stop_such_a_save_ends_the_run(backend, arguments, tmp_path, where):
+    args = arguments(save_strategy="steps", save_steps=3, **RUN | {"optim": "sgd"})
+    trainer = spoiled(6, where)(backend.classifier(norm=True), args, train_dataset=rows(SAMPLES))
+    with pytest.raises(NonFiniteError, match=rf"checkpoint-6: .*{where}.*Last checkpoint: .*checkpoint-3\."):
+        trainer.train()
+    assert [p.name for p in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-3"]
+
+
+def test_with_ignore_it_is_saved_with_a_warning(backend, trained, tmp_path, caplog, where="norm."):
+    run = RUN | {"nonfinite": "ignore", "save_strategy": "steps", "save_steps": 6}
+    trained(backend.classifier(norm=True), rows(SAMPLES), spoiled(6, where), **run)
+    assert (tmp_path / "out" / "checkpoint-6").is_dir()
+    said = [r.getMessage() for r in caplog.records if "is saved, but" in r.getMessage()]
+    assert len(said) == 1 and "checkpoint-6" in said[0] and where in said[0]
+
+
+def test_an_override_that_writes_the_model_itself(backend, arguments, tmp_path):
+    class Own(spoiled(4, "hidden.bias")):
+        def save_model(self, output_dir=None, _internal_call=False):
+            super().save_model(output_dir, _internal_call)
+
+    args = arguments(save_strategy="steps", save_steps=2, **RUN | BAD)
+    Own(backend.classifier(), args, train_dataset=rows(SAMPLES)).train()
+    assert [p.name for p in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-2"]
+
+
+def test_buffers_that_are_not_finite_from_the_start_are_saved(backend, arguments, tmp_path):
+    model = backend.classifier(norm=True)
+    module = backends.load(backend.name)
+    buffers = [b.current for b in module.models.buffers(model) if b.current.shape]
+    copies = module.tensors.keep(buffers, [None] * len(buffers))
+    for copy in copies:
+        copy[...] = math.inf
+    module.tensors.put_back(buffers, copies)
+    args = arguments(save_strategy="steps", save_steps=6, **RUN)
+    Trainer(model, args, train_dataset=rows(SAMPLES)).train()
+    assert (tmp_path / "out" / "checkpoint-6").is_dir()
+
+
+@pytest.mark.parametrize("dtype", ["F64", "F32", "F16", "BF16", "F8_E5M2", "F8_E4M3", "I32", "BOOL"])
+def test_stored_values(dtype):
+    infinite = {"BF16": 0x7F80, "F8_E5M2": 0x7C, "F8_E4M3": 0x7F}
+    largest = {"BF16": 0x7F7F, "F8_E5M2": 0x7B, "F8_E4M3": 0x7E}
+    kind = {"F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "I32": "i4"}.get(dtype, "u1")
+    array = np.full(BLOCK + 3, largest.get(dtype, 1), kind)
+    assert is_finite(Raw(dtype, array.shape, array))
+    if dtype in ("I32", "BOOL"):
+        return
+    array[-1] = infinite.get(dtype, math.nan)
+    assert not is_finite(Raw(dtype, array.shape, array))
+
+
+# -- the optimizer
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["the model's loss", "a criterion"])
+def test_an_optimizer_of_another_model(backend, arguments, own):
+    model = backend.classifier("dict" if own else "logits")
+    before = backend.weights(model)
+    given = {"optimizers": (backend.sgd(backend.classifier(seed=1)), None)}
+    given |= {} if own else {"criterion": backend.cross_entropy}
+    trainer = Trainer(model, arguments(**RUN), train_dataset=rows(SAMPLES), **given)
+    if backend.name == "mindspore" and not own:
+        with pytest.raises(ValueError, match="already exists"):  # of MindSpore, since parameters have the same names
+            trainer.train()
+        return
+    with pytest.raises(ModelError, match="none of the model's parameters"):
+        trainer.train()
+    assert same_bytes(before, backend.weights(model))

@@ -16,6 +16,7 @@ class TapeEngine:
     scaler: Any
     parameters: list[Any]
     skipped: int
+    _bad: Any
     _scaled: bool  # whether the accumulated gradients are scaled: an override may call loss.backward() itself
     _loss: Any
 
@@ -35,6 +36,11 @@ class TapeEngine:
             loss = loss / divisor
         self.backward(loss)
         return loss.detach()
+
+    @property
+    def is_bad(self) -> Any:
+        """Whether the loss or a gradient of the current update is not finite: a bool, or a flag on the device."""
+        return self._bad
 
     def stand_by(self) -> None:
         """Called when this process had nothing to compute in an update: its gradients come from the others."""
@@ -78,6 +84,11 @@ class FunctionEngine:
 
     step: Callable[[Any], None]  # of an optimizer, with the gradients held
     loss_is_lost: Callable[[], bool]  # that of the update is not finite
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the loss or a gradient of the current update is not finite."""
+        return self._bad
 
     def stand_by(self) -> None:
         """Called when this process had nothing to compute in an update: its gradients come from the others."""

@@ -9,6 +9,7 @@ from mindspore import nn
 
 from ...errors import ModelError, RefusedError
 from .._common import helpers
+from .._common.buffers import Buffer
 from . import dropout
 from .compiling import Compiled
 
@@ -229,6 +230,20 @@ def compute_in_half(model: Any, kind: str) -> None:
     for _, cell in base.cells_and_names():
         if isinstance(cell, _NORMS):
             cell.to_float(ms.float32)
+
+
+def buffers(model: Any) -> list[Buffer]:
+    """Its buffers, and the running statistics of norms, which MindSpore keeps as parameters."""
+    found: list[Buffer] = []
+    for prefix, cell in unwrap(model).cells_and_names():
+        places = [(cell._buffers, key) for key in cell._buffers]
+        places += [(cell._params, key) for key in cell._params if is_buffer(key)]
+        found += [
+            Buffer(f"{prefix}.{key}" if prefix else key, cell, place, key)
+            for place, key in places
+            if place[key] is not None
+        ]
+    return found
 
 
 def copy_values(model: Any) -> list[Any]:

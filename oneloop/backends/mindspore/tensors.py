@@ -1,5 +1,6 @@
 """Conversion of tensors to and from NumPy, and the few operations on them that the core uses."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,8 +67,47 @@ def total(values: Sequence[ms.Tensor], skip_nonfinite: bool = False) -> float:
         # A non-finite value counts as the mean of the finite ones, so that it does not lower the average.
         finite = np.isfinite(found)
         count = int(finite.sum())
-        return float(found[finite].sum()) * (len(values) / count) if count else 0.0
+        return float(found[finite].sum()) * (len(values) / count) if count else math.nan
     return float(found.sum())
+
+
+def keep(tensors: Sequence[ms.Tensor], copies: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    """Copies of tensors as arrays, in those of before if they are not None."""
+    kept = [tensor.asnumpy() for tensor in tensors]
+    for i, copy in enumerate(copies):
+        if copy is None:
+            kept[i] = kept[i].copy()
+        else:
+            np.copyto(copy, kept[i])
+            kept[i] = copy
+    return kept
+
+
+def put_back(tensors: Sequence[ms.Tensor], copies: Sequence[np.ndarray], where: bool = True) -> None:
+    """Write copies into their tensors in place. The flag is on the host here."""
+    for tensor, copy in zip(tensors, copies, strict=True):
+        if where:
+            ops.assign(tensor, ms.Tensor(copy.copy(), tensor.dtype))
+
+
+def equals(tensor: ms.Tensor, copy: np.ndarray) -> bool:
+    """Whether a tensor has the values of a copy."""
+    return np.array_equal(tensor.asnumpy(), copy)
+
+
+def version(tensor: ms.Tensor) -> int:
+    """MindSpore's tensors do not count what is written to them."""
+    return 0
+
+
+def size(tensor: ms.Tensor) -> int:
+    return tensor.nbytes
+
+
+def is_finite(tensor: ms.Tensor) -> bool:
+    """Whether it has neither NaN nor infinity; tensors of integers do not."""
+    array = to_numpy(tensor)
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:

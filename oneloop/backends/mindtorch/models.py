@@ -12,6 +12,7 @@ from ..torch import models as on_torch
 from ..torch.models import (
     add_embedding_noise,
     base_of,
+    buffers,
     config_of,
     counts_ignored,
     decay_names,
@@ -36,6 +37,7 @@ __all__ = [
     "HALF_LEVELS",
     "add_embedding_noise",
     "base_of",
+    "buffers",
     "check_compiler",
     "compiled",
     "config_of",

@@ -2,6 +2,7 @@
 some of their kernels, and its float() of a tensor is rounded to five digits."""
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,15 +17,21 @@ __all__ = [
     "copy_into",
     "count_labels",
     "detach",
+    "equals",
     "from_numpy",
     "in_half",
+    "is_finite",
     "is_tensor",
+    "keep",
     "memory_of",
+    "put_back",
+    "size",
     "smoothed_loss",
     "split",
     "stack",
     "to_numpy",
     "total",
+    "version",
     "write",
 ]
 
@@ -72,8 +79,40 @@ def total(values: Sequence[Tensor], skip_nonfinite: bool = False) -> float:
     if skip_nonfinite:
         # A non-finite value counts as the mean of the finite ones, so that it does not lower the average.
         finite = found[np.isfinite(found)]
-        return float(finite.sum()) * (len(found) / len(finite)) if len(finite) else 0.0
+        return float(finite.sum()) * (len(found) / len(finite)) if len(finite) else math.nan
     return float(found.sum())
+
+
+def keep(tensors: Sequence[Tensor], copies: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    """Copies of tensors as arrays."""
+    return [to_numpy(tensor).copy() for tensor in tensors]
+
+
+def put_back(tensors: Sequence[Tensor], copies: Sequence[np.ndarray], where: bool = True) -> None:
+    """Write copies into their tensors in place. The flag is on the host here."""
+    for tensor, copy in zip(tensors, copies, strict=True):
+        if where:
+            write(tensor, copy)
+
+
+def equals(tensor: Tensor, copy: np.ndarray) -> bool:
+    """Whether a tensor has the values of a copy."""
+    return np.array_equal(to_numpy(tensor), copy)
+
+
+def version(tensor: Tensor) -> int:
+    """MindSpore's tensors do not count what is written to them."""
+    return 0
+
+
+def size(tensor: Tensor) -> int:
+    return to_numpy(tensor).nbytes
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether it has neither NaN nor infinity; tensors of integers do not."""
+    array = to_numpy(tensor)
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:

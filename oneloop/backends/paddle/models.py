@@ -11,6 +11,7 @@ from paddle import nn
 
 from ...errors import ArgumentError, ModelError, RefusedError
 from .._common import helpers
+from .._common.buffers import Buffer
 from .adapters import is_adapter
 
 HALF_LEVELS = ("O0", "O1", "O2", "O3")  # of fp16_opt_level
@@ -248,6 +249,20 @@ def to_half(model: nn.Layer, kind: str) -> nn.Layer:
 def with_master_weights(model: nn.Layer, kind: str) -> nn.Layer:
     """O2: weights in half precision, except norms; the optimizer has float32 master weights."""
     return paddle.amp.decorate(model, level="O2", dtype="float16" if kind == "fp16" else "bfloat16")
+
+
+def buffers(model: nn.Layer) -> list[Buffer]:
+    """Its buffers, and the running statistics of norms, which Paddle keeps as parameters."""
+    found: list[Buffer] = []
+    for prefix, layer in unwrap(model).named_sublayers(include_self=True):
+        places = [(layer._buffers, key) for key in layer._buffers]
+        places += [(layer._parameters, key) for key in layer._parameters if key in ("_mean", "_variance")]
+        found += [
+            Buffer(f"{prefix}.{key}" if prefix else key, layer, place, key)
+            for place, key in places
+            if place[key] is not None
+        ]
+    return found
 
 
 def copy_values(model: nn.Layer) -> list[paddle.Tensor]:

@@ -79,8 +79,43 @@ def total(values: Sequence[paddle.Tensor], skip_nonfinite: bool = False) -> floa
         # A non-finite value counts as the mean of the finite ones, so that it does not lower the average.
         finite = np.isfinite(stacked)
         count = int(finite.sum())
-        return float(stacked[finite].sum()) * (len(values) / count) if count else 0.0
+        return float(stacked[finite].sum()) * (len(values) / count) if count else math.nan
     return float(stacked.sum())
+
+
+@paddle.no_grad()
+def keep(tensors: Sequence[paddle.Tensor], copies: Sequence[paddle.Tensor | None]) -> list[paddle.Tensor]:
+    """Copies of tensors on their device, in the copies of before if they are not None."""
+    kept = [paddle.empty_like(tensor) if copy is None else copy for tensor, copy in zip(tensors, copies, strict=True)]
+    put_back(kept, tensors)
+    return kept
+
+
+@paddle.no_grad()
+def put_back(tensors: Sequence[paddle.Tensor], copies: Sequence[paddle.Tensor], where: bool = True) -> None:
+    """Write copies into their tensors. The flag is on the host here: see the engine."""
+    for tensor, copy in zip(tensors, copies, strict=True):
+        if where:
+            tensor.copy_(copy, False)
+
+
+def equals(tensor: paddle.Tensor, copy: paddle.Tensor) -> bool:
+    """Whether a tensor has the values of a copy. A host sync."""
+    return tensor.shape == copy.shape and bool((tensor == copy).all())
+
+
+def version(tensor: paddle.Tensor) -> int:
+    """Not changed by the kernels of batch norms."""
+    return tensor.inplace_version
+
+
+def size(tensor: paddle.Tensor) -> int:
+    return math.prod(tensor.shape) * tensor.element_size()
+
+
+def is_finite(tensor: paddle.Tensor) -> bool:
+    """Whether it has neither NaN nor infinity; tensors of integers do not. A host sync."""
+    return not tensor.is_floating_point() or bool(paddle.isfinite(tensor).all())
 
 
 def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:

@@ -9,6 +9,7 @@ from torch import nn
 
 from ...errors import ArgumentError, ModelError, RefusedError
 from .._common import helpers
+from .._common.buffers import Buffer
 
 HALF_LEVELS = ("O0", "O1", "O3")  # of fp16_opt_level; the others are mapped to O1 with a warning
 NEAREST_HALF = "half weights with float32 master weights; the closest level, O1 (autocast),"
@@ -246,6 +247,16 @@ def to_half(model: nn.Module, kind: str) -> nn.Module:
 
 def with_master_weights(model: nn.Module, kind: str) -> NoReturn:
     raise RefusedError(f"torch has no {NEAREST_HALF} is what fp16_opt_level='O2' means here.")
+
+
+def buffers(model: nn.Module) -> list[Buffer]:
+    """Its buffers, by the names of state_dict."""
+    return [
+        Buffer(f"{prefix}.{key}" if prefix else key, module, module._buffers, key)
+        for prefix, module in unwrap(model).named_modules()
+        for key, value in module._buffers.items()
+        if value is not None
+    ]
 
 
 def copy_values(model: nn.Module) -> list[torch.Tensor]:

@@ -1,5 +1,6 @@
 """Conversion of tensors to and from NumPy, and the few operations on them that the core uses."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,8 +59,46 @@ def total(values: Sequence[torch.Tensor], skip_nonfinite: bool = False) -> float
         # A non-finite value counts as the mean of the finite ones, so that it does not lower the average.
         finite = torch.isfinite(stacked)
         count = int(finite.sum())
-        return float(stacked[finite].sum()) * (len(values) / count) if count else 0.0
+        return float(stacked[finite].sum()) * (len(values) / count) if count else math.nan
     return float(stacked.sum())
+
+
+@torch.no_grad()
+def keep(tensors: Sequence[torch.Tensor], copies: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+    """Copies of tensors on their device, in the copies of before if they are not None."""
+    kept = [torch.empty_like(tensor) if copy is None else copy for tensor, copy in zip(tensors, copies, strict=True)]
+    if kept:
+        torch._foreach_copy_(kept, list(tensors))
+    return kept
+
+
+@torch.no_grad()
+def put_back(tensors: Sequence[torch.Tensor], copies: Sequence[torch.Tensor], where: Any = True) -> None:
+    """Write copies into their tensors, if the flag `where` is set; it may be on the device, and is not read."""
+    for tensor, copy in zip(tensors, copies, strict=True):
+        if where is True:
+            tensor.copy_(copy)
+        elif tensor.shape == copy.shape:
+            tensor.copy_(torch.where(where.to(tensor.device), copy, tensor))
+
+
+def equals(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
+    """Whether a tensor has the values of a copy. A host sync."""
+    return torch.equal(tensor, copy)
+
+
+def version(tensor: torch.Tensor) -> int:
+    """Not changed by the kernels of batch norms, which do not declare that they write to their statistics."""
+    return tensor._version
+
+
+def size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether it has neither NaN nor infinity; tensors of integers do not. A host sync."""
+    return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
 
 
 def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:

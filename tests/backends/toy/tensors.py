@@ -37,7 +37,34 @@ def copy_into(target, tensor):
 def total(values, skip_nonfinite=False):
     found = np.array([float(value) for value in values], np.float64)
     found = found[np.isfinite(found)] if skip_nonfinite else found
-    return float(found.sum()) * (len(values) / len(found) if skip_nonfinite and len(found) else 1.0)
+    if skip_nonfinite:
+        return float(found.sum()) * (len(values) / len(found)) if len(found) else float("nan")
+    return float(found.sum())
+
+
+def keep(tensors, copies):
+    return [tensor.array.copy() for tensor in tensors]
+
+
+def put_back(tensors, copies, where=True):
+    for tensor, copy in zip(tensors, copies, strict=True):
+        tensor.array = copy.copy()
+
+
+def equals(tensor, copy):
+    return bool((tensor.array == copy).all())
+
+
+def version(tensor):
+    return 0
+
+
+def size(tensor):
+    return tensor.array.nbytes
+
+
+def is_finite(tensor):
+    return bool(np.isfinite(tensor.array).all())
 
 
 def count_labels(labels, shifted, ignore_index=-100):
