@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+READMES = [*ROOT.glob("README*.md"), *(ROOT / "examples").rglob("README*.md")]
 
 
 def python_blocks(name):
@@ -28,7 +29,40 @@ def test_both_languages_show_the_same_code():
     assert python_blocks("README.md") == python_blocks("README.zh.md")
 
 
-@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
-def test_links_of_the_readme_lead_to_files(name):
-    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / name).read_text(encoding="utf-8"))
-    assert links and [link for link in links if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize("name", [path.relative_to(ROOT).as_posix() for path in READMES])
+def test_links_lead_to_files(name):
+    page = ROOT / name
+    links = re.findall(r"\]\((?!https://)([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    assert links and [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_figures_of_the_table_are_those_of_the_benchmarks():
+    """Each was copied from benchmarks/README.md: step times as ratios, the rest as they stand there."""
+    measured = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    for figure in ("0.814x", "1.867x", "1.964x", "0.956x", "1.069x", "1.037x", "1.014x", "1.084x", "482.5", "482.8"):
+        assert figure in measured
+    for figure in (
+        "482.4",
+        "17 to 32 MB",
+        "0.157",
+        "3.217",
+        "0.17 |",
+        "3.93 |",
+        "0.012 |",
+        "2.197 |",
+        "1.13x",
+        "40.8x",
+    ):
+        assert figure in measured
+    for name in ("README.md", "README.zh.md"):
+        table = (ROOT / name).read_text(encoding="utf-8")
+        for shown in (
+            "| 1 | 0.81 | 1.87 | 1.96 |",
+            "| 1 | 0.96 | 1.07 | 1.04 |",
+            "| 1 | 1.01 | 1.08 |",
+            "0.16 s | 3.2 s",
+        ):
+            assert shown in table
+        for shown in ("482.5 MB | 482.8 MB | 482.4 MB", "0.17 s | 3.9 s", "0.01 s | 2.2 s", "| 1 | 1.13 | 40.8 |"):
+            assert shown in table
+    assert "583 kills on PyTorch, all runs equal" in (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
