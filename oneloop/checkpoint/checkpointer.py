@@ -200,7 +200,8 @@ class Checkpointer:
             state.best_metric, state.best_global_step = save.best_before
 
     def _commit(self, save: Save, stage: Path, facts: dict[str, Any]) -> None:
-        store.commit(stage, save.step, save.run_id, save.reason, facts, self.overrides.add_files)
+        generation = self.directory.generation
+        store.commit(stage, save.step, save.run_id, save.reason, facts, self.overrides.add_files, generation)
         if not self._rotates_late:
             self.delete_superseded(save.target, save.run_id, save.best)
 

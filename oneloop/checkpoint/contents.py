@@ -2,8 +2,6 @@
 
 import errno
 import json
-import os
-import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +12,6 @@ from .safetensors_io import Raw, write, write_bytes
 SHARD_BYTES = 5 * 10**9
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_OURS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
 
 @dataclass
@@ -55,29 +52,6 @@ class Contents:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         facts = {name: write(folder / name, group, metadata) for name, (group, metadata) in self.tensors.items()}
         return facts | {name: write_bytes(folder / name, [text]) for name, text in self.texts.items()}
-
-    def write_over(self, folder: Path) -> None:
-        """Write the files to a directory that others may read: each replaces the previous one atomically."""
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = {name: folder / name for name in (*self.tensors, *self.texts)}
-        partial = {name: path.with_name(f".{path.name}.partial") for name, path in paths.items()}
-        try:
-            for path in paths.values():
-                path.parent.mkdir(parents=True, exist_ok=True)
-            for name, (group, metadata) in self.tensors.items():
-                write(partial[name], group, metadata)
-            for name, text in self.texts.items():
-                write_bytes(partial[name], [text])
-        except BaseException:
-            for path in partial.values():
-                path.unlink(missing_ok=True)
-            raise
-        for name, path in partial.items():
-            os.replace(path, paths[name])
-        if self.tensors:  # shards of an earlier save with another number of them would be read instead
-            for old in folder.glob("model*.safetensors*"):
-                if _OURS.fullmatch(old.name) and old.name not in paths:
-                    old.unlink()
 
 
 def split(tensors: dict[str, Raw], limit: int) -> list[dict[str, Raw]]:

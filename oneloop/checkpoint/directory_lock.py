@@ -22,6 +22,7 @@ except ImportError:  # Windows
 logger = logging.getLogger(__name__)
 
 PATIENCE = 10.0  # seconds in which an interrupted run may write its last checkpoint
+_DAY = 86400.0
 Key = tuple[int, int]
 _held: dict[Key, int] = {}  # descriptors of directories that this process has locked, by device and inode
 _names: dict[str, socket.socket] = {}  # their names, which this process has reserved
@@ -120,6 +121,33 @@ class DirectoryLock:
         name, self._name = self._name, None
         if name in _names:
             _names.pop(name).close()
+
+
+def hold(folder: Path) -> DirectoryLock:
+    """A lock on a temporary directory, which tells is_in_use() in other processes that it is no leftover."""
+    lock = DirectoryLock()
+    lock._lock(folder)
+    return lock
+
+
+def is_in_use(folder: Path) -> bool:
+    """Whether a process holds a temporary directory. Where that is unknown, one of the last day is taken for held."""
+    try:
+        found = os.stat(folder)
+        if _key(found) in _held:
+            return True
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (OSError, AttributeError):  # a file system, or an operating system, without these locks
+        return time.time() - found.st_mtime < _DAY
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def lock_for_saving(hold: DirectoryLock, folder: Path) -> None:

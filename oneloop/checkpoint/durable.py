@@ -40,12 +40,11 @@ def sync_tree(folder: Path) -> None:
 
 def make_directory(path: Path) -> None:
     """Create a directory and its missing parents, durably."""
-    missing: list[Path] = []
-    while not path.is_dir():
-        missing.append(path)
-        if path.parent == path:
-            break
-        path = path.parent
+    if path.is_dir():
+        return
+    missing = [path]
+    while not os.path.lexists(missing[-1].parent):
+        missing.append(missing[-1].parent)
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
         sync_directory(folder.parent)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..compat import service_callbacks
 from ..compat.introspect import accepts, is_overridden
 from ..errors import CheckpointError, DiskError
+from . import saved_model, store
 from .contents import Contents
 from .durable import make_directory, native_errors, replace_file, sync_directory
 from .finite_values import FiniteValues
@@ -151,11 +152,17 @@ class ModelFiles:
     def write(self, output_dir: Any, state_dict: dict[str, Any] | None = None) -> None:
         """Write all files of the model to a directory."""
         folder = Path(output_dir)
-        contents = Contents()
         with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            self.add_model(contents, folder, None, state_dict)
-            contents.write_over(folder)
+            if store.is_staged(folder):  # a checkpoint, which is committed with its other files
+                self._write(folder, state_dict)
+                return
+            with saved_model.replacing(folder) as stage:
+                self._write(stage, state_dict)
+
+    def _write(self, folder: Path, state_dict: dict[str, Any] | None) -> None:
+        contents = Contents()
+        self.add_model(contents, folder, None, state_dict)
+        contents.write(folder)
 
     def add_model(self, contents: Contents, folder: Path, copies: Callable | None, state_dict: Any = None) -> None:
         """Weights, configuration and tokenizer. An adapter writes its own small files to the folder immediately.

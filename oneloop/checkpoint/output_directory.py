@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError
+from . import store
 from .directory_lock import DirectoryLock, holder, lock_for_saving
 from .durable import make_directory
 
@@ -26,6 +27,7 @@ class OutputDirectory:
         self._lock = DirectoryLock()
         self._given: str | None = None  # args.output_dir at the start
         self._base = ""  # the working directory at the start
+        self._generation: int | None = None
 
     def __enter__(self) -> "OutputDirectory":
         """Resolve it: the run starts."""
@@ -62,6 +64,13 @@ class OutputDirectory:
     def resolve(self, path: str | Path) -> Path:
         """A path of this run, such as that of a checkpoint in its state."""
         return Path(self._base, path)
+
+    @property
+    def generation(self) -> int:
+        """Of the checkpoints of this run; found out once, at its first save."""
+        if self._generation is None:
+            self._generation = store.next_generation(self.path, self.run.id)
+        return self._generation
 
     # -- the lock
 

@@ -49,6 +49,12 @@ class Checkpoint:
     step: int
     run_id: str | None
     written: float
+    generation: int = 0  # higher in a run that began later in this directory
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """By which the run that wrote last is found. Clocks may be set back; generations only grow."""
+        return self.generation, self.written
 
 
 def new_run_id() -> str:
@@ -75,13 +81,25 @@ def open_stage(parent: Path, step: int) -> Path:
     return folder
 
 
+def is_staged(path: Path) -> bool:
+    """Whether this is a directory in which a checkpoint is being written."""
+    found = _LEFTOVER.fullmatch(path.name)
+    return found is not None and found[2] == "partial" and path.is_dir()
+
+
 def _hidden(parent: Path, step: int | str, state: str) -> Path:
     """A new name for what is not, or no longer, a checkpoint; remove_leftovers recognises it."""
     return parent / f"{_STAGED}{step}.{uuid.uuid4().hex[:8]}.{state}"
 
 
 def commit(
-    folder: Path, step: int, run_id: str, reason: str, facts: dict[str, dict[str, Any]], unsealed: bool = False
+    folder: Path,
+    step: int,
+    run_id: str,
+    reason: str,
+    facts: dict[str, dict[str, Any]],
+    unsealed: bool = False,
+    generation: int | None = None,
 ) -> Path:
     """Commit a staged directory as the checkpoint of its step: write the manifest last, then rename once.
 
@@ -89,6 +107,7 @@ def commit(
     a power failure: everything is flushed before the rename, and the rename before anything is deleted. `facts` are the
     entries of files whose checksum was computed while writing; other files are read for theirs. An `unsealed` one is
     complete too, but an override may add files until seal(); it may also have written some under the final path.
+    `generation` is that of the run, see next_generation().
     """
     target = folder.parent / f"{PREFIX}-{step}"
     if unsealed:
@@ -103,6 +122,7 @@ def commit(
         "run_id": run_id,
         "reason": reason,
         "written": time.time(),
+        "generation": next_generation(folder.parent, run_id) if generation is None else generation,
         "files": dict(sorted(files.items())),
     }
     if unsealed:
@@ -281,7 +301,8 @@ def find(parent: Path) -> list[Checkpoint]:
             continue
         manifest = read_manifest(path)
         if manifest is not None:
-            found.append(Checkpoint(path, int(match[1]), manifest["run_id"], float(manifest["written"])))
+            written, generation = float(manifest["written"]), _generation(manifest)
+            found.append(Checkpoint(path, int(match[1]), manifest["run_id"], written, generation))
             continue
         with contextlib.suppress(FileNotFoundError):  # another run may have deleted it
             found.append(Checkpoint(path, int(match[1]), None, path.stat().st_mtime))
@@ -294,8 +315,22 @@ def latest(parent: Path) -> Checkpoint | None:
     own = [c for c in every if c.run_id is not None]
     if not own:
         return every[-1] if every else None
-    newest = max(own, key=lambda c: c.written)
+    newest = max(own, key=lambda c: c.order)
     return max((c for c in own if c.run_id == newest.run_id), key=lambda c: c.step)
+
+
+def next_generation(parent: Path, run_id: str) -> int:
+    """The generation of the checkpoints that this run is about to write: above those of all other runs."""
+    newest = max((c for c in find(parent) if c.run_id is not None), key=lambda c: c.order, default=None)
+    if newest is None:
+        return 1
+    return newest.generation if newest.run_id == run_id and newest.generation else newest.generation + 1
+
+
+def _generation(manifest: dict[str, Any]) -> int:
+    """0 in checkpoints of releases without it."""
+    value = manifest.get("generation", 0)
+    return value if type(value) is int and 0 <= value < 2**53 else 0
 
 
 def newest_first(parent: Path) -> list[Checkpoint]:
@@ -308,7 +343,7 @@ def newest_first(parent: Path) -> list[Checkpoint]:
     torn = [c for c in every if c.run_id is None and c.step > last.step and not is_foreign(c.path)]
     own = [c for c in every if c.run_id == last.run_id]
     rest = [c for c in every if c.run_id != last.run_id and c not in torn]
-    return torn[::-1] + own[::-1] + sorted(rest, key=lambda c: -c.written)
+    return torn[::-1] + own[::-1] + sorted(rest, key=lambda c: c.order, reverse=True)
 
 
 def forget_superseded(parent: Path, run_id: str, best: str | None, failed: Failed) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import loop
-from ..checkpoint import resume, store
+from ..checkpoint import resume, saved_model, store
 from ..checkpoint.checkpointer import Checkpointer, callback_states
 from ..checkpoint.model_files import check_writable
 from ..checkpoint.run_state import PositionState
@@ -113,13 +113,22 @@ class Run:
         check_writable(args.output_dir)
         if args.save_strategy != "no" or args.load_best_model_at_end:
             directory.lock()
-            store.remove_leftovers(directory.path)
+            self._remove_leftovers()
         elif directory.is_free():
-            store.remove_leftovers(directory.path)
+            self._remove_leftovers()
             directory.release()
         found, passed_over = resume.find(wanted, args.output_dir)
         self.events.found(passed_over)
         return found
+
+    def _remove_leftovers(self) -> None:
+        """Of interrupted saves in the output directory."""
+        folder = self.checkpointer.directory.path
+        store.remove_leftovers(folder)
+        try:
+            saved_model.recover(folder)
+        except OSError as error:  # of no importance for this run, which loads checkpoints
+            logger.error("The model in %s could not be completed: %s.", folder, error)
 
     def train(self, checkpoint: Path | None, trial: Any, ignore_keys: list[str] | None) -> TrainOutput:
         """Train from the checkpoint, or from the start, to the end."""

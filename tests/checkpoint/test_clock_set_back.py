@@ -1,5 +1,6 @@
 """A clock that was set back during a run: its checkpoints are ordered by their steps, not by when they were written."""
 
+import json
 import logging
 import os
 import time
@@ -70,13 +71,45 @@ def test_prune_keeps_the_highest_steps(set_back, capsys):
 
 
 def test_of_two_runs_the_one_that_wrote_last_counts_and_within_it_the_step(set_back, at):
-    """The other has higher steps, and the clock was set back before its last ones too."""
-    write(set_back, 30, NOON - 7000, at, run="other")
-    write(set_back, 31, NOON - 9000, at, run="other")
-    assert store.latest(set_back).step == 11
-    assert [c.step for c in store.newest_first(set_back)] == [11, 10, 9, 8, 30, 31]
+    """The other began when the clock was hours behind, and has lower steps."""
+    write(set_back, 3, NOON - 7000, at, run="other")
+    write(set_back, 4, NOON - 9000, at, run="other")
+    assert store.latest(set_back).step == 4
+    assert [c.step for c in store.newest_first(set_back)][:2] == [4, 3]
+    assert Path(get_last_checkpoint(set_back)).name == "checkpoint-4"
     store.rotate(set_back, "run", 1, set())
-    assert [c.step for c in store.find(set_back)] == [11, 30, 31], "a run deletes its own alone"
+    assert [c.step for c in store.find(set_back)] == [3, 4, 11], "a run deletes its own alone"
+
+
+def test_a_run_that_is_resumed_is_the_latest_again(set_back, at):
+    write(set_back, 3, NOON - 7000, at, run="other")
+    write(set_back, 12, NOON - 9000, at)
+    assert [c.generation for c in store.find(set_back)] == [2, 1, 1, 1, 1, 3]
+    assert store.latest(set_back).step == 12
+
+
+@pytest.mark.parametrize("strange", ["2", -1, True, 1.5, None, 2**60])
+def test_checkpoints_without_a_generation_are_older_than_those_with_one(set_back, at, strange):
+    """Releases before this one wrote none."""
+    for step in (8, 9, 10, 11):
+        path = set_back / f"checkpoint-{step}" / store.MANIFEST
+        manifest = json.loads(path.read_text()) | {"generation": strange}
+        path.write_text(json.dumps(manifest))
+    assert [c.generation for c in store.find(set_back)] == [0, 0, 0, 0]
+    assert store.latest(set_back).step == 11
+    write(set_back, 3, NOON - 7000, at, run="other")
+    assert store.latest(set_back).step == 3
+
+
+def test_a_new_run_after_the_change_is_the_one_that_is_resumed(backend, trained, tmp_path, monkeypatch):
+    run = {"per_device_train_batch_size": 4, "save_strategy": "steps", "save_steps": 1, "logging_steps": 1}
+    trained(backend.classifier(), rows(16), max_steps=4, **run)
+    with monkeypatch.context() as clock:
+        clock.setattr(time, "time", lambda: NOON - 10**6)
+        trained(backend.classifier(), rows(16), max_steps=2, overwrite_output_dir=True, **run)
+    resumed = trained(backend.classifier(seed=1), rows(16), resume=True, max_steps=3, **run)
+    assert resumed.state.global_step == 3
+    assert [c.generation for c in store.find(tmp_path / "out")] == [2, 2, 2, 1]
 
 
 def test_a_run_over_the_change(backend, trained, tmp_path, caplog, monkeypatch):

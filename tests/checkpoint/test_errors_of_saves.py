@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from oneloop import TrainerCallback
-from oneloop.checkpoint import contents, safetensors_io, store
+from oneloop.checkpoint import contents, safetensors_io, saved_model, store
 from tests.backends.support import rows
 
 RUN = {"per_device_train_batch_size": 4, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}
@@ -127,7 +127,8 @@ def test_of_a_model_that_was_saved_in_many_files_none_is_left_beside_the_next(tm
         monkeypatch.setattr(contents, "SHARD_BYTES", limit)
         model = contents.Contents()
         model.add_weights(raws, {})
-        model.write_over(tmp_path)
+        with saved_model.replacing(tmp_path) as stage:
+            model.write(stage)
         return sorted(path.name for path in tmp_path.iterdir())
 
     (tmp_path / "model-of-mine.safetensors").write_text("not one of them")

@@ -281,3 +281,11 @@ def test_a_rename_that_does_not_reach_the_disk_is_undone(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="Input/output error"):
         write(tmp_path, 1, "new")
     assert files(tmp_path / "checkpoint-1") == before
+
+
+def test_a_directory_below_a_file_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        durable.make_directory(tmp_path / "file" / "out")
+    with pytest.raises(FileExistsError):
+        durable.make_directory(tmp_path / "file")

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from oneloop import Trainer, TrainingArguments  # noqa: E402
 from oneloop.backends.torch import loaders, weights  # noqa: E402
+from oneloop.checkpoint import saved_model  # noqa: E402
 from oneloop.checkpoint.contents import Contents  # noqa: E402
 from oneloop.checkpoint.safetensors_io import from_numpy  # noqa: E402
 from oneloop.data.loader_options import Loading  # noqa: E402
@@ -274,7 +275,8 @@ def test_a_save_leaves_files_of_others_alone(tmp_path):
     contents = Contents()
     contents.add_weights({"w": from_numpy(np.ones(3, np.float32))}, {})
     contents.texts["templates/deep/x.jinja"] = b"{{ x }}"
-    contents.write_over(tmp_path)
+    with saved_model.replacing(tmp_path) as stage:
+        contents.write(stage)
     assert (tmp_path / "templates/deep/x.jinja").read_bytes() == b"{{ x }}"
     files = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
     assert files == sorted([*others, "model.safetensors", "x.jinja"])

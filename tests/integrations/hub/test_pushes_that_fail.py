@@ -2,12 +2,15 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
 from oneloop import Trainer
 from oneloop.integrations.hub import uploads
 from tests.backends.support import rows
+from tests.checkpoint.children import ROOT, environment
 from tests.integrations.hub.stand_in import serving
 
 pytest.importorskip("huggingface_hub")
@@ -93,3 +96,40 @@ def test_what_the_pushes_of_a_dead_run_left_is_cleared_at_the_next_start(backend
     args = arguments(push_to_hub=True, hub_model_id="me/model", hub_token="hf_token")
     Trainer(backend.classifier(), args, None, rows(16))
     assert not left.exists()
+
+
+PUSHES = """
+import sys
+from pathlib import Path
+from oneloop.integrations.hub import uploads
+folder = Path(sys.argv[1])
+stage = uploads.snapshot(folder, [(folder / "model.safetensors", "model.safetensors")])
+print(stage.name, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_pushes_of_a_live_run_are_left_when_another_trainer_is_built(backend, arguments, hub, tmp_path):
+    """Those of another process, and of this one."""
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "model.safetensors").write_bytes(b"weights")
+    own = uploads.snapshot(output, [(output / "model.safetensors", "model.safetensors")])
+    process = subprocess.Popen(
+        [sys.executable, "-c", PUSHES, str(output)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+    )
+    theirs = process.stdout.readline().strip()
+    args = arguments(push_to_hub=True, hub_model_id="me/model", hub_token="hf_token")
+    Trainer(backend.classifier(), args, None, rows(16))
+    staged = {path.parent.name: path.read_bytes() for path in (output / uploads.STAGE).rglob("*.safetensors")}
+    assert staged == {own.name: b"weights", theirs: b"weights"}
+    process.kill()
+    process.wait()
+    uploads.discard(own)
+    Trainer(backend.classifier(), args, None, rows(16))
+    assert not (output / uploads.STAGE).exists()
