@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RefusedError
+from .docstrings import describe
 from .fields import Group
 from .training import TrainingArguments
 
@@ -61,6 +62,7 @@ class CompressionArguments(CompressionFields, TrainingArguments):
 
 
 dataclass(repr=False)(CompressionArguments)
+describe(CompressionArguments)
 
 FIELDS = frozenset(
     item.name for item in fields(CompressionArguments) if item.name not in TrainingArguments.__dataclass_fields__

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
 from . import values
+from .docstrings import describe
 from .fields import Group, declare, rules_of
 from .training import TrainingArguments
 
@@ -63,6 +64,7 @@ class Seq2SeqTrainingArguments(GenerationFields, TrainingArguments):
 
 
 dataclass(repr=False)(Seq2SeqTrainingArguments)
+describe(Seq2SeqTrainingArguments)
 
 TrainingArguments.__elsewhere__ = {
     item.name: "Seq2SeqTrainingArguments"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from .. import secrets
 from ..compat import accelerate_state, mode
-from . import fixed, values
+from . import docstrings, fixed, values
 from .accelerator import AcceleratorConfig
 from .aliases import FIELDS, Alias, ArgumentsMeta, as_field, attribute, collect
 from .fields import declared, stored_fields
@@ -128,6 +128,7 @@ def complete(cls: type[TrainingArguments]) -> None:
     cls.__spelled_fields__ = {name: as_field(cls.__aliases__[name]) for name in FIELDS}
     cls.__dataclass_fields__.update(cls.__spelled_fields__)
     cls.__annotations__ = {**cls.__annotations__, **{name: cls.__aliases__[name].type for name in FIELDS}}
+    docstrings.describe(cls)
 
 
 complete(TrainingArguments)

@@ -47,9 +47,8 @@ _END = object()  # what next() returns when there are no more batches
 class Trainer(TransformersNames, PaddleNLPNames):
     """Trains, evaluates and predicts with a torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell.
 
-    Arguments are positional up to model_init, as far as other trainers agree; the rest are keyword-only. A criterion in
-    second place, as in PaddleNLP, is recognised by its type. `tokenizer` and `processing_class` are the same argument.
-    `map_fn` is MindNLP's: a function over columns, for datasets of mindspore.dataset (see compat/mindnlp.py).
+    Methods of transformers' Trainer may be overridden as there: compute_loss, training_step, create_optimizer,
+    get_train_dataloader, prediction_step, log and others.
     """
 
     args: Any
@@ -103,6 +102,31 @@ class Trainer(TransformersNames, PaddleNLPNames):
         preprocess_logits_for_metrics: Any = None,
         map_fn: Any = None,
     ) -> None:
+        """Create a Trainer. Everything after model_init is passed by name.
+
+        Args:
+            model: A torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell. Its forward takes the columns of a batch by
+                name and returns the loss if there are labels.
+            args: The training arguments; by default TrainingArguments("tmp_trainer").
+            data_collator: A function of a list of samples that returns a batch. By default samples are stacked, and
+                padded if there is a tokenizer.
+            train_dataset: Training data: a list, a dataset with a length and items, or an iterable.
+            eval_dataset: Evaluation data, or a dict of several by name.
+            tokenizer: The same as processing_class.
+            model_init: A function that returns a new model, instead of model. It may take the trial of a search.
+            criterion: A function of (logits, labels) that returns the loss, for models that do not.
+            processing_class: The tokenizer or processor; pads batches and is saved with the model.
+            compute_loss_func: A function of (outputs, labels, num_items_in_batch) that returns the loss.
+            compute_metrics: A function of an EvalPrediction that returns a dict of metrics.
+            callbacks: Callbacks, in addition to the default ones.
+            optimizers: A pair of optimizer and schedule; None for those that the Trainer should create.
+            optimizer_cls_and_kwargs: A pair of an optimizer's class and its keyword arguments.
+            preprocess_logits_for_metrics: A function of (logits, labels) that is called on each batch of an
+                evaluation, such as argmax, to keep less in memory.
+            map_fn: MindNLP's: a function over columns, for datasets of mindspore.dataset.
+
+        A criterion in second place, as in PaddleNLP, is recognised by its type.
+        """
         if positional:
             raise ArgumentError(
                 "Trainer accepts positional arguments up to model_init only, since the order of the others differs "
@@ -225,16 +249,28 @@ class Trainer(TransformersNames, PaddleNLPNames):
     # -- callbacks and properties of the run
 
     def add_callback(self, callback: Any) -> None:
-        """Add a callback, given as an instance or a class."""
+        """Add a callback.
+
+        Args:
+            callback: An instance of TrainerCallback, or its class.
+        """
         self.callback_handler.add_callback(callback)
         setup.link_writers(self._oneloop)
 
     def pop_callback(self, callback: Any) -> Any:
-        """Remove a callback and return it."""
+        """Remove a callback and return it.
+
+        Args:
+            callback: The instance, or its class.
+        """
         return self.callback_handler.pop_callback(callback)
 
     def remove_callback(self, callback: Any) -> None:
-        """Remove a callback."""
+        """Remove a callback.
+
+        Args:
+            callback: The instance, or its class.
+        """
         self.callback_handler.remove_callback(callback)
 
     def is_local_process_zero(self) -> bool:
@@ -251,7 +287,12 @@ class Trainer(TransformersNames, PaddleNLPNames):
         return sizes.per_process * sizes.accumulation * (args or self.args).world_size
 
     def record_event(self, event: str, **facts: Any) -> None:
-        """Append an event to the record of the run, run.jsonl in output_dir; the report page shows it."""
+        """Append an event to the record of the run, run.jsonl in output_dir; the report page shows it.
+
+        Args:
+            event: The name of the event.
+            facts: What to record with it, as plain data.
+        """
         self._oneloop.run.events.add(event, **facts)
 
     @property
@@ -274,7 +315,18 @@ class Trainer(TransformersNames, PaddleNLPNames):
         ignore_keys_for_eval: list[str] | None = None,
         **kwargs: Any,
     ) -> TrainOutput:
-        """Train to the end; with resume_from_checkpoint (a path, or True for the latest), resume from there."""
+        """Train to the end of the run, and return its metrics.
+
+        Args:
+            resume_from_checkpoint: The directory of a checkpoint, or True for the newest complete one in output_dir. By
+                default args.resume_from_checkpoint.
+            trial: The trial of a hyperparameter search.
+            ignore_keys_for_eval: Keys of the model's outputs that evaluations during training leave out.
+            kwargs: model_path, the former name of resume_from_checkpoint.
+
+        Returns:
+            TrainOutput: the last step, the mean loss, and metrics such as train_runtime.
+        """
         if "model_path" in kwargs:  # its name in transformers 3
             resume_from_checkpoint = kwargs.pop("model_path")
         if kwargs:
@@ -298,7 +350,16 @@ class Trainer(TransformersNames, PaddleNLPNames):
             return run.train(checkpoint, trial, ignore_keys_for_eval)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: int | None = None) -> Any:
-        """Accumulate the gradients of one micro-batch; returns its weighted loss."""
+        """Compute the gradients of one micro-batch and add them to those of the update. May be overridden.
+
+        Args:
+            model: The model, with wrappers such as torch.compile.
+            inputs: The micro-batch, not yet on the device.
+            num_items_in_batch: The number of items (labels other than -100, or samples) in the whole update.
+
+        Returns:
+            The loss of the micro-batch, weighted by its share of the update.
+        """
         core = self._oneloop
         if core.run.update.modes.waiting:
             core.run.update.modes.train()
@@ -314,7 +375,19 @@ class Trainer(TransformersNames, PaddleNLPNames):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: int | None = None
     ) -> Any:
-        """The loss of a micro-batch: its mean, or, given num_items_in_batch, its share of the mean of the update."""
+        """The loss of a micro-batch: its mean, or, given num_items_in_batch, its share of the mean of the update.
+
+        May be overridden. An override that does not use num_items_in_batch returns the mean of its micro-batch.
+
+        Args:
+            model: The model, with wrappers such as torch.compile.
+            inputs: The micro-batch on the device: a dict of tensors.
+            return_outputs: Whether to return the outputs of the model as well.
+            num_items_in_batch: The number of items (labels other than -100, or samples) in the whole update.
+
+        Returns:
+            The loss; with return_outputs, (loss, outputs).
+        """
         core = self._oneloop
         if self.criterion is not None or self.compute_loss_func is not None or smoothing_of(core):
             loss, outputs = self._external_loss(model, inputs, num_items_in_batch)
@@ -387,9 +460,12 @@ class Trainer(TransformersNames, PaddleNLPNames):
         )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """The loader of an evaluation dataset: the given one, one of the Trainer's by name, or the Trainer's.
+        """The loader of an evaluation dataset. May be overridden.
 
         With dataloader_persistent_workers, the loaders of the Trainer's own datasets are kept until training ends.
+
+        Args:
+            eval_dataset: A dataset, or the name of one of the Trainer's; by default the Trainer's.
         """
         own = eval_dataset is None or isinstance(eval_dataset, str) or eval_dataset is self.eval_dataset
         key = eval_dataset if isinstance(eval_dataset, str) else "eval"
@@ -413,7 +489,11 @@ class Trainer(TransformersNames, PaddleNLPNames):
         )
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """The loader of a dataset to predict on."""
+        """The loader of a dataset to predict on. May be overridden.
+
+        Args:
+            test_dataset: The dataset.
+        """
         if test_dataset is None:
             raise DataError("no data to predict on: pass test_dataset to predict().")
         return self._get_dataloader(
@@ -534,9 +614,14 @@ class Trainer(TransformersNames, PaddleNLPNames):
         self.create_scheduler(num_training_steps=num_training_steps, **known)
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """The optimizer over all trainable parameters; no decay on biases and norms.
+        """Create the optimizer over all trainable parameters, without decay on biases and norms. May be overridden.
 
-        Overrides written for PaddleNLP pass the schedule in place of a model.
+        Args:
+            model: The model whose parameters are optimized; by default the Trainer's. Overrides written for PaddleNLP
+                pass the schedule in its place.
+
+        Returns:
+            The optimizer, which is also in self.optimizer.
         """
         core = self._oneloop
         model = self.model if model is None or model is self.lr_scheduler else model
@@ -559,7 +644,15 @@ class Trainer(TransformersNames, PaddleNLPNames):
         return parameter_groups(named, decay, self.args.weight_decay, two)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """The learning-rate schedule, a pure function of the step; without an optimizer, one to create it with."""
+        """Create the learning-rate schedule, a pure function of the step. May be overridden.
+
+        Args:
+            num_training_steps: Updates of the whole run.
+            optimizer: The optimizer; without one, a schedule to create it with.
+
+        Returns:
+            The schedule, which is also in self.lr_scheduler.
+        """
         if self.lr_scheduler is not None:
             return self.lr_scheduler
         args, backend = self.args, self._oneloop.backend
@@ -634,8 +727,17 @@ class Trainer(TransformersNames, PaddleNLPNames):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Metrics on the evaluation dataset, or on each of a dict of datasets, whose names become prefixes of the
-        metrics."""
+        """Evaluate, log the metrics and return them.
+
+        Args:
+            eval_dataset: A dataset, a dict of datasets, whose names become prefixes of the metrics, or the name of one
+                of the Trainer's; by default the Trainer's.
+            ignore_keys: Keys of the model's outputs to leave out.
+            metric_key_prefix: What the names of the metrics begin with.
+
+        Returns:
+            The metrics: eval_loss, what compute_metrics returned, and the speed.
+        """
         core = self._oneloop
         override = eval_dataset is not None
         eval_dataset = eval_dataset if override else self.eval_dataset
@@ -670,7 +772,16 @@ class Trainer(TransformersNames, PaddleNLPNames):
     def predict(
         self, test_dataset: Any, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
-        """Predictions on a dataset, with metrics if it has labels."""
+        """Predict on a dataset; with labels, metrics as well.
+
+        Args:
+            test_dataset: The dataset.
+            ignore_keys: Keys of the model's outputs to leave out.
+            metric_key_prefix: What the names of the metrics begin with.
+
+        Returns:
+            PredictionOutput: predictions and label_ids as NumPy arrays, in the order of the dataset, and metrics.
+        """
         core = self._oneloop
         core.memory.start("test", core.backend, self.args.device)
         loader = self.get_test_dataloader(test_dataset)
@@ -727,7 +838,17 @@ class Trainer(TransformersNames, PaddleNLPNames):
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[Any, Any, Any]:
-        """(loss, logits, labels) of one batch, detached and on the device."""
+        """The outputs of one batch of an evaluation. May be overridden.
+
+        Args:
+            model: The model, with wrappers such as torch.compile.
+            inputs: The batch, not yet on the device.
+            prediction_loss_only: Whether only the loss is needed.
+            ignore_keys: Keys of the model's outputs to leave out.
+
+        Returns:
+            (loss, logits, labels), detached and on the device; each may be None.
+        """
         core = self._oneloop
         tensors, update = core.backend.tensors, core.run.update
         items = {}
@@ -765,7 +886,12 @@ class Trainer(TransformersNames, PaddleNLPNames):
     # -- logs and metrics
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add values to the history and call on_log of the callbacks."""
+        """Add values to the history, and call on_log of the callbacks. May be overridden.
+
+        Args:
+            logs: Names and numbers.
+            start_time: The start of the run in seconds since 1970; adds tokens per second, if tokens are counted.
+        """
         core = self._oneloop
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
@@ -797,7 +923,12 @@ class Trainer(TransformersNames, PaddleNLPNames):
         return shown
 
     def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
-        """Print the metrics of a split as a table."""
+        """Print the metrics of a split as a table.
+
+        Args:
+            split: The name of the split: train, eval, test.
+            metrics: What train(), evaluate() or predict() returned.
+        """
         if not self.is_world_process_zero():
             return
         shown = self.metrics_format(metrics)
@@ -808,7 +939,13 @@ class Trainer(TransformersNames, PaddleNLPNames):
             print(f"  {key:<{width}} = {shown[key]!s:>{value_width}}")
 
     def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
-        """Write SPLIT_results.json, and add the metrics to all_results.json."""
+        """Write SPLIT_results.json to output_dir, and add the metrics to all_results.json.
+
+        Args:
+            split: The name of the split: train, eval, test.
+            metrics: What train(), evaluate() or predict() returned.
+            combined: Whether to add them to all_results.json.
+        """
         if not self.is_world_process_zero():
             return
         folder = self._oneloop.run.checkpointer.directory.path
@@ -828,7 +965,11 @@ class Trainer(TransformersNames, PaddleNLPNames):
         """Write the model, its configuration and its tokenizer so that the model's own library can load them.
 
         A collective: all processes must call it, since each may hold a shard of the model. One of them writes the
-        complete model, regardless of PaddleNLP's merge_tensor_parallel.
+        complete model.
+
+        Args:
+            output_dir: Where to write; by default args.output_dir.
+            merge_tensor_parallel: PaddleNLP's; the model is always written whole.
         """
         checkpointer = self._oneloop.run.checkpointer
         with checkpointer.model_files.whole_model():
@@ -863,17 +1004,26 @@ class Trainer(TransformersNames, PaddleNLPNames):
         self._oneloop.run.checkpointer.save()
 
     def rename_parameter(self, name: str, framework: str) -> str:
-        """Override it to resume a checkpoint of another framework whose model has other names. Returns the name of a
-        weight of that checkpoint in this model. Both use torch's names: weight, bias, running_mean."""
+        """Override it to resume a checkpoint of another framework whose model has other names.
+
+        Args:
+            name: The name of a weight in that checkpoint, in torch's terms: weight, bias, running_mean.
+            framework: The framework that wrote it.
+
+        Returns:
+            The name in this model, in torch's terms as well.
+        """
         return name
 
     def export(self, output_dir: Any = None, input_spec: Any = None, dataset: Any = None) -> list[str]:
-        """Export the model for inference to output_dir (default: args.output_dir/export); returns the names of the
-        files.
+        """Export the model for inference, and return the names of the files.
 
-        Inputs are taken from the first batch of a dataset: the given one, the evaluation or the training dataset. The
-        exported model is loaded again and compared with the model on that batch. input_spec, in the framework's own
-        format, specifies other inputs.
+        The exported model is loaded again and compared with the model on one batch.
+
+        Args:
+            output_dir: Where to write; by default output_dir/export.
+            input_spec: Other inputs than those of a batch, in the framework's own format.
+            dataset: The dataset whose first batch gives the inputs; by default the evaluation or the training dataset.
         """
         backend = self._oneloop.backend
         exporter = getattr(backend, "export", None)
@@ -917,9 +1067,17 @@ class Trainer(TransformersNames, PaddleNLPNames):
         revision: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Save the model with its card and push output_dir, without checkpoints. kwargs go to create_model_card.
+        """Save the model with its card, and push output_dir without its checkpoints.
 
-        Returns the response of the Hub, or with blocking=False a future of it; None in processes that do not push.
+        Args:
+            commit_message: The message of the commit.
+            blocking: Whether to wait for the upload.
+            token: The token; by default args.hub_token, or that of the machine.
+            revision: The branch to push to.
+            kwargs: Arguments of create_model_card.
+
+        Returns:
+            The response of the Hub, or with blocking=False a future of it; None in processes that do not push.
         """
         return self._oneloop.hub.push(commit_message, blocking, token, revision, kwargs)
 
@@ -935,8 +1093,21 @@ class Trainer(TransformersNames, PaddleNLPNames):
         dataset: str | list[str] | None = None,
         dataset_args: str | list[str] | None = None,
     ) -> None:
-        """Write README.md to output_dir: the arguments, the metrics and the data. A card that was written or changed by
-        hand is not overwritten."""
+        """Write README.md to output_dir: the arguments, the metrics and the data.
+
+        A card that was written or changed by hand is not overwritten.
+
+        Args:
+            language: The language of the model.
+            license: The licence of the model.
+            tags: Tags for the Hub.
+            model_name: The name in the title.
+            finetuned_from: The name of the model that this one was fine-tuned from.
+            tasks: Tasks, such as text-classification.
+            dataset_tags: Identifiers of the datasets on the Hub.
+            dataset: Names of the datasets.
+            dataset_args: Configurations of the datasets.
+        """
         given = {key: value for key, value in locals().items() if key != "self" and value is not None}
         self._oneloop.hub.write_card(given)
 
@@ -952,11 +1123,21 @@ class Trainer(TransformersNames, PaddleNLPNames):
         hp_name: Callable[[Any], str] | None = None,
         **kwargs: Any,
     ) -> BestRun | list[BestRun]:
-        """Train with many settings; returns the best trial. model_init creates the model of each trial.
+        """Train with many settings, and return the best trial. model_init creates the model of each trial.
 
-        hp_space(trial) returns arguments by name; compute_objective(metrics) the value to minimize or maximize, or a
-        list of values for a list of directions, in which case the Pareto-optimal trials are returned.
-        kwargs go to optuna.create_study and Study.optimize, or to ray.tune.run. See docs/search.md.
+        Args:
+            hp_space: A function of the trial that returns arguments by name. By default learning rate, epochs, seed
+                and batch size.
+            compute_objective: A function of the metrics that returns the value to minimize or maximize, or a list of
+                values for a list of directions. By default the sum of the metrics, or the loss if there are none.
+            n_trials: The number of trials; None for as many as the time allows.
+            direction: minimize or maximize, or a list of these.
+            backend: optuna or ray; by default the first that is installed.
+            hp_name: A function of the trial that returns its name.
+            kwargs: Arguments of optuna.create_study and Study.optimize, or of ray.tune.run. See docs/search.md.
+
+        Returns:
+            The best trial; with several directions, a list of the Pareto-optimal ones.
         """
         return search.run(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, kwargs)
 
