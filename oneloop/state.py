@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import CheckpointError, InvalidTypeError
@@ -59,15 +60,17 @@ class TrainerState:
     @classmethod
     def load_from_json(cls, json_path: str | os.PathLike[str]) -> "TrainerState":
         """Read trainer_state.json, also one written by another trainer: unknown fields are ignored."""
+        from .checkpoint.reading import read_json
+        from .checkpoint.schema import anything, check, mapping
+        from .checkpoint.structure import TRAINER_STATE
+
         try:
-            with open(json_path, encoding="utf-8") as f:
-                data = json.load(f)
-            if not isinstance(data, dict):
-                raise ValueError("not a JSON object")
-        except (OSError, ValueError) as error:
+            data = _unplain(check(read_json(Path(json_path)), mapping(anything), "it"))
+            check(data, TRAINER_STATE, "it")
+        except CheckpointError as error:
             raise CheckpointError(f"{json_path} is not a valid trainer_state.json: {error}") from error
         known = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{key: _unplain(value) for key, value in data.items() if key in known})
+        return cls(**{key: value for key, value in data.items() if key in known})
 
     def compute_steps(self, args: "TrainingArguments", max_steps: int) -> None:
         """Resolve the intervals to absolute steps: a value below 1 is a fraction of max_steps."""

@@ -11,6 +11,8 @@ from typing import Any
 from ..errors import ArgumentError, CheckpointError
 from . import store
 from .convert import transformers_checkpoint
+from .reading import json_object
+from .schema import is_encodable, is_integer
 
 FORMAT = 1  # of the output of --json
 
@@ -65,8 +67,8 @@ def _is_checkpoint(path: Path) -> bool:
 def _checkpoint(path: Path) -> store.Checkpoint:
     """A checkpoint with any name."""
     manifest, number = store.read_manifest(path) or {}, re.search(r"-(\d+)", path.name)
-    step = manifest.get("step", _json(path / transformers_checkpoint.STATE).get("global_step"))
-    step = step if isinstance(step, int) else int(number[1]) if number else 0
+    step = manifest.get("step", json_object(path / transformers_checkpoint.STATE).get("global_step"))
+    step = step if is_integer(step) else int(number[1]) if number else 0
     return store.Checkpoint(path, step, manifest.get("run_id"), float(manifest.get("written", path.stat().st_mtime)))
 
 
@@ -74,7 +76,7 @@ def _entry(checkpoint: store.Checkpoint, contents: bool) -> Entry:
     path, manifest = checkpoint.path, store.read_manifest(checkpoint.path) or {}
     problems = store.problems(path, contents)
     own, other = checkpoint.run_id is not None, store.is_foreign(path)
-    framework = _json(path / "run.json").get("framework") if own else "torch" if other else None
+    framework = json_object(path / "run.json").get("framework") if own else "torch" if other else None
     return Entry(
         name=path.name,
         step=checkpoint.step,
@@ -82,7 +84,7 @@ def _entry(checkpoint: store.Checkpoint, contents: bool) -> Entry:
         state="damaged" if problems else "foreign" if other else "whole",
         run=checkpoint.run_id,
         reason=manifest.get("reason") if isinstance(manifest.get("reason"), str) else None,
-        framework=framework if isinstance(framework, str) else None,
+        framework=framework if isinstance(framework, str) and is_encodable(framework) else None,
         written=checkpoint.written,
         bytes=_size(path),
         problems=problems,
@@ -99,18 +101,10 @@ def _mark(parent: Path, entries: list[Entry]) -> None:
     for run in {entry.run for entry in entries}:
         # The newest one of a run has the latest value; the path may have changed if the run was moved.
         last = next((e for e in reversed(entries) if e.run == run and not e.problems), None)
-        named = _json(last.path / transformers_checkpoint.STATE).get("best_model_checkpoint") if last else None
+        named = json_object(last.path / transformers_checkpoint.STATE).get("best_model_checkpoint") if last else None
         best = by_name.get(Path(named).name) if isinstance(named, str) else None
         if best is not None and best.run == run:
             best.best = True
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _size(path: Path) -> int:

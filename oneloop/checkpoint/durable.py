@@ -11,6 +11,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from .reading import open_to_append
+
 # What file systems answer that cannot flush a directory, such as some network file systems.
 _CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EISDIR}
 _NATIVE_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -79,8 +81,7 @@ def replace_file(path: Path, data: bytes) -> None:
 def append_line(path: Path, line: bytes) -> None:
     """Append a line to a file in one write. Raises OSError if not all of it is written: a full disk takes a part. The
     next line does not continue a truncated one."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-    descriptor = os.open(path, flags, 0o666)
+    descriptor = open_to_append(path)
     try:
         rest = memoryview((b"\n" if _is_torn(descriptor) else b"") + line + b"\n")
         while rest:

@@ -1,6 +1,5 @@
 """Resuming: find the checkpoint, load its contents, and restore the position in the data."""
 
-import json
 import logging
 import os
 from dataclasses import replace
@@ -17,8 +16,7 @@ from .checkpointer import run_properties
 from .contents import WEIGHTS
 from .convert import from_framework, from_transformers
 from .run_state import OWN_STATES, STATE, PositionState, ResumePoint, RunState
-from .safetensors_io import read_metadata
-from .sharded import files_of
+from .structure import tensor_files, tied_names
 
 if TYPE_CHECKING:
     from ..distributed.collectives import ProcessGroup
@@ -106,13 +104,13 @@ def load_weights(core: "Internals", path: Path) -> None:
     if store.is_foreign(path):
         backend.transformers_checkpoint.load_weights(model, path)
         return
-    files = files_of(path, "model")
+    files = tensor_files(path, "model")
     if not files and backend.models.is_adapter(backend.models.unwrap(model)):
         strategy.load_adapter(model, path)
         return
     if not files:
         raise CheckpointError(f"{path} has no {WEIGHTS}. Pass a directory that contains it.")
-    tied = json.loads(read_metadata(files[0]).get("tied", "{}"))
+    tied = tied_names(files[0])
     run = RunState.read(path)
     if run is not None and from_framework.is_needed(core, run):
         from_framework.load_weights(core, run, path, files, tied)
@@ -280,7 +278,7 @@ def load_scaler(run: "Run", path: Path) -> None:
 
 
 def _load_optimizer(core: "Internals", stored: RunState, path: Path) -> None:
-    files = files_of(path, "optimizer")
+    files = tensor_files(path, "optimizer")
     if from_framework.is_needed(core, stored):
         logger.warning(
             "The checkpoint was written on %s: weights, optimizer state, schedule, position and logs are restored; "

@@ -4,7 +4,6 @@
 remains to be restored when the resumed run opens its first epoch.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,16 +11,25 @@ from typing import Any
 
 from ..errors import CheckpointError
 from . import store
+from .reading import read_json
+from .structure import ARGUMENTS, OPTIMIZER, OWN_STATES, RANDOM, RUN, STATE, check_run, is_ours
 
-OPTIMIZER = "optimizer.safetensors"
-RANDOM = "random.safetensors"
-STATE = "trainer_state.json"
-RUN = "run.json"
-ARGUMENTS = "training_args.json"
+__all__ = [
+    "ARGUMENTS",
+    "ATTRIBUTES",
+    "BUFFER",
+    "OPTIMIZER",
+    "OWN_STATES",
+    "RANDOM",
+    "RUN",
+    "STATE",
+    "PositionState",
+    "ResumePoint",
+    "RunState",
+]
 
 BUFFER = "buffer/"  # prefix of the tensors of one process, stored with its RNG state
 ATTRIBUTES = "attributes/"  # prefix of the tensors in attributes of the Trainer's class, likewise
-OWN_STATES = ("data", "collator", "dataset", "trainer")  # of a position: what differs between processes
 
 
 @dataclass
@@ -91,12 +99,13 @@ class RunState:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], source: Any = RUN) -> "RunState":
-        version = stored.get("format", store.FORMAT)
+        version = stored.get("format", store.FORMAT) if isinstance(stored, Mapping) else store.FORMAT
         if version != store.FORMAT:
             raise CheckpointError(
                 f"{source} has format {version}, but this release of oneloop reads {store.FORMAT}. Resume with the "
                 "release that wrote it, or a later one."
             )
+        stored = check_run(stored, source)
         names = ("strategy", "grad_norm", "learning_rate", "split")
         return cls(
             run_id=stored["run_id"],
@@ -119,8 +128,7 @@ class RunState:
     @classmethod
     def read(cls, path: Path) -> "RunState | None":
         """run.json of a checkpoint; None if it has none."""
-        file = path / RUN
-        return cls.from_json(json.loads(file.read_text(encoding="utf-8")), file) if file.is_file() else None
+        return cls.from_json(read_json(path / RUN), path / RUN) if is_ours(path, RUN) else None
 
 
 @dataclass

@@ -7,6 +7,7 @@ Files are read with the library.
 
 import hashlib
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,22 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import CheckpointError
+from .reading import open_file, parse_json
+from .schema import anything, check, integer, listing, mapping, record, text
+
+LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
+_METADATA = "__metadata__"
+_BITS = {"BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "BF16": 16} | {
+    f"{kind}{bits}": bits for kind in "FIU" for bits in (8, 16, 32, 64) if kind + str(bits) != "F8"
+}
+_ENTRY = record(
+    {
+        "dtype": text("|".join(_BITS), "a type of the format"),
+        "shape": listing(integer()),
+        "data_offsets": listing(integer(), 2),
+    }
+)
 BLOCK = 1 << 22  # bytes written at once, so that other threads can run in between
 
 
@@ -57,7 +74,7 @@ def _as_numpy(dtype: str) -> np.dtype:
 
 def header(tensors: dict[str, Raw], metadata: dict[str, str]) -> bytes:
     """The header of the file, padded so that the data starts at a multiple of eight."""
-    table: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    table: dict[str, Any] = {_METADATA: metadata} if metadata else {}
     start = 0
     for name, raw in tensors.items():
         table[name] = {"dtype": raw.dtype, "shape": list(raw.shape), "data_offsets": [start, start + raw.size]}
@@ -97,15 +114,52 @@ def write_bytes(path: Path, parts: list[Any]) -> dict[str, Any]:
 
 
 def _open(path: Path) -> tuple[np.ndarray, dict[str, Any], int]:
-    """The mapped file, its header, and the offset of its data."""
-    data = np.memmap(path, dtype=np.uint8, mode="r")
-    start = 8 + int.from_bytes(data[:8].tobytes(), "little")
-    return data, json.loads(data[8:start].tobytes()), start
+    """The mapped file, its header, and the offset of its data; a CheckpointError if they do not fit together."""
+    try:
+        with open_file(path) as f:
+            if not os.fstat(f.fileno()).st_size:
+                raise CheckpointError(f"{path.name} is empty")
+            data = np.memmap(f, dtype=np.uint8, mode="r")
+    except (OSError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise CheckpointError(f"{path.name} cannot be read: {reason}") from error
+    length = int.from_bytes(data[:8].tobytes(), "little")
+    start = 8 + length
+    if len(data) < 8 or length > min(len(data) - 8, LONGEST_HEADER):
+        raise CheckpointError(f"{path.name} cannot be read as safetensors: it is truncated, or has no header")
+    table = parse_json(data[8:start].tobytes(), f"the header of {path.name}")
+    _check_header(table, len(data) - start, path.name)
+    return data, table, start
+
+
+def _check_header(table: Any, size: int, name: str) -> None:
+    """Types, shapes and offsets: the tensors follow each other without gaps, to the end of the file."""
+    source = f"{name} cannot be read as safetensors: its header"
+    check(table, mapping(anything), source)
+    check(table.get("__metadata__", {}), mapping(text()), f"{source}, at __metadata__,")
+    end = 0
+    entries = {key: check(entry, _ENTRY, f"{source}, at {key!a},") for key, entry in table.items() if key != _METADATA}
+    for key, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+        first, last = entry["data_offsets"]
+        bits = math.prod(entry["shape"]) * _BITS[entry["dtype"]]
+        if first != end or (last - first) * 8 != bits:
+            raise CheckpointError(f"{source} has wrong offsets for {key!a}")
+        end = last
+    if end != size:
+        raise CheckpointError(f"{name} has {size} bytes of tensors, but its header describes {end}")
+
+
+def read_header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Type and shape of each tensor in a file."""
+    _, table, _ = _open(path)
+    return {key: (entry["dtype"], tuple(entry["shape"])) for key, entry in table.items() if key != _METADATA}
 
 
 def read_metadata(path: Path) -> dict[str, str]:
     """The metadata of a file."""
-    return _open(path)[1].get("__metadata__", {})
+    return _open(path)[1].get(_METADATA, {})
 
 
 def read(path: Path) -> dict[str, Raw]:
@@ -118,5 +172,5 @@ def read(path: Path) -> dict[str, Raw]:
             data[start + entry["data_offsets"][0] : start + entry["data_offsets"][1]],
         )
         for name, entry in table.items()
-        if name != "__metadata__"
+        if name != _METADATA
     }

@@ -19,6 +19,7 @@ from ..distributed.collectives import ProcessGroup
 from ..errors import NonFiniteError
 from . import contents as whole
 from .contents import Contents, split
+from .reading import read_json
 from .safetensors_io import Raw
 
 KINDS = ("model", "optimizer")
@@ -52,7 +53,7 @@ def collect(stage: Path, ranks: range, timeout: float, leaving: threading.Event)
             if time.monotonic() > end:
                 raise OSError(errno.ETIMEDOUT, f"process {rank} has not written its shard", str(stage))
             time.sleep(_LOOK)
-        note = json.loads(path.read_text(encoding="utf-8"))
+        note = read_json(path)
         if note["facts"] is None and note["values"]:
             raise NonFiniteError(note["error"])
         if note["facts"] is None:

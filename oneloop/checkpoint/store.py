@@ -19,14 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
+from . import structure
 from .convert import transformers_checkpoint
 from .durable import make_directory, remove_tree, sync_directory, sync_tree
+from .reading import open_file
 from .safetensors_io import write_bytes
+from .schema import shown
+from .structure import MANIFEST
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
-MANIFEST = "manifest.json"
 _NEW_MANIFEST = f".{MANIFEST}.partial"
 _OWN_FILES = re.compile(
     r"(model|optimizer)(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?|random\.safetensors|run\.json|"
@@ -62,7 +65,7 @@ def new_run_id() -> str:
 
 
 def checksum(path: Path) -> str:
-    with open(path, "rb") as f:
+    with open_file(path) as f:
         return hashlib.file_digest(f, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(f)
 
 
@@ -172,7 +175,9 @@ def seal(path: Path, known: dict[str, tuple[int, int]]) -> None:
         return
     now, before = fingerprints(path), manifest["files"]
     manifest["files"] = {
-        name: before[name] if name in before and known.get(name) == seen else _facts(path / name)
+        name: before[name]
+        if name in before and known.get(name) == seen
+        else _facts(path / name) | ({} if name in before else {structure.ADDED: True})
         for name, seen in now.items()
     }
     manifest.pop("unsealed", None)
@@ -240,44 +245,24 @@ def is_foreign(path: Path) -> bool:
 def read_manifest(path: Path) -> dict[str, Any] | None:
     """The manifest of a checkpoint directory; None if it is missing or invalid."""
     try:
-        with open(path / MANIFEST, encoding="utf-8") as f:
-            manifest = json.load(f)
-    except (OSError, ValueError, RecursionError):
+        return structure.load_manifest(path)
+    except CheckpointError:
         return None
-    return manifest if _is_manifest(manifest) else None
-
-
-def _is_manifest(value: Any) -> bool:
-    if not isinstance(value, dict) or not isinstance(value.get("files"), dict) or "format" not in value:
-        return False
-    written = value.get("written")
-    if not isinstance(value.get("run_id"), str) or not isinstance(written, (int, float)) or not 0 <= written < 1e12:
-        return False
-    return all(
-        isinstance(facts, dict)
-        and isinstance(facts.get("bytes"), int)
-        and isinstance(facts.get("sha256"), str)
-        and _is_inside(name)
-        for name, facts in value["files"].items()
-    )
-
-
-def _is_inside(name: str) -> bool:
-    """Whether a name in a manifest is a valid file name within the checkpoint."""
-    path = Path(name)
-    return name.isprintable() and path.name != "" and not path.is_absolute() and ".." not in path.parts
 
 
 def problems(path: Path, contents: bool = True) -> list[str]:
-    """Why a checkpoint is incomplete or corrupt; without `contents`, only sizes are compared."""
-    manifest = read_manifest(path)
-    if manifest is None and is_foreign(path):
+    """Why a checkpoint is incomplete or corrupt; without `contents`, only names and sizes are compared."""
+    if is_foreign(path):
         return transformers_checkpoint.problems(path, contents)
-    if manifest is None:
-        return [f"{MANIFEST} is missing or cannot be read"]
+    try:
+        manifest = structure.load_manifest(path)
+    except CheckpointError as error:
+        reason = f": {error}" if (path / MANIFEST).exists() else ""
+        return [f"{MANIFEST} is missing or cannot be read{reason}"]
     if manifest["format"] != FORMAT:
-        return [f"its format is {manifest['format']!r}; this release reads format {FORMAT}"]
-    found = []
+        return [f"its format is {shown(manifest['format'])}; this release reads format {FORMAT}"]
+    wrong = structure.wrong_step(path, manifest)
+    found = [] if wrong is None else [wrong]
     for name, facts in manifest["files"].items():
         file = path / name
         try:
@@ -289,18 +274,21 @@ def problems(path: Path, contents: bool = True) -> list[str]:
                 found.append(f"{name} has changed since it was written (checksum)")
         except OSError as error:
             found.append(f"cannot read {name}: {error}")
-    return found
+    if not found and structure.STATE not in manifest["files"]:
+        found.append(f"{MANIFEST} does not list {structure.STATE}")
+    return found or (structure.problems(path, manifest) if contents else [])
 
 
 def find(parent: Path) -> list[Checkpoint]:
-    """All checkpoints in a directory, by step. Those without our manifest were written by another trainer."""
+    """All checkpoints in a directory, by step. Those without our manifest, or with that of another step, have no
+    run."""
     found = []
     for path in parent.iterdir() if parent.is_dir() else ():
         match = _NAME.fullmatch(path.name)
         if match is None or not path.is_dir():
             continue
         manifest = read_manifest(path)
-        if manifest is not None:
+        if manifest is not None and structure.wrong_step(path, manifest) is None:
             written, generation = float(manifest["written"]), _generation(manifest)
             found.append(Checkpoint(path, int(match[1]), manifest["run_id"], written, generation))
             continue

@@ -1,7 +1,6 @@
 """Functions of transformers' trainer_utils that scripts import: models, tokens, searches and memory."""
 
 import contextlib
-import json
 import logging
 import re
 import sys
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from .. import backends
 from ..checkpoint.convert.transformers_checkpoint import WEIGHTS
+from ..checkpoint.structure import weight_map
 from ..errors import CheckpointError, MissingPackageError, ModelError
 from ..trainer.meter import MemoryTracker
 
@@ -90,7 +90,7 @@ def load_sharded_checkpoint(model: Any, folder: Any, strict: bool = True, prefer
         backend.transformers_checkpoint.load_weights(model, folder)
         return IncompatibleKeys([], [])
     loaded: dict[str, Any] = {}
-    for name in sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())):
+    for name in sorted(set(weight_map(index).values())):
         loaded |= backend.weights.load_tensors(folder / name)
     own, tied = backend.weights.model_tensors(model)
     same = {name: first for name, first in tied.items() if name in loaded or first in loaded}

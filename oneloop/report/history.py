@@ -1,13 +1,13 @@
 """The curves and final values of a log history, independent of how they are drawn."""
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
+from ..checkpoint.reading import read_json
+from ..errors import CheckpointError, DataError
 
 STATE_FILE = "trainer_state.json"
 TIMES = ("_runtime", "_per_second", "_time", "_flos")  # suffixes of values that are not metrics
@@ -43,9 +43,9 @@ class Run:
         """The run that wrote into `folder`: an output directory or one of its checkpoints."""
         path = _state_file(folder)
         try:
-            state = json.loads(path.read_text(encoding="utf-8"))
-            history = list(state.pop("log_history"))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            state = read_json(path)
+            history = [entry for entry in state.pop("log_history") if isinstance(entry, dict)]
+        except (CheckpointError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{path} is not a trainer state: expected a JSON object with a list log_history ({error!r}). "
                 "Pass the output_dir of a Trainer."

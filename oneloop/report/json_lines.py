@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint.reading import log_entry, open_file
 from .log_sampling import sections
 
 BLOCK = 1 << 20
@@ -27,7 +28,7 @@ class Tail:
         """The entries of the lines, a block at a time. New bytes beyond the budget are sampled."""
         with contextlib.ExitStack() as stack:
             try:
-                f = stack.enter_context(open(self.path, "rb"))
+                f = stack.enter_context(open_file(self.path))
             except OSError:
                 return
             facts = os.fstat(f.fileno())
@@ -56,12 +57,5 @@ def parse(text: bytes) -> list[dict[str, Any]]:
     try:  # all at once is twice as fast
         found = json.loads((b"[" + b",".join(lines) + b"]").decode("utf-8"))
     except (ValueError, RecursionError):
-        found = [_parse(line) for line in lines]
+        return [entry for line in lines if (entry := log_entry(line)) is not None]
     return [entry for entry in found if isinstance(entry, dict)]
-
-
-def _parse(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None

@@ -19,6 +19,7 @@ from .json_lines import Tail
 NOT_CURVES = {"run", "step", "time", "epoch"}
 RECENT = 5000  # entries that a page may be behind and still receive only the new ones
 STARTS = ("started", "resumed")
+_NUMBERS = ("step", "time", "max_steps", "parameters")  # of events
 
 Ranges = dict[str, tuple[float, ...]]  # for each metric some finite values, including the lowest and the highest
 
@@ -257,7 +258,15 @@ def holds_run(folder: Path) -> bool:
 
 
 def _events(blocks: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    return [entry for entries in blocks for entry in entries if isinstance(entry.get("event"), str)]
+    return [_cleaned(entry) for entries in blocks for entry in entries if isinstance(entry.get("event"), str)]
+
+
+def _cleaned(event: dict[str, Any]) -> dict[str, Any]:
+    """Without numbers that cannot be those of a run: another program may have written the line."""
+    if isinstance(event.get("run", ""), str) and all(_is_finite(event.get(name, 0)) for name in _NUMBERS):
+        return event
+    kept = {key: value for key, value in event.items() if key not in _NUMBERS or _is_finite(value)}
+    return kept | {"run": str(kept.get("run", ""))}
 
 
 def _is_finite(value: Any) -> bool:

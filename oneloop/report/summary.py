@@ -8,6 +8,7 @@ from typing import Any
 
 from ..arguments.evaluation import higher_is_better
 from ..checkpoint import command
+from ..checkpoint.reading import json_object
 from ..errors import OneloopError
 from .history import TIMES
 from .log_reader import STARTS, Directory, number
@@ -25,11 +26,7 @@ def arguments_of(folder: Path, directory: Directory | None = None) -> dict[str, 
         return noted
     written = [folder / ARGUMENTS_FILE, *sorted(folder.glob(f"checkpoint-*/{ARGUMENTS_FILE}"), key=_modified)[::-1]]
     for path in written:
-        try:
-            given = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            continue
-        if isinstance(given, dict):
+        if given := json_object(path):
             return given
     return {}
 

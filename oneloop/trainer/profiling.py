@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arguments.packages import installed
 from ..callbacks import TrainerCallback
+from ..checkpoint.reading import json_object
 from .internals import internals_of
 
 if TYPE_CHECKING:
@@ -184,10 +185,8 @@ def text(found: list[Operator], title: str) -> str:
 
 def _note(path: Path, note: dict[str, Any]) -> None:
     """Add to the list of profiles; a profile of the same steps is replaced."""
-    try:
-        notes = json.loads(path.read_text(encoding="utf-8"))["profiles"]
-    except (OSError, ValueError, KeyError, TypeError):
-        notes = []
+    notes = json_object(path).get("profiles")
+    notes = [each for each in notes if isinstance(each, dict)] if isinstance(notes, list) else []
     notes = [each for each in notes if each.get("trace") != note["trace"]] + [note]
     path.write_text(json.dumps({"profiles": notes}, indent=2) + "\n", encoding="utf-8")
 

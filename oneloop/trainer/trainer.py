@@ -5,7 +5,6 @@ objects in `_oneloop` (see internals.py), which train() creates for each run.
 """
 
 import inspect
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -18,6 +17,7 @@ from ..backends._common.helpers import given_groups, parameter_groups
 from ..callbacks import CallbackHandler
 from ..checkpoint.checkpointer import callback_states
 from ..checkpoint.model_files import write_json, write_state, writing
+from ..checkpoint.reading import json_object
 from ..compat import mindnlp, mode
 from ..compat.accelerator import Accelerator
 from ..compat.introspect import NUM_ITEMS, accepts, is_overridden
@@ -954,8 +954,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
             write_json(folder / f"{split}_results.json", metrics)
             if combined:
                 path = folder / "all_results.json"
-                before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-                write_json(path, before | metrics)
+                write_json(path, json_object(path) | metrics)
 
     # -- the model and the run as files
 

@@ -11,6 +11,7 @@ import pytest
 from oneloop.checkpoint import store
 from oneloop.checkpoint.contents import Contents
 from oneloop.cli.main import main
+from tests.checkpoint.test_run_state import POSITION, RUN
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,10 +19,12 @@ ROOT = Path(__file__).parents[2]
 def write(parent, step, run="a" * 16, reason="save", best=None, written=None):
     """A checkpoint as small as one can be, committed as a run commits its own."""
     contents = Contents()
-    contents.add_json("run.json", {"framework": "torch", "run_id": run})
+    contents.add_json("run.json", RUN | {"run_id": run, "optimizer": {}, "position": POSITION | {"step_in_epoch": 1}})
+    contents.tensors["random.safetensors"] = ({}, {})
     state = {"global_step": step, "best_model_checkpoint": best and f"elsewhere/checkpoint-{best}"}
     contents.add_json("trainer_state.json", state)
-    contents.texts["model.safetensors"] = bytes(1000)
+    header = json.dumps({"w": {"dtype": "U8", "shape": [900], "data_offsets": [0, 900]}}).encode().ljust(92)
+    contents.texts["model.safetensors"] = len(header).to_bytes(8, "little") + header + bytes(900)
     stage = store.open_stage(parent, step)
     path = store.commit(stage, step, run, reason, contents.write(stage))
     if written is not None:

@@ -114,11 +114,15 @@ def test_names_that_leave_the_checkpoint_make_it_none(name, directory):
     facts = {"bytes": 3, "sha256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"}
     manifest = {"format": 1, "step": 3, "run_id": "a", "reason": "save", "written": 1.0}
     path = directory / "checkpoint-3" / store.MANIFEST
-    path.write_text(json.dumps(manifest | {"files": {"model.safetensors": facts, "a/b": facts}}))
+    state = path.with_name("trainer_state.json")
+    state.write_text('{"global_step": 3}')
+    files = {state.name: {"bytes": state.stat().st_size, "sha256": store.checksum(state)}, "a/b": facts}
+    path.write_text(json.dumps(manifest | {"files": files}))
     assert store.problems(path.parent) == []
-    path.write_text(json.dumps(manifest | {"files": {"model.safetensors": facts, name: facts}}))
+    path.write_text(json.dumps(manifest | {"files": files | {name: facts}}))
     assert store.read_manifest(path.parent) is None
-    assert store.problems(path.parent) == ["manifest.json is missing or cannot be read"]
+    (problem,) = store.problems(path.parent)
+    assert problem.startswith("manifest.json is missing or cannot be read: manifest.json ")
 
 
 @pytest.mark.parametrize("written", [10**400, -(10**400), math.nan, math.inf, -math.inf, -1, None, "1"])

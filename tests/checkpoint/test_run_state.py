@@ -25,17 +25,17 @@ RUN = {
     "run_id": "0123",
     "framework": "torch",
     "layout": {"weight": ["weight", "oi"]},
-    "optimizer": {"groups": []},
+    "optimizer": {"class": "AdamW", "groups": []},
     "scheduler": None,
     "engine": {"skipped": 0},
     "strategy": {"unused": None},
     "grad_norm": "0x1.0p+0",
     "learning_rate": 0.1,
-    "losses": {"steps": 3},
-    "work": {"tokens": 7},
+    "losses": {"total": "0x1.8p+1", "since_log": "0x1.0p+0", "steps": 3, "steps_since_log": 1},
+    "work": {"tokens": 7, "flops": 0.0, "unpadded": 7},
     "split": 2,
     "position": POSITION,
-    "course": {"samples": 10, "processes": 2},
+    "course": {"samples": 10, "samples_per_step": 2, "processes": 2},
 }
 
 
@@ -58,9 +58,10 @@ def test_states_of_other_processes_are_written_only_where_there_are_any():
 
 def test_checkpoints_of_the_first_releases_have_less():
     less = {key: value for key, value in RUN.items() if key not in ("layout", "strategy", "grad_norm", "split")}
+    alone = {"samples": 10, "samples_per_step": 2}
     found = RunState.from_json(less | {"position": {k: v for k, v in POSITION.items() if k != "pending"}})
     assert found.layout is None and found.measured == {"learning_rate": 0.1} and found.position.pending == {}
-    assert found.processes == 2 and RunState.from_json(RUN | {"course": {}}).processes == 1
+    assert found.processes == 2 and RunState.from_json(RUN | {"course": alone}).processes == 1
 
 
 def test_a_later_format_is_refused():

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from oneloop.checkpoint import contents, sharded
+from oneloop.checkpoint import contents, sharded, structure
 from oneloop.checkpoint.contents import Contents
 from oneloop.checkpoint.safetensors_io import from_numpy, read
 from oneloop.distributed.collectives import ProcessGroup
@@ -49,7 +49,7 @@ def test_files_are_numbered_by_process(tmp_path):
     other.write(tmp_path)
     for kind in ("model", "optimizer"):
         found = {}
-        for file in sharded.files_of(tmp_path, kind):
+        for file in structure.tensor_files(tmp_path, kind):
             found |= {name: raw.array().tolist() for name, raw in read(file).items()}
         assert found == {"a": [1] * 4, "b": [2] * 4, "c": [3] * 4}
         index = json.loads((tmp_path / f"{kind}.safetensors.index.json").read_text())

@@ -533,7 +533,7 @@ def test_another_optimizer(old):
 def test_a_state_that_cannot_be(old, change):
     state = json.loads((old / "trainer_state.json").read_text())
     (old / "trainer_state.json").write_text(json.dumps(state | change))
-    with pytest.raises(CheckpointError, match=f"trainer_state.json has no usable {next(iter(change))}"):
+    with pytest.raises(CheckpointError, match=f"trainer_state.json is not valid: {next(iter(change))}"):
         resume(old)
 
 

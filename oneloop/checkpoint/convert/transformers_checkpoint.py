@@ -1,12 +1,14 @@
 """Checkpoints that transformers' Trainer wrote: recognised, described and checked without unpickling anything."""
 
-import json
 import os
 import zipfile
 from pathlib import Path
 from typing import Any
 
 from ...errors import CheckpointError
+from ..reading import json_object, open_file
+from ..safetensors_io import read_header
+from ..structure import read_state, weight_map
 
 WRITER = "transformers"
 STATE = "trainer_state.json"
@@ -41,12 +43,9 @@ def weight_files(path: Path) -> list[Path]:
 
 def _shards(index: Path) -> list[str]:
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        if not names or any(Path(name).name != name for name in names):
-            raise ValueError("its files are not in the same directory")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return sorted(set(weight_map(index).values()))
+    except CheckpointError as error:
         raise CheckpointError(f"{index.name} is not an index of weight files: {error}") from error
-    return names
 
 
 def problems(path: Path, contents: bool = True) -> list[str]:
@@ -90,8 +89,9 @@ def _wrong_with(file: Path, contents: bool) -> str | None:
     """What is wrong with one file of a checkpoint; None if no problem is found."""
     try:
         if file.suffix == ".safetensors":
-            return _wrong_with_safetensors(file)
-        with open(file, "rb") as f:
+            read_header(file)
+            return None
+        with open_file(file) as f:
             start = f.read(2)
         if not start:
             return f"{file.name} is empty"
@@ -104,60 +104,6 @@ def _wrong_with(file: Path, contents: bool) -> str | None:
         return f"{file.name} cannot be read: {error}"
 
 
-def _wrong_with_safetensors(file: Path) -> str | None:
-    size = file.stat().st_size
-    with open(file, "rb") as f:
-        length = int.from_bytes(f.read(8), "little")
-        if not 2 <= length <= size - 8:
-            return f"{file.name} is not a safetensors file, or is truncated"
-        table = json.loads(f.read(length))
-    try:
-        end = max((entry["data_offsets"][1] for name, entry in table.items() if name != "__metadata__"), default=0)
-    except (AttributeError, KeyError, TypeError, IndexError):
-        return f"{file.name} is not a safetensors file"
-    return f"{file.name} has {size} bytes instead of {8 + length + end}" if size != 8 + length + end else None
-
-
-def read_state(path: Path) -> dict[str, Any]:
-    """trainer_state.json, after checking the fields that a resume needs."""
-    try:
-        state = json.loads((path / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{STATE} cannot be read: {error}") from error
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{STATE} is not a JSON object")
-    history, callbacks = state.get("log_history", []), state.get("stateful_callbacks", {})
-    wrong = [
-        name
-        for name, good in (
-            ("global_step", _is_number(state.get("global_step"), int)),
-            ("epoch", state.get("epoch") is None or _is_number(state["epoch"], (int, float))),
-            ("max_steps", _is_number(state.get("max_steps", 0), int, lowest=-1)),
-            ("total_flos", _is_number(state.get("total_flos", 0), (int, float))),
-            ("num_input_tokens_seen", _is_number(state.get("num_input_tokens_seen", 0), int)),
-            ("log_history", isinstance(history, list) and all(isinstance(row, dict) for row in history)),
-            ("best_model_checkpoint", isinstance(state.get("best_model_checkpoint"), (str, type(None)))),
-            ("stateful_callbacks", isinstance(callbacks, dict) and all(map(_is_callback_state, callbacks.values()))),
-        )
-        if not good
-    ]
-    if wrong:
-        raise CheckpointError(f"{STATE} has no usable {', '.join(wrong)}")
-    return state
-
-
-def _is_number(value: Any, kind: Any, lowest: int = 0) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool) and lowest <= value < 2**63
-
-
-def _is_callback_state(value: Any) -> bool:
-    states = value if isinstance(value, list) else [value]
-    return bool(states) and all(
-        isinstance(state, dict) and isinstance(state.get("args"), dict) and isinstance(state.get("attributes"), dict)
-        for state in states
-    )
-
-
 def steps_per_epoch(state: dict[str, Any]) -> int | None:
     """The number of steps in an epoch of the old run, as far as its state shows."""
     epoch, step = state.get("epoch") or 0, state["global_step"]
@@ -166,10 +112,7 @@ def steps_per_epoch(state: dict[str, Any]) -> int | None:
 
 def version(path: Path) -> str | None:
     """The release of transformers that wrote the model's configuration; None when there is no such file."""
-    try:
-        found = json.loads((path / "config.json").read_text(encoding="utf-8")).get("transformers_version")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
+    found = json_object(path / "config.json").get("transformers_version")
     return found[:40] if isinstance(found, str) else None
 
 

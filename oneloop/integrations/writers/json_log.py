@@ -11,6 +11,7 @@ from typing import Any
 
 from ...arguments import TrainingArguments
 from ...callbacks import TrainerCallback
+from ...checkpoint import reading, schema
 from ...checkpoint.durable import append_line
 from ...state import TrainerControl, TrainerState
 
@@ -37,12 +38,9 @@ class JsonLinesCallback(TrainerCallback):
             return
         partial = path.with_name(f".{NAME}.partial")
         try:
-            with (  # line by line: the log of a long run may not fit into memory
-                open(path, encoding="utf-8", errors="replace", newline="\n") as lines,
-                open(partial, "w", encoding="utf-8") as kept,
-            ):
-                for line in _before(state, self._run_id(), lines):
-                    kept.write(line if line.endswith("\n") else f"{line}\n")
+            with open(partial, "wb") as kept:  # line by line: the log of a long run may not fit into memory
+                for line in _before(state, self._run_id(), reading.lines(path)):
+                    kept.write(line if line.endswith(b"\n") else line + b"\n")
             os.replace(partial, path)
         except OSError as error:
             partial.unlink(missing_ok=True)
@@ -79,16 +77,15 @@ class JsonLinesCallback(TrainerCallback):
         self._failed = True
 
 
-def _before(state: TrainerState, run_id: str, lines: Iterable[str]) -> Iterator[str]:
+def _before(state: TrainerState, run_id: str, lines: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of other runs, and those of this run up to its checkpoint."""
     # The step itself may have more lines: the end of its epoch is logged after the save.
     left = sum(entry.get("step") == state.global_step for entry in state.log_history)
     for line in lines:
-        try:
-            entry = json.loads(line)
-            own, step = entry["run"] == run_id, int(entry["step"])
-        except (ValueError, TypeError, KeyError):  # the incomplete last line of a run that died
+        entry = reading.log_entry(line) or {}
+        if "run" not in entry or not schema.is_finite(entry.get("step")):  # such as a line cut off by a kill
             continue
+        own, step = entry["run"] == run_id, int(entry["step"])
         if own and step == state.global_step:
             left -= 1
         if not own or step < state.global_step or (step == state.global_step and left >= 0):

@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...checkpoint.reading import read_json
+from ...errors import CheckpointError
+
 logger = logging.getLogger(__name__)
 
 FOLDER = ".reported"
@@ -49,9 +52,9 @@ def keep(output_dir: Any, writer: str, run: dict[str, Any], mark: Mark) -> None:
 def kept(output_dir: Any, writer: str, run: dict[str, Any]) -> Mark:
     """The mark of this run of the service; an empty one if there is none."""
     try:
-        stored = json.loads((Path(output_dir) / FOLDER / f"{writer}.json").read_text(encoding="utf-8"))
+        stored = read_json(Path(output_dir) / FOLDER / f"{writer}.json")
         if stored["run"] == run:
             return Mark(int(stored["step"]), [str(name) for name in stored["names"]])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (CheckpointError, ValueError, TypeError, KeyError, OverflowError):
         pass
     return Mark()
