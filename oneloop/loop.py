@@ -82,7 +82,7 @@ def accumulation_for(samples_per_step: int, batch_size: int, processes: int) -> 
     if rest == 0 and steps > 0:
         return steps
     share, odd = divmod(samples_per_step, processes)
-    fits = [str(size) for size in range(1, share + 1) if share % size == 0] if odd == 0 else []
+    fits = [str(size) for size in range(1, min(share, 4096) + 1) if share % size == 0] if odd == 0 else []
     raise CheckpointError(
         f"the checkpoint has {samples_per_step} samples in an update, which is not a multiple of {processes} "
         f"process(es) x per_device_train_batch_size={batch_size}. "

@@ -1,11 +1,13 @@
 """Random state of Python, NumPy and the framework, as plain arrays."""
 
 import random
+import re
 from typing import Any
 
 import numpy as np
 
 from .backends import late_seeding, load, registry
+from .errors import CheckpointError
 
 
 def set_seed(seed: int, deterministic: bool = False) -> None:
@@ -52,6 +54,28 @@ def as_arrays(state: tuple[Any, Any, dict[str, np.ndarray]]) -> dict[str, np.nda
         "numpy.rest": np.array([position, has_gauss, cached], dtype=np.float64),
         **of_framework,
     }
+
+
+def check_state(backend: Any, state: dict[str, np.ndarray], source: str, is_common_only: bool = False) -> None:
+    """Compare a stored state with the current one: names, types and shapes. Those of accelerators may differ, since a
+    run may go on on another machine. `is_common_only`: another framework has stored it."""
+    current = get_state(backend)
+    current = {name: array for name, array in current.items() if not is_common_only or is_common(name)}
+    missing = [name for name in current if name not in state and not _ON_ACCELERATOR.search(name)]
+    if missing:
+        raise CheckpointError(f"{source} is incomplete: it has no {missing[0]}")
+    for name, array in current.items():
+        found = state.get(name)
+        if found is None:
+            continue
+        varies = array.dtype == np.uint8  # text, or what the framework checks itself
+        if found.dtype != array.dtype or found.ndim != array.ndim or (found.shape != array.shape and not varies):
+            raise CheckpointError(
+                f"{name} in {source} is {found.dtype} of shape {found.shape}, expected {array.dtype} of {array.shape}"
+            )
+
+
+_ON_ACCELERATOR = re.compile(r"\.(cuda|gpu|xpu|npu|mps|hip)\b")
 
 
 def set_state(backend: Any, state: dict[str, np.ndarray]) -> None:

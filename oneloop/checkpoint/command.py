@@ -12,7 +12,7 @@ from ..errors import ArgumentError, CheckpointError
 from . import store
 from .convert import transformers_checkpoint
 from .reading import json_object
-from .schema import is_encodable, is_integer
+from .schema import is_encodable
 
 FORMAT = 1  # of the output of --json
 
@@ -68,7 +68,8 @@ def _checkpoint(path: Path) -> store.Checkpoint:
     """A checkpoint with any name."""
     manifest, number = store.read_manifest(path) or {}, re.search(r"-(\d+)", path.name)
     step = manifest.get("step", json_object(path / transformers_checkpoint.STATE).get("global_step"))
-    step = step if is_integer(step) else int(number[1]) if number else 0
+    if not isinstance(step, int) or isinstance(step, bool):
+        step = int(number[1]) if number else 0
     return store.Checkpoint(path, step, manifest.get("run_id"), float(manifest.get("written", path.stat().st_mtime)))
 
 

@@ -15,7 +15,9 @@ from . import store
 from .checkpointer import run_properties
 from .contents import WEIGHTS
 from .convert import from_framework, from_transformers
+from .reading import restoring
 from .run_state import OWN_STATES, STATE, PositionState, ResumePoint, RunState
+from .schema import alike, check, flag, integer, listing, number, record
 from .structure import tensor_files, tied_names
 
 if TYPE_CHECKING:
@@ -106,19 +108,22 @@ def load_weights(core: "Internals", path: Path) -> None:
         return
     files = tensor_files(path, "model")
     if not files and backend.models.is_adapter(backend.models.unwrap(model)):
-        strategy.load_adapter(model, path)
+        with restoring("the adapter", path):
+            strategy.load_adapter(model, path)
         return
     if not files:
         raise CheckpointError(f"{path} has no {WEIGHTS}. Pass a directory that contains it.")
     tied = tied_names(files[0])
     run = RunState.read(path)
     if run is not None and from_framework.is_needed(core, run):
-        from_framework.load_weights(core, run, path, files, tied)
+        with restoring("the weights", path):
+            from_framework.load_weights(core, run, path, files, tied)
         return
     tensors: dict[str, Any] = {}
     for file in files:
         tensors |= strategy.load_tensors(file)
-    strategy.load_model(model, tensors, tied, str(path))
+    with restoring("the weights", path):
+        strategy.load_model(model, tensors, tied, str(path))
 
 
 def loads_after_wrapping(core: "Internals", path: Path) -> bool:
@@ -182,11 +187,27 @@ def load_callbacks(trainer: Any) -> None:
         values = dict(stored["attributes"])
         if trainer.args.restore_callback_states_from_checkpoint:
             values |= stored["args"]
-        for name, value in values.items():
-            setattr(callback, name, value)
+        _check_attributes(callback, values)
+        with restoring(f"the state of {type(callback).__name__}", STATE):
+            for name, value in values.items():
+                setattr(callback, name, value)
     control = next(every.get("TrainerControl", iter(())), None)
     if control and trainer.args.restore_callback_states_from_checkpoint:
+        flags = dict.fromkeys(vars(TrainerControl()), flag)
+        check(control["args"], record({}, flags, is_closed=True), f"the state of TrainerControl in {STATE}")
         trainer.control = TrainerControl.from_state(control)
+
+
+def _check_attributes(callback: Any, values: dict[str, Any]) -> None:
+    """The attributes of a callback replace its data and not its methods; those of oneloop's callbacks are of the kind
+    of the current ones."""
+    name = type(callback).__name__
+    methods = [key for key in values if key.startswith("__") or callable(getattr(type(callback), key, None))]
+    if methods:
+        raise CheckpointError(f"the state of {name} in {STATE} replaces {methods[0]}, which is not an attribute")
+    if type(callback).__module__.startswith("oneloop."):
+        current = {key: getattr(callback, key, None) for key in values}
+        check(values, alike(current), f"the state of {name} in {STATE}")
 
 
 def keep_global_batch(run: "Run", path: Path) -> None:
@@ -266,7 +287,22 @@ def load_optimizer_and_scheduler(run: "Run", path: Path) -> None:
     scheduler = trainer.lr_scheduler
     load = getattr(scheduler, "load_state_dict", getattr(scheduler, "set_state_dict", None))
     if stored.scheduler is not None and load is not None:  # Paddle's schedulers use the second name
-        load(stored.scheduler)
+        if type(scheduler).__module__.startswith("oneloop."):
+            _check_schedule(scheduler, stored.scheduler, path)
+        with restoring("the schedule", path):
+            load(stored.scheduler)
+
+
+def _check_schedule(scheduler: Any, stored: dict[str, Any], path: Path) -> None:
+    """The state is of the kind of the current one. Frameworks divide parameters into other groups: rates may be fewer
+    or more, if they are equal."""
+    rates = listing(number(0))
+    current = {key: value for key, value in scheduler.state_dict().items() if key not in ("base_lrs", "lrs")}
+    check(stored, record({}, {"last_epoch": integer(), "base_lrs": rates, "lrs": rates}), f"the schedule in {path}")
+    check(stored, alike(current), f"the schedule in {path}")
+    for name in ("base_lrs", "lrs"):
+        if name in stored and not stored[name]:
+            raise CheckpointError(f"the schedule in {path} has no learning rates")
 
 
 def load_scaler(run: "Run", path: Path) -> None:
@@ -274,7 +310,8 @@ def load_scaler(run: "Run", path: Path) -> None:
     if store.is_foreign(path):
         from_transformers.load_scaler(run, path)
     else:
-        run.core.engine.load_state(_read(path).engine)
+        with restoring("the loss scaler", path):
+            run.core.engine.load_state(_read(path).engine)
 
 
 def _load_optimizer(core: "Internals", stored: RunState, path: Path) -> None:
@@ -285,13 +322,15 @@ def _load_optimizer(core: "Internals", stored: RunState, path: Path) -> None:
             "the RNGs of the framework, such as dropout's, are seeded again.",
             stored.framework,
         )
-        from_framework.load_optimizer(core, stored, path, files)
+        with restoring("the optimizer state", path):
+            from_framework.load_optimizer(core, stored, path, files)
         return
     tensors: dict[str, Any] = {}
     for file in files:
         tensors |= core.strategy.load_tensors(file)
     trainer = core.trainer
-    core.strategy.load_optimizer(trainer.optimizer, trainer.model, tensors, stored.optimizer, str(path))
+    with restoring("the optimizer state", path):
+        core.strategy.load_optimizer(trainer.optimizer, trainer.model, tensors, stored.optimizer, str(path))
 
 
 def _own_or_new_id(run: "Run", run_id: str) -> tuple[str, str | None]:
@@ -347,9 +386,11 @@ def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -
         done = 0
     for owner, state in ((trainer.data_collator, place.collator), (trainer.train_dataset, place.dataset)):
         if state:
-            owner.load_state_dict(state)
+            with restoring(f"the state of {type(owner).__name__}", path):
+                owner.load_state_dict(state)
     if place.trainer:
-        trl_state.restore(run.core, place.trainer, run.epochs.own_tensors(path), path)
+        with restoring("what the Trainer keeps between steps", path):
+            trl_state.restore(run.core, place.trainer, run.epochs.own_tensors(path), path)
     run.epochs.start_from(
         ResumePoint(
             random=run.checkpointer.directory.resolve(path),

@@ -204,7 +204,12 @@ def alike(current: Any) -> Rule:
                 if key in current:
                     alike(current[key])(inner, f"{place}.{key}" if place else key)
         elif isinstance(current, (list, tuple)):
-            _expect(isinstance(value, list) and len(value) == len(current), value, place, f"a list of {len(current)}")
+            _expect(
+                isinstance(value, (list, tuple)) and len(value) == len(current),
+                value,
+                place,
+                f"a list of {len(current)}",
+            )
             for i, (old, inner) in enumerate(zip(current, value)):
                 alike(old)(inner, f"{place}[{i}]")
         elif current is None:

@@ -131,7 +131,7 @@ RUN_STATE = record(
         "work": record({"tokens": integer(), "flops": number(0), "unpadded": integer()}),
         "position": _POSITION,
         "course": record(
-            {"samples_per_step": integer(1), "samples": optional(integer())}, {"processes": integer(1, 2**20)}
+            {"samples_per_step": integer(1, 2**40), "samples": optional(integer())}, {"processes": integer(1, 2**20)}
         ),
     },
     {

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import randomness
+from ..checkpoint.reading import restoring
 from ..checkpoint.run_state import ATTRIBUTES, BUFFER, RANDOM, ResumePoint
 from ..checkpoint.safetensors_io import read as read_tensors
+from ..checkpoint.structure import check_streams
 from ..data.feistel import key_of
 from ..data.order import BatchSampler
 from ..data.process_sharding import of_one_process
 from ..data.transformers_order import Lookahead, ShardedBatches
 from ..data.worker_seeding import seed_streams
+from ..errors import CheckpointError
 from . import dataloaders
 
 if TYPE_CHECKING:
@@ -114,7 +117,8 @@ class Epochs:
             return 0
         if stored is not None:
             owner = loader if callable(getattr(loader, "load_state_dict", None)) else dataset
-            owner.load_state_dict(stored if self.run.core.processes.size > 1 else of_one_process(stored))
+            with restoring("the position in the training data", "the checkpoint"):
+                owner.load_state_dict(stored if self.run.core.processes.size > 1 else of_one_process(stored))
             return 0
         return skip
 
@@ -178,13 +182,16 @@ class Epochs:
         core, stored = self.run.core, self.own_tensors(path)
         for i, buffer in enumerate(core.strategy.own_buffers(core.trainer.model)):
             if (array := stored.get(f"{BUFFER}{i}")) is not None:
+                _check_buffer(f"{BUFFER}{i}", array, buffer)
                 core.strategy.put_buffer(buffer, array)
         core.trainer._load_rng_state(str(path))
 
     def own_tensors(self, path: Path) -> dict[str, Any]:
         """The tensors of this process in random.safetensors; none if the run had fewer processes."""
         rank = self.run.core.processes.rank
-        stored = {name: raw.array() for name, raw in read_tensors(path / RANDOM).items()}
+        tensors = read_tensors(path / RANDOM)
+        check_streams(tensors)
+        stored = {name: raw.array() for name, raw in tensors.items()}
         if not rank:
             return {name: array for name, array in stored.items() if not name.startswith("rank")}
         own = f"rank{rank}/"
@@ -203,7 +210,9 @@ class Epochs:
         if self.resume.crosses_from:
             states = {name: array for name, array in states.items() if randomness.is_common(name)}
         if states:
-            randomness.set_state(core.backend, states)
+            randomness.check_state(core.backend, states, f"{path / RANDOM}", bool(self.resume.crosses_from))
+            with restoring("the RNG state", path / RANDOM):
+                randomness.set_state(core.backend, states)
         return bool(states)
 
     # -- what a checkpoint stores
@@ -256,6 +265,13 @@ class Epochs:
         if getattr(loader, "num_workers", False):
             owners.pop()  # the workers iterate over copies of the dataset; this one has not advanced
         return next((state for owner in owners if (state := own_state(owner)) is not None), None)
+
+
+def _check_buffer(name: str, array: Any, buffer: Any) -> None:
+    if tuple(array.shape) != tuple(buffer.shape):
+        raise CheckpointError(
+            f"{name} in {RANDOM} has shape {tuple(array.shape)}, the buffer of the model {tuple(buffer.shape)}"
+        )
 
 
 def _is_seekable(sampler: Any) -> bool:

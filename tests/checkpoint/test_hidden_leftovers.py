@@ -9,13 +9,13 @@ from oneloop.checkpoint import store
 from oneloop.errors import CheckpointError
 from tests.backends.support import rows, same_bytes
 
-WEIGHTS = bytes(range(8))
+WEIGHTS = (8).to_bytes(8, "little") + b"{}      "
 
 
 def write(parent, step, weights=WEIGHTS, run="run"):
     stage = store.open_stage(parent, step)
     (stage / "model.safetensors").write_bytes(weights)
-    (stage / "trainer_state.json").write_text("{}")
+    (stage / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
     return store.commit(stage, step, run, "save", {})
 
 

@@ -138,9 +138,23 @@ def any_misfit(stored: Mapping[str, Any], own: Mapping[str, Any]) -> str | None:
         for name in stored
         if name in own and tuple(stored[name].shape) != tuple(own[name].shape)
     ]
+    shapes += [
+        f"{name} is {stored[name].dtype}, the model has {own[name].dtype}"
+        for name in stored
+        if name in own and kind_of(stored[name]) != kind_of(own[name])
+    ]
     problems = [f"missing: {some(missing)}"] * bool(missing)
     problems += [f"not in the model: {some(extra)}"] * bool(extra) + [some(shapes, "; ")] * bool(shapes)
     return "; ".join(problems) or None
+
+
+def kind_of(tensor: Any) -> str:
+    """Whether the values of a tensor are floating-point numbers, integers, truth values or complex numbers. Within a
+    kind, values are converted: the model may be in another precision than the file."""
+    name = str(getattr(tensor, "dtype", "float")).lower().rpartition(".")[2]
+    if name.startswith(("f", "bf")):
+        return "float"
+    return "bool" if "bool" in name else "complex" if name.startswith("c") else "int"
 
 
 def check_optimizer_fit(stored: set[str], own: set[str], source: str) -> None:

@@ -14,7 +14,10 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
+from ...checkpoint.reading import parse_json
+from ...checkpoint.schema import check, integer, listing, one_of, text
 from ...data.torch_randperm import randperm as randperm
+from ...errors import CheckpointError
 from .._common.mindspore_datasets import seed_pipelines
 from . import bootstrap, dropout
 
@@ -23,6 +26,8 @@ logger = logging.getLogger(__name__)
 _seeds: Any = sys.modules["mindspore.common.seed"]  # the attribute of that name may be something else
 
 UNSET = -1
+# [operation, its number, its current seed]
+_OPERATIONS = listing(listing(one_of(text(), integer(0, 2**63)), 3))
 in_worker = False  # in a worker of a loader, where no operation of MindSpore may run: see loaders.py
 
 
@@ -57,7 +62,10 @@ def set_state(state: dict[str, Any]) -> None:
         known = int(np.asarray(state["mindspore.seed"])[0])
         _seeds._GLOBAL_SEED = None if known == UNSET else known
     if "mindspore.operations" in state:
-        table = json.loads(np.asarray(state["mindspore.operations"], dtype=np.uint8).tobytes())
+        stored = np.asarray(state["mindspore.operations"], dtype=np.uint8).tobytes()
+        table = check(parse_json(stored, "mindspore.operations"), _OPERATIONS, "mindspore.operations")
+        if any(type(entry[0]) is not str or type(entry[1]) is str or type(entry[2]) is str for entry in table):
+            raise CheckpointError("mindspore.operations is not a table of operations and seeds")
         _seeds._KERNEL_SEED.clear()
         _seeds._KERNEL_SEED.update({(kernel, number): current for kernel, number, current in table})
     if "mindspore.generator" in state:

@@ -10,7 +10,8 @@ from safetensors.numpy import load_file
 
 from ...checkpoint.safetensors_io import Raw, from_numpy
 from ...errors import CheckpointError, RefusedError
-from .._common.helpers import check_fit, check_optimizer_fit
+from .._common import optimizer_checks as checks
+from .._common.helpers import check_fit, kind_of, some
 from .models import unwrap
 from .optimizers import is_optimizer, parameters_of
 
@@ -195,15 +196,23 @@ def load_optimizer(
     """Restore state by name, in place."""
     names = optimizer_names(optimizer, model)
     own = {names[id(p)] for p in parameters_of(optimizer)}
-    stored = {name for group in data["groups"] for name in group["names"]}
-    check_optimizer_fit(stored, own, source)
+    checks.check_class(data, type(optimizer), source)
+    checks.check_names(data["groups"], own, source)
     fields = _fields(optimizer, model)
     counts = _steps(optimizer, model, fields)
     if fields.keys() | counts.keys() != tensors.keys():
+        missing, others = sorted({*fields, *counts} - {*tensors}), sorted({*tensors} - {*fields, *counts})
         raise CheckpointError(
-            f"the state in {source} belongs to {data['class']}, but this run's optimizer is "
-            f"{type(optimizer).__name__}. Use the optimizer that the checkpoint was written with."
+            f"the optimizer state in {source} is not that of this run's {type(optimizer).__name__}. Missing: "
+            f"{some(missing) or 'none'}; not known: {some(others) or 'none'}. Use the optimizer and the options that "
+            "the checkpoint was written with."
         )
+    for name, target in fields.items():
+        found = tuple(tensors[name].shape), kind_of(tensors[name])
+        checks.check_tensor(name, found, (tuple(target.shape), kind_of(target)), source)
+    for name in counts:
+        checks.check_count(tensors[name], name, source)
+    _check_options(optimizer, names, data["groups"], source)
     for name, target in fields.items():
         put(target, tensors[name])
     for name, place in counts.items():
@@ -215,3 +224,11 @@ def load_optimizer(
         for key, value in stored_groups[names[id(group["params"][0])]].items():
             if key in group and key not in ("names", "lr") and not isinstance(value, dict):
                 group[key] = tuple(value) if isinstance(value, list) else value
+
+
+def _check_options(optimizer: Any, names: dict[int, str], groups: list[dict[str, Any]], source: str) -> None:
+    stored = {name: group for group in groups for name in group["names"]}
+    for group in getattr(optimizer, "param_groups", ()):
+        if group["params"]:
+            current = {key: _plain(value) for key, value in group.items() if key not in ("params", "max_exp_avg_sq")}
+            checks.check_options(stored[names[id(group["params"][0])]], current, source)

@@ -10,9 +10,10 @@ from torch import nn
 from ...checkpoint import safetensors_io as files
 from ...checkpoint.safetensors_io import Raw
 from ...errors import CheckpointError
-from .._common.helpers import check_fit, check_optimizer_fit
+from .._common import optimizer_checks as checks
+from .._common.helpers import check_fit
 from ..torch import weights as torch_weights
-from ..torch.weights import LAYOUT, group_options, load_adapter, model_tensors, optimizer_names
+from ..torch.weights import LAYOUT, group_options, load_adapter, model_tensors, optimizer_names, plain_options
 from .models import unwrap
 from .tensors import is_tensor, to_numpy, write
 
@@ -31,6 +32,8 @@ __all__ = [
     "room",
     "save_adapter",
 ]
+
+_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "master")
 
 
 def _array(value: Any) -> np.ndarray:
@@ -97,15 +100,23 @@ def optimizer_state(optimizer: Any, model: nn.Module) -> tuple[dict[str, Any], d
                     "mindnlp supports only arrays. Use optim='adamw_torch' or 'sgd', or save_only_model=True."
                 )
             found[f"{names[id(p)]}:{key}"] = value
-    groups = group_options(optimizer, names)
-    return found, {"class": type(optimizer).__name__, "groups": groups, "values": {}}
+    data = {"class": type(optimizer).__name__, "groups": group_options(optimizer, names), "values": {}}
+    return found, checks.marked(data, {key.rsplit(":", 1)[0] for key in found})
 
 
 def load_optimizer(optimizer: Any, model: nn.Module, tensors: dict[str, Any], data: Any, source: str) -> None:
     """Restore state by name."""
     names = optimizer_names(optimizer, model)
     by_name = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
-    check_optimizer_fit({name for group in data["groups"] for name in group["names"]}, set(by_name), source)
+    checks.check_class(data, type(optimizer), source)
+    checks.check_names(data["groups"], by_name, source)
+    checks.check_complete(data, checks.by_parameter(tensors, by_name, source), source)
+    for key, value in tensors.items():
+        name, word = key.rsplit(":", 1)
+        if word == "step":
+            checks.check_count(value, key, source)
+        elif word in _MOMENTS:
+            checks.check_tensor(key, (tuple(value.shape), None), (tuple(by_name[name].shape), None), source)
     on_host = getattr(optimizer, "holds_arrays", False)
     optimizer.state.clear()
     for key, value in tensors.items():
@@ -117,6 +128,7 @@ def load_optimizer(optimizer: Any, model: nn.Module, tensors: dict[str, Any], da
     for group in optimizer.param_groups:
         if group["params"]:
             source_group = stored[names[id(group["params"][0])]]
+            checks.check_options(source_group, plain_options(group), source)
             for key in source_group.keys() & group.keys() - {"params"}:
                 value = source_group[key]
                 group[key] = tuple(value) if isinstance(group[key], tuple) else value

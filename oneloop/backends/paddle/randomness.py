@@ -8,6 +8,7 @@ import paddle
 
 from ...data.torch_randperm import randperm as randperm
 
+_WORDS = 313  # of std::mt19937_64: its state and the position in it
 _FLAGS = ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic")
 
 
@@ -47,6 +48,13 @@ def set_state(state: dict[str, Any]) -> None:
 def _made(cls: Any, state: dict[str, Any], name: str) -> Any:
     """A new state object, since an existing one would not accept the text."""
     device, seed, offset = (int(value) for value in state[f"{name}.rest"])
+    # Paddle parses the text without checking it, and would go on with a part of the state.
+    text = bytes(np.asarray(state[name], dtype=np.uint8))
+    words = text.decode("ascii").split(" ")
+    if len(words) != _WORDS or not all(word.isdigit() and int(word) < 2**64 for word in words):
+        raise ValueError(f"{name} is not the text of a Mersenne Twister")
+    if int(words[-1]) > _WORDS - 1:
+        raise ValueError(f"{name} has a position beyond its words")
     made = cls.__new__(cls)
     made.__setstate__((device - 2**64 if device >= 2**63 else device, seed, offset, state[name].tolist()))
     return made

@@ -18,7 +18,7 @@ from paddle.distributed.fleet.utils.log_util import logger as fleet_logger
 
 from ...arguments.sharding import degree_of
 from ...errors import RefusedError
-from .._common.helpers import check_optimizer_fit
+from .._common import optimizer_checks as checks
 from . import weights
 from .models import unwrap
 from .parallel import DataParallel
@@ -80,13 +80,17 @@ class SharedOptimizer(DataParallel):
         for of_rank in every or ():
             whole |= of_rank
         tensors = {name: paddle.to_tensor(array, place="cpu") for name, array in whole.items()}
+        data = checks.marked(data, {key.rsplit(":", 1)[0] for key in whole})
         return tensors, data | {"class": type(optimizer._inner_opt).__name__}
 
     def load_optimizer(self, optimizer: Any, model: nn.Layer, tensors: dict[str, Any], data: Any, source: str) -> None:
         """Load the complete state, of which each process takes its shard."""
         inner, names = optimizer._inner_opt, {id(p): name for name, p in unwrap(model).named_parameters()}
         of = {name: group for group in data["groups"] for name in group["names"]}
-        check_optimizer_fit(set(of), {names[id(p)] for p in optimizer._origin_parameter_list}, source)
+        checks.check_class(data, type(inner), source)
+        everything = [names[id(p)] for p in optimizer._origin_parameter_list]
+        checks.check_names(data["groups"], everything, source)
+        checks.check_complete(data, checks.by_parameter(tensors, everything, source), source)
         own = {names[id(p)] for p in inner._parameter_list}
         groups = [group | {"names": [name for name in group["names"] if name in own]} for group in data["groups"]]
         part = {key: value for key, value in tensors.items() if key.rsplit(":", 1)[0] in own}

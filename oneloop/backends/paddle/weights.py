@@ -13,8 +13,10 @@ from paddle import nn
 
 from ...checkpoint.contents import WEIGHTS
 from ...checkpoint.safetensors_io import Raw, read
+from ...checkpoint.schema import check, number, record
 from ...errors import CheckpointError
-from .._common.helpers import any_misfit, check_fit, check_optimizer_fit
+from .._common import optimizer_checks as checks
+from .._common.helpers import any_misfit, check_fit, kind_of
 from . import adapters
 from .models import unwrap
 from .optimizers import groups, own_schedule
@@ -213,7 +215,8 @@ def optimizer_state(optimizer: Any, model: nn.Layer) -> tuple[dict[str, paddle.T
         | {"weight_decay": group["weight_decay"], **_options(optimizer, group)}
         for group in groups(optimizer)
     ]
-    return tensors, {"class": type(optimizer).__name__, "groups": stored, "values": {}}
+    data = {"class": type(optimizer).__name__, "groups": stored, "values": {}}
+    return tensors, checks.marked(data, {key.rsplit(":", 1)[0] for key in tensors})
 
 
 def _options(optimizer: Any, group: dict[str, Any]) -> dict[str, Any]:
@@ -226,8 +229,10 @@ def load_optimizer(
 ) -> None:
     """Restore state by name. Paddle creates accumulators in the first step; here they are created before."""
     own, _ = _own(optimizer, model)
-    stored = {name for group in data["groups"] for name in group["names"]}
-    check_optimizer_fit(stored, {name for name, _ in own}, source)
+    checks.check_class(data, type(optimizer), source)
+    checks.check_names(data["groups"], [name for name, _ in own], source)
+    checks.check_complete(data, checks.by_parameter(tensors, [name for name, _ in own], source), source)
+    _check_options(optimizer, data["groups"], source)
     by_name: dict[str, dict[str, paddle.Tensor]] = {}
     for key, value in tensors.items():
         name, field = key.rsplit(":", 1)
@@ -245,10 +250,16 @@ def load_optimizer(
                     f"for {inside[place]}, but this run's {type(optimizer).__name__} has {field} too. Set optim to "
                     "the optimizer that the checkpoint was written with."
                 )
-            _assign(target, by_name[inside[place]].pop(field))
+            value = by_name[inside[place]].pop(field)
+            found, expected = ((tuple(each.shape), kind_of(each)) for each in (value, target))
+            checks.check_tensor(f"{inside[place]}:{field}", found, expected, source)
+            _assign(target, value)
     for name, p in own:
         if p.name in optimizer._master_weights and _MASTER in by_name.get(name, {}):
-            _assign(optimizer._master_weights[p.name], by_name[name].pop(_MASTER))
+            value = by_name[name].pop(_MASTER)
+            found, expected = (tuple(value.shape), kind_of(value)), (tuple(p.shape), kind_of(p))
+            checks.check_tensor(f"{name}:{_MASTER}", found, expected, source)
+            _assign(optimizer._master_weights[p.name], value)
     left = sorted({field for fields in by_name.values() for field in fields})
     if left:
         raise CheckpointError(
@@ -256,6 +267,19 @@ def load_optimizer(
             f"{type(optimizer).__name__} does not have. Set optim to the optimizer that the checkpoint was written "
             "with."
         )
+
+
+def _check_options(optimizer: Any, stored: list[dict[str, Any]], source: str) -> None:
+    for group in stored:
+        check(
+            group,
+            record({"lr": number(0), "weight_decay": number()}),
+            f"a parameter group of the optimizer in {source}",
+        )
+    for group in groups(optimizer):
+        current = _options(optimizer, group)
+        for each in stored:
+            checks.check_options(each, current, source)
 
 
 def _forget(optimizer: Any) -> None:

@@ -29,6 +29,7 @@ from ...arguments.sharding import degree_of
 from ...distributed.collectives import ProcessGroup
 from ...distributed.strategy import AS_IT_IS
 from ...errors import ModelError, RefusedError
+from .._common import optimizer_checks as checks
 from .._common.helpers import joined_groups, some
 from . import adapters, shards, weights, wrap_policy
 from .ddp import DataParallel
@@ -97,8 +98,10 @@ class SharedOptimizer(DataParallel):
         names = weights.optimizer_names(optimizer, model)
         tensors, data = weights.optimizer_state(optimizer.optim, model, names)
         data["groups"] = weights.group_options(optimizer, names)
-        every = self.processes.all_gather_object(data["values"])
-        data["values"] = {name: values for of_rank in every for name, values in of_rank.items()}
+        with_state = {names[id(p)] for p, state in optimizer.optim.state.items() if state}
+        every = self.processes.all_gather_object((data["values"], with_state))
+        data["values"] = {name: values for of_rank, _ in every for name, values in of_rank.items()}
+        data = checks.marked(data, {name for _, names_of_rank in every for name in names_of_rank})
         return (tensors if self._is_first_copy() else {}), data
 
     def model_part(self, model: nn.Module) -> tuple[dict[str, Any], dict[str, str]]:
@@ -115,9 +118,8 @@ class SharedOptimizer(DataParallel):
     def load_optimizer(self, optimizer: Any, model: nn.Module, tensors: dict[str, Any], data: Any, source: str) -> None:
         names = weights.optimizer_names(optimizer, model)
         own = {names[id(p)] for group in optimizer.optim.param_groups for p in group["params"]}
-        mine = {key: value for key, value in tensors.items() if key.rsplit(":", 1)[0] in own}
-        values = {name: value for name, value in data["values"].items() if name in own}
-        weights.load_optimizer(optimizer, model, mine, {**data, "values": values}, source)
+        # All processes check all of it, so that they fail together.
+        weights.load_optimizer(optimizer, model, tensors, data, source, type(optimizer.optim), own)
         optimizer.optim.state.clear()
         optimizer.optim.state.update(optimizer.state)
         optimizer.state.clear()

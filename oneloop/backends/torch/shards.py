@@ -153,7 +153,8 @@ class Stored:
 
     def __init__(self, file: Any, name: str) -> None:
         self._file, self._name = file, name
-        self.shape = torch.Size(file.get_slice(name).get_shape())
+        part = file.get_slice(name)
+        self.shape, self.dtype = torch.Size(part.get_shape()), part.get_dtype()
 
     def dim(self) -> int:
         return len(self.shape)

@@ -13,9 +13,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 from ...checkpoint.safetensors_io import Raw, write
+from ...checkpoint.schema import shown
 from ...errors import CheckpointError, MissingPackageError
-from .._common.helpers import any_misfit, check_fit, check_optimizer_fit, some
-from . import adapters
+from .._common import optimizer_checks as checks
+from .._common.helpers import any_misfit, check_fit, some
+from . import adapters, optimizer_fields
 from .models import is_peft_model, unwrap
 
 logger = logging.getLogger(__name__)
@@ -210,9 +212,9 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (int, float, str, bool, type(None))) else {"unsaved": str(type(value))}
 
 
-def _back(value: Any, current: Any) -> Any:
+def _back(value: Any, current: Any, source: str) -> Any:
     if isinstance(value, dict) and "torch.dtype" in value:
-        return getattr(torch, value["torch.dtype"])
+        return _dtype(value["torch.dtype"], source)
     if isinstance(value, dict) and "tensor" in value:
         return torch.as_tensor(value["tensor"], dtype=current.dtype, device=current.device)
     if isinstance(value, dict) and "unsaved" in value:
@@ -238,19 +240,30 @@ def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     return _plain(value)
 
 
-def _unpack(value: Any, taken: dict[str, torch.Tensor]) -> Any:
+def _unpack(value: Any, taken: dict[str, torch.Tensor], source: str) -> Any:
     """The inverse of _pack; the tensors that it needs are removed from `taken`."""
     if not isinstance(value, dict):
         return value
-    kind, inner = next(iter(value.items()))
-    if kind == "stored":
+    kind, inner = next(iter(value.items()), (None, None))
+    if kind == "stored" and isinstance(inner, str) and inner in taken:
         return taken.pop(inner)
     if kind == "torch.dtype":
-        return getattr(torch, inner)
-    if kind == "dict":
-        return {key: _unpack(one, taken) for key, one in inner.items()}
-    items = [_unpack(one, taken) for one in inner] if kind in ("list", "tuple") else value
-    return tuple(items) if kind == "tuple" else items
+        return _dtype(inner, source)
+    if kind == "dict" and isinstance(inner, dict):
+        return {key: _unpack(one, taken, source) for key, one in inner.items()}
+    if kind in ("list", "tuple") and isinstance(inner, list):
+        items = [_unpack(one, taken, source) for one in inner]
+        return tuple(items) if kind == "tuple" else items
+    if kind in ("unsaved", "tensor"):
+        return value
+    raise CheckpointError(f"the optimizer state in {source} has a value that cannot be read: {shown(value)}")
+
+
+def _dtype(name: Any, source: str) -> torch.dtype:
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(found, torch.dtype):
+        raise CheckpointError(f"the optimizer state in {source} names the type {shown(name)}, which torch lacks")
+    return found
 
 
 def optimizer_names(optimizer: Any, model: nn.Module) -> dict[int, str]:
@@ -286,8 +299,8 @@ def optimizer_state(
             packed = _pack(value, f"{name}:{key}", tensors)
             if not isinstance(value, torch.Tensor):
                 values.setdefault(name, {})[key] = packed
-    groups = group_options(optimizer, names)
-    return tensors, {"class": type(optimizer).__name__, "groups": groups, "values": values}
+    data = {"class": type(optimizer).__name__, "groups": group_options(optimizer, names), "values": values}
+    return tensors, checks.marked(data, {names[id(p)] for p, state in optimizer.state.items() if state})
 
 
 def group_options(optimizer: Any, names: dict[int, str]) -> list[dict[str, Any]]:
@@ -305,41 +318,79 @@ def group_options(optimizer: Any, names: dict[int, str]) -> list[dict[str, Any]]
     ]
 
 
+def plain_options(group: dict[str, Any]) -> dict[str, Any]:
+    """The options of a parameter group as plain data."""
+    return {key: _plain(value) for key, value in group.items() if key != "params"}
+
+
 def load_optimizer(
-    optimizer: Any, model: nn.Module, tensors: dict[str, torch.Tensor], data: dict[str, Any], source: str
+    optimizer: Any,
+    model: nn.Module,
+    tensors: dict[str, torch.Tensor],
+    data: dict[str, Any],
+    source: str,
+    cls: type | None = None,
+    part: set[str] | None = None,
 ) -> None:
     """Restore state by name. Values keep their dtype: Optimizer.load_state_dict would cast them to that of the
-    weights."""
+    weights. `cls` and `part`: the class of an optimizer that is sharded, and the parameters whose state this process
+    has."""
     names = optimizer_names(optimizer, model)
     by_name = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
-    stored = {name for group in data["groups"] for name in group["names"]}
-    check_optimizer_fit(stored, set(by_name), source)
+    checks.check_class(data, cls or type(optimizer), source)
+    checks.check_names(data["groups"], by_name, source)
+    _load_options(optimizer, names, data["groups"], source)
+    states = _by_parameter(tensors, data.get("values", {}), by_name, source)
+    checks.check_complete(data, states, source)
+    optimizer_fields.check_states(optimizer, cls or type(optimizer), states, by_name, source)
     on_device = {
         id(p): bool(group.get("fused") or group.get("capturable"))
         for group in optimizer.param_groups
         for p in group["params"]
     }
-    states: dict[str, dict[str, Any]] = {}
-    copies: dict[str, torch.Tensor] = {}
-    for key, value in tensors.items():
-        name, field = key.rsplit(":", 1)
-        p = by_name[name]
-        keep_on_host = field == "step" and not on_device[id(p)]
-        # A copy: the tensors that were read map the file, which would keep a deleted checkpoint on the disk.
-        copies[key] = value.clone() if keep_on_host else value.to(p.device, copy=True)
-    for name, values in data["values"].items():
-        states.setdefault(name, {}).update({key: _unpack(value, copies) for key, value in values.items()})
-    for key, value in copies.items():  # the rest are direct values of the state
-        name, field = key.rsplit(":", 1)
-        states.setdefault(name, {})[field] = value
     optimizer.state.clear()
     for name, state in states.items():
-        optimizer.state[by_name[name]] = state
-    stored_groups = {name: group for group in data["groups"] for name in group["names"]}
+        if state and (part is None or name in part):
+            p = by_name[name]
+            optimizer.state[p] = {
+                key: _own_copy(value, None if key == "step" and not on_device[id(p)] else p.device)
+                for key, value in state.items()
+            }
+
+
+def _by_parameter(
+    tensors: dict[str, torch.Tensor], values: dict[str, Any], names: Any, source: str
+) -> dict[str, dict[str, Any]]:
+    """The state of each parameter: tensors of the file, and what run.json has of it."""
+    checks.by_parameter([*tensors, *(f"{name}:" for name in values)], names, source)
+    rest = dict(tensors)
+    states: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for name, of_name in values.items():
+        states[name] = {key: _unpack(value, rest, source) for key, value in of_name.items()}
+    for key, value in rest.items():  # direct values of the state
+        name, field = key.rsplit(":", 1)
+        states[name][field] = value
+    return states
+
+
+def _own_copy(value: Any, device: Any) -> Any:
+    """The value with copies of its tensors, on a device or on the host: those that were read map the file, which would
+    keep a deleted checkpoint on the disk."""
+    if isinstance(value, torch.Tensor):
+        return value.clone() if device is None else value.to(device, copy=True)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_own_copy(inner, device) for inner in value)
+    return {key: _own_copy(inner, device) for key, inner in value.items()} if isinstance(value, dict) else value
+
+
+def _load_options(optimizer: Any, names: dict[int, str], groups: list[dict[str, Any]], source: str) -> None:
+    """Restore the options (rates, decay, ...) of the checkpoint, regardless of the arguments."""
+    stored_groups = {name: group for group in groups for name in group["names"]}
     for group in optimizer.param_groups:
         if not group["params"]:  # without parameters it cannot be matched, and there is nothing to train
             continue
-        source_group = stored_groups[names[id(group["params"][0])]]
-        for key, value in source_group.items():
+        stored = stored_groups[names[id(group["params"][0])]]
+        checks.check_options(stored, plain_options(group), source)
+        for key, value in stored.items():
             if key != "names" and key in group:
-                group[key] = _back(value, group[key])
+                group[key] = _back(value, group[key], source)
