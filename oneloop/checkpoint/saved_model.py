@@ -16,10 +16,14 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..errors import CheckpointError
 from .contents import INDEX, WEIGHTS
 from .directory_lock import hold, is_in_use
 from .durable import make_directory, sync_directory, sync_tree
+from .reading import read_json
 from .safetensors_io import write_bytes
+from .schema import check, listing, text
+from .structure import is_inside
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +87,7 @@ def _commit(stage: Path) -> Path:
 def _install(saved: Path) -> None:
     """Move the files of a committed directory into place. It may be continued after an interruption."""
     try:
-        names = json.loads((saved / LIST).read_text(encoding="utf-8"))
+        names = _listed(saved)
         _move(saved, names)
         _remove_former(saved.parent, names)
     except OSError:
@@ -91,6 +95,13 @@ def _install(saved: Path) -> None:
         raise
     (saved / LIST).unlink()
     shutil.rmtree(saved, ignore_errors=True)
+
+
+def _listed(saved: Path) -> list[str]:
+    names = check(read_json(saved / LIST), listing(text()), f"{saved / LIST}")
+    if not all(map(is_inside, names)):
+        raise CheckpointError(f"{saved / LIST} names files outside of its directory. Delete {saved}.")
+    return names
 
 
 def _move(saved: Path, names: list[str]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import CheckpointError
 from . import safetensors_io
-from .reading import parse_json, read_json
+from .reading import json_object, parse_json, read_json
 from .schema import (
     any_number,
     anything,
@@ -57,7 +57,7 @@ _MANIFEST = record(
             record({"bytes": integer(), "sha256": text("[0-9a-f]{64}", "a SHA-256 checksum")}, {ADDED: flag})
         ),
     },
-    {"reason": text(), "unsealed": flag},
+    {"reason": text(), "unsealed": flag, "generation": integer()},
 )
 
 _CALLBACK = record({"args": mapping(anything), "attributes": mapping(anything)})
@@ -315,6 +315,6 @@ def _look_at_tensors(path: Path, manifest: dict[str, Any]) -> None:
             safetensors_io.read_header(file)
     if RUN not in manifest["files"]:
         return
-    optimizer = read_json(path / RUN).get("optimizer") or {}
-    if optimizer and optimizer.get("stateless") is not True and not tensor_files(path, "optimizer"):
+    optimizer = json_object(path / RUN).get("optimizer")
+    if isinstance(optimizer, dict) and optimizer and optimizer.get("stateless") is not True and not tensor_files(path, "optimizer"):
         raise CheckpointError(f"{RUN} describes an optimizer, but {MANIFEST} does not list {OPTIMIZER}")
