@@ -316,5 +316,10 @@ def _look_at_tensors(path: Path, manifest: dict[str, Any]) -> None:
     if RUN not in manifest["files"]:
         return
     optimizer = json_object(path / RUN).get("optimizer")
-    if isinstance(optimizer, dict) and optimizer and optimizer.get("stateless") is not True and not tensor_files(path, "optimizer"):
+    if (
+        isinstance(optimizer, dict)
+        and optimizer
+        and optimizer.get("stateless") is not True
+        and not tensor_files(path, "optimizer")
+    ):
         raise CheckpointError(f"{RUN} describes an optimizer, but {MANIFEST} does not list {OPTIMIZER}")
