@@ -186,7 +186,8 @@ def change_tensors(path, choices):
 def build(kit, output, **given):
     options = {"report_to": "none", "disable_tqdm": True, "device": "cpu", "max_steps": LAST, "save_steps": SAVED}
     options |= {"save_strategy": "no", "per_device_train_batch_size": 4, "logging_steps": 1, "log_level": "error"}
-    options |= {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss", "weight_decay": 0.01}
+    options |= {"nonfinite": "ignore"}  # values that were changed may be NaN
+    options |= {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss", "weight_decay": 0.01}
     options |= {
         "load_best_model_at_end": False,
         "lr_scheduler_type": "cosine",

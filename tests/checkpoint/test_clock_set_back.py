@@ -30,7 +30,8 @@ def write(parent, step, moment, at, run="run", reason="save"):
     """A checkpoint whose manifest and whose files are from that moment."""
     at(moment)
     stage = store.open_stage(parent, step)
-    (stage / "model.safetensors").write_bytes(bytes(8))
+    (stage / "model.safetensors").write_bytes((8).to_bytes(8, "little") + b"{}      ")
+    (stage / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
     path = store.commit(stage, step, run, reason, {})
     for file in (*path.iterdir(), path):
         os.utime(file, (moment, moment))

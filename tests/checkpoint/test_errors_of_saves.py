@@ -89,7 +89,8 @@ def test_a_disk_that_takes_a_file_in_pieces_has_all_of_it(tmp_path, monkeypatch,
 
 def write(parent, step, run="run"):
     stage = store.open_stage(parent, step)
-    (stage / "model.safetensors").write_bytes(bytes(8))
+    (stage / "model.safetensors").write_bytes((8).to_bytes(8, "little") + b"{}      ")
+    (stage / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
     return store.commit(stage, step, run, "save", {})
 
 

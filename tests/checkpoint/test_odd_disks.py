@@ -20,7 +20,8 @@ RUN = {"per_device_train_batch_size": 4, "save_strategy": "steps", "save_steps":
 
 def write(parent, step, run="run"):
     stage = store.open_stage(parent, step)
-    (stage / "model.safetensors").write_bytes(bytes(8))
+    (stage / "model.safetensors").write_bytes((8).to_bytes(8, "little") + b"{}      ")
+    (stage / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
     return store.commit(stage, step, run, "save", {})
 
 
