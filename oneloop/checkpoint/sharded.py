@@ -100,16 +100,6 @@ def _take(contents: Contents, kind: str) -> tuple[dict[str, Raw], dict[str, str]
     return tensors, metadata
 
 
-def files_of(path: Path, kind: str) -> list[Path]:
-    """The tensor files of a kind in a checkpoint; [] if there are none."""
-    index = path / f"{kind}.safetensors.index.json"
-    if index.is_file():
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return [path / name for name in sorted(set(places.values()))]
-    single = path / f"{kind}.safetensors"
-    return [single] if single.is_file() else []
-
-
 def write_part(stage: Path, rank: int, contents: Contents, size: int, check: Callable[[], Any] = lambda: None) -> None:
     """What a process does that does not commit. `check` raises if the contents must not be saved."""
     try:
