@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, UnknownArgumentError
 from . import fixed, values
-from .fields import declared, stored_fields
+from .fields import declared, given_names, stored_fields
 from .sharding import as_fsdp, as_sharded_ddp, from_fsdp, from_sharded_ddp
 
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "unset", "__bool__": lambda self: False})()
@@ -269,6 +269,7 @@ class ArgumentsMeta(type):
             result, chosen = resolve(cls, kwargs)
             made = super().__call__(*args, **result)
             made.__dict__["_said"] = {target: name for target, name in chosen.items() if name != target}
+            made.__dict__["_given"] = given_names(made, result)
             if "_filled" not in made.__dict__:
                 made.validate()  # for a subclass whose __post_init__ does not call super().__post_init__()
             return made

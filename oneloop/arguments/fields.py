@@ -6,7 +6,7 @@ and write the type that they have narrowed into the field, so nothing here is re
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import Field, field, fields
+from dataclasses import MISSING, Field, field, fields
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -103,6 +103,22 @@ def _annotation(cls: Any, item: Field) -> Any:
         if own.get(item.name) is item and item.name in (hints := inspect.get_annotations(base)):
             return hints[item.name]
     return item.type
+
+
+def given_names(args: Any, given: Mapping[str, Any]) -> frozenset[str]:
+    """The arguments that were given to the constructor and differ from the defaults of its class."""
+
+    def differs(item: Field) -> bool:
+        default = item.default if item.default_factory is MISSING else item.default_factory()
+        return given[item.name] != default and getattr(args, item.name) != default
+
+    return frozenset(item.name for item in stored_fields(args) if item.name in given and differs(item))
+
+
+def was_given(args: Any, name: str) -> bool:
+    """Whether a script has given this argument. Libraries derive classes with other defaults and assign values
+    afterwards, which users do not know of."""
+    return name in args.__dict__.get("_given", ())
 
 
 class Group:

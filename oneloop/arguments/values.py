@@ -4,7 +4,6 @@ Only lossless conversions are made: "1e-4" to float, 1e3 to int, "a,b" to a list
 """
 
 import difflib
-import json
 import math
 import os
 import re
@@ -16,12 +15,14 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from .. import secrets
+from ..cli.parser.strict_json import read_json
 from ..errors import ArgumentError
 
 if TYPE_CHECKING:
     from .given import Config, Integer, JsonDict, Number, Switch, Text, Words
 
 TRUE = ("true", "yes", "on", "1", "y", "t")
+LARGEST = 2**63 - 1  # what frameworks and files store as an integer
 FALSE = ("false", "no", "off", "0", "n", "f")
 
 
@@ -32,7 +33,10 @@ def show(name: str, value: Any) -> str:
         return secrets.mask(name)
     if isinstance(plain, str) and secrets.looks_random(plain):  # a key that was passed to the wrong argument
         return f"'{plain[:3]}...' ({len(plain)} characters)"
-    text = secrets.clean_text(repr(secrets.clean(plain)))
+    try:
+        text = secrets.clean_text(repr(secrets.clean(plain)))
+    except ValueError:  # Python does not print integers of thousands of digits
+        return f"({type(plain).__name__} with a number that is too long to print)"
     return text if len(text) <= 100 else text[:97] + "..."
 
 
@@ -60,15 +64,27 @@ def to_number(name: str, value: "Number", expected: str = "a number") -> int | f
                 value = float(value)
             except ValueError:
                 raise wrong(name, value, expected) from None
-    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        if abs(int(value)) > LARGEST:
+            raise wrong(name, value, f"{expected} of at most 2**63 - 1")
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise wrong(name, value, expected)
-    return int(value) if isinstance(value, Integral) else float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a fraction
+        raise wrong(name, value, expected) from None
+    if math.isnan(number):
+        raise wrong(name, value, expected)
+    return number
 
 
 def to_int(name: str, value: "Integer") -> int:
     number = to_number(name, value, "an integer")
-    if number != number // 1 or math.isinf(number):
+    if math.isinf(number) or number != number // 1:
         raise wrong(name, value, "an integer")
+    if abs(number) > LARGEST:
+        raise wrong(name, value, "an integer of at most 2**63 - 1")
     return int(number)
 
 
@@ -129,8 +145,11 @@ def to_config(name: str, value: "Config") -> dict[str, Any]:
         path = os.path.expanduser(os.fspath(read))
         if not os.path.isfile(path):
             raise wrong(name, read, "a dict, a JSON string, or the path of an existing JSON file")
-        with open(path, encoding="utf-8") as file:
-            read = file.read()
+        try:
+            with open(path, encoding="utf-8") as file:
+                read = file.read()
+        except UnicodeDecodeError as error:
+            raise ArgumentError(f"Invalid {name}: {path} is not UTF-8 ({error}). Save it as UTF-8.") from None
     return to_mapping(name, read)
 
 
@@ -138,15 +157,15 @@ def to_steps(name: str, value: "Number") -> int | float:
     """A number of steps (integer), or a fraction of all steps (between 0 and 1)."""
     expected = "an integer number of steps, or a ratio of all steps between 0 and 1"
     number = to_number(name, value, expected)
-    if number < 0 or math.isinf(number) or (number >= 1 and number != int(number)):
+    if not 0 <= number <= LARGEST or (number >= 1 and number != int(number)):
         raise wrong(name, value, expected)
     return number if 0 < number < 1 else int(number)
 
 
 def _json(name: str, text: str, expected: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        return read_json(text)
+    except ValueError as error:
         raise ArgumentError(f"Invalid {name}={show(name, text)}: not JSON ({error}); expected {expected}.") from None
 
 

@@ -148,7 +148,9 @@ class BatchSampler:
         size, together = self.batch_size, self.batch_size * self.world
         whole = self.length // together
         at_once = -(-BLOCK // size)
-        own = np.arange(self.rank * size, (self.rank + 1) * size, dtype=np.int64)
+        own = np.empty(0, np.int64)
+        if first < whole:  # a batch that the data do not fill may be larger than memory
+            own = np.arange(self.rank * size, (self.rank + 1) * size, dtype=np.int64)
         for begin in range(first, whole, at_once):
             numbers = np.arange(begin, min(begin + at_once, whole), dtype=np.int64)
             yield from order.at(numbers[:, None] * together + own).tolist()

@@ -3,6 +3,8 @@
 import os
 from dataclasses import dataclass
 
+from ..errors import ArgumentError
+
 
 @dataclass(frozen=True)
 class World:
@@ -26,7 +28,15 @@ class World:
 def number(name: str, default: int) -> int:
     """The number in an environment variable."""
     value = os.environ.get(name, "").strip()
-    return int(value) if value.lstrip("-").isdigit() else default
+    if not value:
+        return default
+    try:
+        return int(value)
+    except ValueError:
+        raise ArgumentError(
+            f"the environment variable {name} is {value[:40]!r}: expected an integer, as launchers set it. Start the "
+            "processes with a launcher, or unset the variable."
+        ) from None
 
 
 def world() -> World:
@@ -35,6 +45,12 @@ def world() -> World:
 
     for launched in registry.launchers():
         found = launched()
-        if found is not None:
-            return found
+        if found is None:
+            continue
+        if not 0 <= found.rank < found.size:
+            raise ArgumentError(
+                f"the environment variables say that this is process {found.rank} of {found.size}: expected a rank of "
+                f"0 to {max(0, found.size - 1)}. Start the processes with a launcher, or unset the variables."
+            )
+        return found
     return World()

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+from ..arguments.fields import was_given
+
 logger = logging.getLogger(__name__)
 
 _NO_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
@@ -33,6 +35,7 @@ def _found(args: Any, max_steps: int, computes_metrics: bool) -> Iterator[str]:
             "load_best_model_at_end=True has no effect: eval_strategy is 'no', so the model at the end is the last "
             "one. Set eval_strategy."
         )
+    yield from _found_given(args)
     times = args.minimum_eval_times
     if times and args.eval_strategy != "steps":
         yield (
@@ -53,3 +56,21 @@ def _found(args: Any, max_steps: int, computes_metrics: bool) -> Iterator[str]:
         yield "prediction_loss_only=True keeps no outputs, so compute_metrics is not called in evaluations."
     if args.gradient_checkpointing_kwargs and not args.gradient_checkpointing:
         yield "gradient_checkpointing_kwargs has no effect: gradient_checkpointing (recompute) is False."
+
+
+def _found_given(args: Any) -> Iterator[str]:
+    """Arguments that a script gives, and that have no effect."""
+    if args.eval_strategy != "steps" and was_given(args, "eval_steps"):
+        yield f"eval_steps={args.eval_steps} has no effect: eval_strategy is '{args.eval_strategy}', not 'steps'."
+    saves = args.save_strategy != "no" or args.load_best_model_at_end or args.save_interval_minutes
+    if not saves and was_given(args, "save_total_limit"):
+        yield f"save_total_limit={args.save_total_limit} has no effect: save_strategy is 'no', so nothing is saved."
+    if not args.push_to_hub and was_given(args, "hub_model_id"):
+        yield (
+            f"hub_model_id={args.hub_model_id!r} has no effect during training: push_to_hub is False. Set it, or call "
+            "trainer.push_to_hub() afterwards."
+        )
+    if "adam" not in str(args.optim):
+        for name in ("adam_beta1", "adam_beta2", "adam_epsilon"):
+            if was_given(args, name):
+                yield f"{name}={getattr(args, name)} has no effect: optim is '{args.optim}', which has no such option."

@@ -2,11 +2,13 @@
 
 import json
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from oneloop.arguments import TrainingArguments
+from oneloop.distributed.world import world
 from oneloop.enums import IntervalStrategy, OptimizerNames
 from oneloop.errors import ArgumentError
 
@@ -227,3 +229,48 @@ def test_an_assigned_value_is_checked_by_validate():
     args.learning_rate = -1
     with pytest.raises(ArgumentError, match="learning_rate=-1"):
         args.validate()
+
+
+LARGE = {"400 digits": 10**400, "5000 digits": 10**5000, "2**70": 2**70, "-2**70": -(2**70), "2**63": 2**63}
+LARGE |= {"float": 1e300, "text": "9" * 400, "fraction": Fraction(10**400)}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+@pytest.mark.parametrize("name", ["max_steps", "per_device_train_batch_size", "learning_rate", "logging_steps"])
+def test_numbers_that_are_too_large(tmp_path, name, kind):
+    value = LARGE[kind]
+    if name == "learning_rate" and value == 1e300:
+        assert TrainingArguments(str(tmp_path), learning_rate=value).learning_rate == 1e300
+        return
+    with pytest.raises(ArgumentError, match=f"Invalid {name}=") as error:
+        TrainingArguments(str(tmp_path), **{name: value})
+    assert len(str(error.value)) < 300
+
+
+def test_a_key_that_occurs_twice(tmp_path):
+    with pytest.raises(ArgumentError, match="'min_lr' occurs twice"):
+        TrainingArguments(str(tmp_path), lr_scheduler_kwargs='{"min_lr": 1e-6, "min_lr": 1e-5}')
+
+
+def test_a_configuration_that_is_not_utf8(tmp_path):
+    (tmp_path / "accelerator.json").write_bytes(b'{"split_batches": "\xe9"}')
+    with pytest.raises(ArgumentError, match="accelerator.json is not UTF-8"):
+        TrainingArguments(str(tmp_path), accelerator_config=str(tmp_path / "accelerator.json"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x': expected an integer"),
+        ({"RANK": "0", "WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "process 2 of 2: expected a rank of 0 to 1"),
+        ({"RANK": "-1", "WORLD_SIZE": "1"}, "process -1 of 1"),
+        ({"PADDLE_TRAINER_ID": "first", "PADDLE_TRAINERS_NUM": "2"}, "PADDLE_TRAINER_ID is 'first'"),
+        ({"MS_ROLE": "MS_WORKER", "MS_NODE_ID": "?", "MS_WORKER_NUM": "2"}, "MS_NODE_ID is '\\?'"),
+    ],
+)
+def test_variables_of_launchers(monkeypatch, variables, words):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ArgumentError, match=words):
+        world()

@@ -742,6 +742,36 @@ def test_a_missing_file_is_named(tmp_path):
         ArgumentParser(DataArguments).parse_json_file(tmp_path / "gone.json")
 
 
+@pytest.mark.parametrize(
+    ("kind", "text", "words"),
+    [
+        ("json", '{"max_steps": 1, "seed": 2, "max_steps": 3}', "'max_steps' occurs twice"),
+        ("json", '{"lr_scheduler_kwargs": {"a": 1, "a": 2}}', "'a' occurs twice"),
+        ("yaml", "max_steps: 1\nseed: 2\nmax_steps: 3\n", "'max_steps' occurs twice, in line 3"),
+        ("yaml", "lr_scheduler_kwargs:\n  a: 1\n  a: 2\n", "'a' occurs twice, in line 3"),
+        ("json", '{"max_steps": ' + "[" * 100_000, "nested too deeply"),
+        ("json", '{"max_steps": ' + "9" * 5000 + "}", "not valid JSON"),
+        ("json", b'{"run_name": "caf\xe9"}', "is not UTF-8"),
+        ("yaml", b"run_name: caf\xe9", "is not UTF-8"),
+    ],
+)
+def test_files_that_would_be_read_wrongly(tmp_path, kind, text, words):
+    pytest.importorskip("yaml")
+    file = tmp_path / f"run.{kind}"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ArgumentError, match=words) as error:
+        getattr(ArgumentParser(TrainingArguments), f"parse_{kind}_file")(file)
+    assert file.name in str(error.value)
+
+
+def test_a_merge_in_yaml_is_no_repeat(tmp_path):
+    pytest.importorskip("yaml")
+    file = tmp_path / "run.yaml"
+    file.write_text("lr_scheduler_kwargs:\n  <<: &base {a: 1, b: 2}\n  a: 3\n")
+    (args,) = ArgumentParser(TrainingArguments).parse_yaml_file(file)
+    assert args.lr_scheduler_kwargs == {"a": 3, "b": 2}
+
+
 def test_yaml_words_keep_the_type_of_the_field(tmp_path):
     cls = make_dataclass("Run", [("strategy", str, "steps"), ("on", bool, True), ("rate", float, 0.0)])
     file = tmp_path / "run.yaml"

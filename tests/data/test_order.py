@@ -386,3 +386,9 @@ def test_columns_of_a_real_data_set():
     table = datasets.Dataset.from_dict({"length": expected, "input_ids": ids})
     for dataset in (table, table.remove_columns("length"), table.with_format("numpy")):
         assert measure_lengths(dataset, "length", progress=False).tolist() == expected
+
+
+@pytest.mark.parametrize("size", [2**40, 2**62, 2**63 - 1])
+def test_a_batch_that_is_larger_than_any_memory_has_all_samples(size):
+    shares = [list(BatchSampler(partial(Order, 8, 3), size, 2, rank)) for rank in range(2)]
+    assert [len(share) for share in shares] == [1, 1] and sorted(shares[0][0] + shares[1][0]) == list(range(8))

@@ -1,11 +1,12 @@
 """Arguments that come to nothing because of others are said before the run, which goes on."""
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from oneloop import Trainer
+from oneloop import Trainer, TrainingArguments
 from tests.backends.support import rows
 
 RUN = {"max_steps": 2, "per_device_train_batch_size": 4}
@@ -20,6 +21,11 @@ SAID = {
         {"warmup_ratio": 0.5, "lr_scheduler_type": "reduce_lr_on_plateau", **BY_STEPS},
         "warmup_ratio=0.5.*'reduce_lr_on_plateau' has no warmup",
     ),
+    "steps of no evaluation": ({"eval_steps": 5}, "eval_steps=5 has no effect: eval_strategy is 'no'"),
+    "steps of an evaluation by epoch": ({"eval_steps": 5, "eval_strategy": "epoch"}, "eval_strategy is 'epoch'"),
+    "limit of no saves": ({"save_total_limit": 2}, "save_total_limit=2 has no effect"),
+    "repository of no push": ({"hub_model_id": "me/model"}, "hub_model_id='me/model' has no effect during"),
+    "beta of SGD": ({"optim": "sgd", "adam_beta1": 0.8}, "adam_beta1=0.8 has no effect: optim is 'sgd'"),
     "metrics": (
         {"prediction_loss_only": True, "compute_metrics": lambda prediction: {}, **BY_STEPS},
         "prediction_loss_only=True.*compute_metrics",
@@ -58,6 +64,8 @@ def test_options_of_a_recomputation_that_is_off(trained, caplog):
         {"minimum_eval_times": 2, "eval_strategy": "steps", "eval_steps": 5},
         {"warmup_steps": 1, "lr_scheduler_type": "constant_with_warmup"},
         {"prediction_loss_only": True, **BY_STEPS},
+        {"optim": "sgd", "adam_beta1": 0.9, "eval_steps": None, "hub_model_id": None},
+        {"adam_beta1": 0.8, "save_total_limit": 2, "load_best_model_at_end": True, "eval_strategy": "epoch"},
     ],
     ids=lambda given: "-".join(given) or "nothing",
 )
@@ -84,3 +92,20 @@ def test_an_overridden_compute_loss_around_a_compiled_model(backend, trained, ca
     np.testing.assert_allclose(*runs, rtol=1e-5)
     (said,) = notices(caplog)
     assert said.startswith("compute_loss is overridden: torch_compile compiles the model that it calls")
+
+
+def test_what_a_library_sets_is_not_said(backend, arguments, caplog):
+    """Another default of a derived class, and values that are assigned or repeated."""
+
+    @dataclass
+    class Config(TrainingArguments):
+        save_total_limit: int | None = 1
+        adam_beta2: float = 0.95
+
+    given = arguments(optim="sgd", **RUN).to_dict()
+    given = {key: value for key, value in given.items() if key not in ("save_total_limit", "adam_beta2")}
+    args = Config(**given | {"eval_steps": None})
+    args.eval_steps = 7
+    Trainer(backend.classifier(), args, train_dataset=rows(8)).train()
+    assert (args.save_total_limit, args.adam_beta2, args.eval_steps) == (1, 0.95, 7)
+    assert notices(caplog) == []

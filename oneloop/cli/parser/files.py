@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ...errors import ArgumentError, MissingPackageError
 from .options import spellings
+from .strict_json import read_json as read_json_text
 
 
 class Source(NamedTuple):
@@ -59,10 +59,10 @@ def read_args_file(path: Path) -> list[str]:
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The object in a JSON file."""
-    text = Path(path).read_text(encoding="utf-8")
+    text = _text(path)
     try:
-        return _object(json.loads(text), path)
-    except json.JSONDecodeError as error:
+        return _object(read_json_text(text), path)
+    except ValueError as error:
         raise ArgumentError(f"{os.fspath(path)} is not valid JSON: {error}. Fix the file.") from error
 
 
@@ -83,12 +83,33 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     for first in "yYnNoO":
         resolvers[first] = [pair for pair in resolvers.get(first, []) if pair[0] != "tag:yaml.org,2002:bool"]
     Loader.yaml_implicit_resolvers = resolvers
-    text = Path(path).read_text(encoding="utf-8")
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_without_repeats)
+    text = _text(path)
     try:
         return _object(yaml.load(text, Loader) or {}, path)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         words = " ".join(str(error).split())
         raise ArgumentError(f"{os.fspath(path)} is not valid YAML: {words}. Fix the file.") from error
+
+
+def _mapping_without_repeats(loader: Any, node: Any) -> dict[Any, Any]:
+    """A mapping whose keys are given once; those of a merge (<<) may be given again."""
+    seen: set[Any] = set()
+    for key, _ in node.value:
+        if key.tag == "tag:yaml.org,2002:merge":
+            continue
+        if (key.tag, key.value) in seen:
+            raise ValueError(f"the key {key.value!r} occurs twice, in line {key.start_mark.line + 1}")
+        seen.add((key.tag, key.value if isinstance(key.value, str) else id(key)))
+    loader.flatten_mapping(node)
+    return loader.construct_mapping(node, deep=True)
+
+
+def _text(path: str | os.PathLike[str]) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"{os.fspath(path)} is not UTF-8: {error}. Save it as UTF-8.") from error
 
 
 def _object(value: Any, path: str | os.PathLike[str]) -> dict[str, Any]:

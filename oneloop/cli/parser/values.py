@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import collections.abc
 import enum
-import json
 import os
 import pathlib
 import types
 import typing
 from collections.abc import Callable, Collection
 from typing import Any
+
+from .strict_json import read_json
 
 TRUE_WORDS = frozenset({"true", "yes", "on", "t", "y", "1"})
 FALSE_WORDS = frozenset({"false", "no", "off", "f", "n", "0"})
@@ -178,8 +179,8 @@ class ValueType:
         if not wanted:
             return _MISSING
         try:
-            value = json.loads(text)
-        except json.JSONDecodeError as error:
+            value = read_json(text)
+        except ValueError as error:
             if str in self.scalars:
                 return _MISSING
             raise ValueError(f"{text!r} is not valid JSON: {error}") from None
