@@ -11,7 +11,7 @@ from ..compat import mode, trl_state
 from ..data.process_sharding import fits_any_number
 from ..errors import CheckpointError
 from ..state import TrainerControl, TrainerState
-from . import store
+from . import log_history, store
 from .checkpointer import run_properties
 from .contents import WEIGHTS
 from .convert import from_framework, from_transformers
@@ -160,6 +160,7 @@ def load_best_model(core: "Internals", last_saved: str | None) -> None:
 def load_state(trainer: Any, path: Path) -> None:
     """Restore step, logs and callbacks of a checkpoint; must come before the plan is computed, which needs the step."""
     state = trainer.state = TrainerState.load_from_json(path / STATE)
+    state.log_history = log_history.restored(state.log_history, path)
     state.is_world_process_zero = trainer.is_world_process_zero()
     state.is_local_process_zero = trainer.is_local_process_zero()
     best = state.best_model_checkpoint

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..backends import registry
+from ..checkpoint.log_history import LogHistory
 from ..distributed.preemption import Preempted
 from ..errors import OneloopError
 from ..integrations.writers.base import public_arguments
@@ -31,6 +32,7 @@ class RunEvents:
         self.run = run
         self.parent_id: str | None = None  # the run from which this one was branched
         self.passed_over: list[str] = []  # checkpoints that were incomplete or corrupt when the run was resumed
+        self.history = LogHistory()
         self._log = Record()
         self._is_open = False  # the start of this train() has been recorded, but not its end
         self._reported: set[Any] = set()

@@ -29,6 +29,7 @@ OWNERS = {
     "epochs": "Epochs",
     "resume": "ResumePoint",
     "events": "RunEvents",
+    "history": "LogHistory",
     "step_end": "StepEnd",
     "hub": "HubPushes",
     "search": "SearchState",

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,9 +10,9 @@ from typing import Any
 
 from ...arguments import TrainingArguments
 from ...callbacks import TrainerCallback
-from ...checkpoint import reading, schema
+from ...checkpoint import log_history, reading, schema
 from ...checkpoint.durable import append_line
-from ...state import TrainerControl, TrainerState
+from ...state import TrainerControl, TrainerState, to_plain
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +33,26 @@ class JsonLinesCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         path = self._path(args)
-        if not state.is_world_process_zero or not path.is_file():
+        if not state.is_world_process_zero:
             return
+        own = self._drop_later_lines(path, state) if path.is_file() else 0
+        for entry in log_history.missing_lines(state.log_history, own):
+            self._write(args, int(entry.get("step", 0)), entry)
+
+    def _drop_later_lines(self, path: Path, state: TrainerState) -> int:
+        """Remove what was written after the checkpoint; the number of lines that the run has left."""
+        own = 0
         partial = path.with_name(f".{NAME}.partial")
         try:
             with open(partial, "wb") as kept:  # line by line: the log of a long run may not fit into memory
                 for line in _before(state, self._run_id(), reading.lines(path)):
                     kept.write(line if line.endswith(b"\n") else line + b"\n")
+                    own += self._run_id().encode() in line
             os.replace(partial, path)
         except OSError as error:
             partial.unlink(missing_ok=True)
             self._warn_once(path, error)
+        return own
 
     def on_log(
         self,
@@ -54,12 +62,12 @@ class JsonLinesCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if not state.is_world_process_zero or not logs:
-            return
-        entry = {"run": self._run_id(), "step": state.global_step, "time": round(time.time(), 3)}
-        for key, value in {**self._figures(), **logs}.items():
-            finite = not isinstance(value, float) or math.isfinite(value)
-            entry[key] = value if finite and isinstance(value, (int, float, str, bool, type(None))) else str(value)
+        if state.is_world_process_zero and logs:
+            self._write(args, state.global_step, {**self._figures(), **logs})
+
+    def _write(self, args: TrainingArguments, step: int, values: dict[str, Any]) -> None:
+        entry = {"run": self._run_id(), "step": step, "time": round(time.time(), 3)}
+        entry |= {key: to_plain(value) for key, value in values.items() if key != "step"}
         path = self._path(args)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
