@@ -19,8 +19,10 @@ TAIL = 1_000  # entries that it has of a longer history
 LOG = "log.jsonl"
 MARK = "omitted"  # the key of an entry that stands for those that are left out
 # Keys of a line in log.jsonl that are not in the history.
-ADDED = ("run", "time", "memory_bytes", "device_memory_bytes", "device_peak_bytes")
-ADDED += ("steps_per_second", "samples_per_second", "tokens_per_second")
+ADDED = (
+    *("run", "time", "memory_bytes", "device_memory_bytes", "device_peak_bytes"),
+    *("steps_per_second", "samples_per_second", "tokens_per_second"),
+)
 
 
 class LogHistory:

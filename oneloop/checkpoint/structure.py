@@ -126,7 +126,8 @@ RUN_STATE = record(
         "scheduler": optional(mapping(anything)),
         "engine": record({}, {"skipped": integer(), "scaler": optional(_SCALER)}),
         "losses": record(
-            {"total": hex_number, "since_log": hex_number, "steps": integer(), "steps_since_log": integer()}
+            {"total": hex_number, "since_log": hex_number, "steps": integer(), "steps_since_log": integer()},
+            {"lost": integer(), "lost_since_log": integer()},
         ),
         "work": record({"tokens": integer(), "flops": number(0), "unpadded": integer()}),
         "position": _POSITION,
