@@ -360,6 +360,12 @@ class Loaders(Protocol):
     def reseed_generator(self, dataset: Any, seed: int) -> None:
         """Reseed the generator of an iterable dataset that has one in `.generator`."""
 
+    def generator_states(self, loader: Any) -> list[Any]:
+        """The states, as arrays, of generators that a user's loader and samplers draw their order from."""
+
+    def set_generator_states(self, loader: Any, states: list[Any]) -> None:
+        """Set them; nothing if their number is another one."""
+
 
 class Parallel(Protocol):
     """Several processes; None in a backend that does not support them."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..compat.introspect import is_overridden
 from ..errors import RefusedError
 from . import store
-from .run_state import ATTRIBUTES, BUFFER, PositionState
+from .run_state import ATTRIBUTES, BUFFER, GENERATOR, PositionState
 
 if TYPE_CHECKING:
     from ..trainer.internals import Internals
@@ -43,7 +43,7 @@ class Gathered:
         """Without the RNG state if an override stores it; the data still needs that of the start of the epoch."""
         if self.has_streams:
             return self.streams
-        kept = ("epoch/", BUFFER, ATTRIBUTES)
+        kept = ("epoch/", BUFFER, ATTRIBUTES, GENERATOR)
         return {name: array for name, array in self.streams.items() if any(part in name for part in kept)}
 
 

@@ -391,7 +391,10 @@ def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -
                 owner.load_state_dict(state)
     if place.trainer:
         with restoring("what the Trainer keeps between steps", path):
-            trl_state.restore(run.core, place.trainer, run.epochs.own_tensors(path), path)
+            trl_state.restore(run.core, place.trainer, run.epochs.own_tensors(path))
+    if crosses_from is None:
+        with restoring("a model that follows the trained one", path):
+            trl_state.restore_models(run.core, path)
     run.epochs.start_from(
         ResumePoint(
             random=run.checkpointer.directory.resolve(path),

@@ -30,6 +30,7 @@ __all__ = [
 
 BUFFER = "buffer/"  # prefix of the tensors of one process, stored with its RNG state
 ATTRIBUTES = "attributes/"  # prefix of the tensors in attributes of the Trainer's class, likewise
+GENERATOR = "generator/"  # prefix of the states of generators that a user's sampler draws from, likewise
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """What TRL's trainers keep in memory between steps, in checkpoints: transformers' Trainer loses it on a resume.
 
 Online trainers (GRPO, RLOO) generate completions for several updates at once, so that a checkpoint may lie within a
-round of them. All trainers collect metrics until the next log. The reference model changes with sync_ref_model.
+round of them. All trainers collect metrics until the next log. The reference model changes with sync_ref_model, and the
+teacher of self-distillation (SDFT, SDPO) with teacher_model_kind="ema".
 
 Structures are stored as JSON in run.json, their tensors in random.safetensors, both for each process.
 """
@@ -20,10 +21,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_STEP = "_step"  # micro-batches so far
-_NAMES = (_STEP, "_metrics", "_logs", "_total_train_tokens", "entropy_coef", "_last_world_entropy")
+_STEPS = ("_step", "_buffer_step")  # micro-batches so far
+_METRICS = ("_metrics", "_stored_metrics", "_logs", "_textual_logs", "_diagnostic_counters")
+_NUMBERS = (
+    "_total_train_tokens", "entropy_coef", "_last_world_entropy", "_on_policy_loss_total", "_off_policy_loss_total",
+    "_on_policy_step_equiv", "_off_policy_step_equiv", "_matched_sum", "_unmatched_sum", "_matched_step_eq",
+    "_unmatched_step_eq",
+)  # fmt: skip
+_NAMES = (*_STEPS, *_METRICS, *_NUMBERS)
 _ROUND = "_buffered_inputs"  # the completions of a round, by micro-batch
-_REFERENCE = f"{ATTRIBUTES}ref_model/"
 
 
 class _NotStored(Exception):
@@ -33,11 +39,11 @@ class _NotStored(Exception):
 def collect(core: "Internals") -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """The attributes of this process as JSON, and their tensors as arrays by name; (None, {}) for other trainers."""
     trainer = core.trainer
-    if not any(base.__module__.partition(".")[0] == "trl" for base in type(trainer).__mro__):
+    if not _is_of_trl(trainer):
         return None, {}
     arrays: dict[str, Any] = {}
     stored: dict[str, Any] = {}
-    names = [name for name in _NAMES if hasattr(trainer, name)]
+    names = [name for name in _names(trainer) if hasattr(trainer, name)]
     for name in [*names, _ROUND] if _is_within_round(trainer) else names:
         added: dict[str, Any] = {}
         try:
@@ -46,40 +52,94 @@ def collect(core: "Internals") -> tuple[dict[str, Any] | None, dict[str, Any]]:
             _warn(core, name, str(error))
         else:
             arrays |= added
-    if core.processes.is_main and (model := _moving_reference(core)) is not None:
-        arrays |= {f"{_REFERENCE}{name}": core.backend.tensors.to_numpy(t) for name, t in model.state_dict().items()}
+    if core.processes.is_main:
+        for prefix, model in _moving_models(core).items():
+            state = model.state_dict()
+            arrays |= {f"{prefix}{name}": core.backend.tensors.to_numpy(t) for name, t in state.items()}
     return stored, arrays
 
 
-def restore(core: "Internals", stored: dict[str, Any], arrays: dict[str, Any], path: Path) -> None:
+def restore(core: "Internals", stored: dict[str, Any], arrays: dict[str, Any]) -> None:
     """Assign the attributes that were stored. Containers of the Trainer are filled, so that they keep their types."""
     trainer = core.trainer
     for name, value in stored.items():
         if name == _ROUND or hasattr(trainer, name):
             decoded = _decoded(value, arrays, core)
             setattr(trainer, name, _filled(getattr(trainer, name, None), decoded))
-    if (model := _moving_reference(core)) is None:
+
+
+def restore_models(core: "Internals", path: Path) -> None:
+    """Load the weights of models that follow the trained one. They do not depend on the number of processes."""
+    if not _is_of_trl(core.trainer):
         return
-    found = {name: raw.array() for name, raw in read(path / RANDOM).items() if name.startswith(_REFERENCE)}
-    tensors = {name.removeprefix(_REFERENCE): core.backend.tensors.from_numpy(array) for name, array in found.items()}
-    if tensors:
-        model.load_state_dict(tensors)
+    for prefix, model in _moving_models(core).items():
+        found = {name: raw.array() for name, raw in read(path / RANDOM).items() if name.startswith(prefix)}
+        if found:
+            model.load_state_dict(
+                {
+                    name.removeprefix(prefix): core.backend.tensors.from_numpy(array.copy())
+                    for name, array in found.items()
+                }
+            )
+
+
+def _is_of_trl(trainer: Any) -> bool:
+    return any(base.__module__.partition(".")[0] == "trl" for base in type(trainer).__mro__)
+
+
+def _names(trainer: Any) -> tuple[str, ...]:
+    # A name that any subclass might use for its own: only of the trainer that has it.
+    online = any(base.__name__ == "OnlineDPOTrainer" for base in type(trainer).__mro__)
+    return (*_NAMES, "stats") if online else _NAMES
 
 
 def _is_within_round(trainer: Any) -> bool:
     """Whether the next update uses completions that have been generated."""
     if getattr(trainer, _ROUND, None) is None:
         return False
-    return getattr(trainer, _STEP) % (trainer.args.steps_per_generation * trainer.num_iterations) != 0
+    step = next(getattr(trainer, name) for name in _STEPS if hasattr(trainer, name))
+    # Trainers without steps_per_generation (Distillation, GOLD) generate for one update.
+    per_generation = getattr(trainer.args, "steps_per_generation", None) or trainer.args.gradient_accumulation_steps
+    return step % (per_generation * getattr(trainer, "num_iterations", 1)) != 0
 
 
-def _moving_reference(core: "Internals") -> Any:
-    """The reference model if it follows the model, and None if it does not change. Sharded, it is not stored."""
+class _AdapterAverage:
+    """The teacher of SDFT and SDPO that is an adapter of the trained model. A callback makes it and has its weights."""
+
+    def __init__(self, callback: Any) -> None:
+        self.callback = callback
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.callback.shadow_weights or {}
+
+    def load_state_dict(self, tensors: dict[str, Any]) -> None:
+        from peft import set_peft_model_state_dict
+
+        callback = self.callback
+        callback._initialize_teacher_adapter()  # on_train_begin would do it, later, with zeros
+        model = callback.accelerator.unwrap_model(callback.model)
+        device = next(iter(callback.shadow_weights.values())).device
+        callback.shadow_weights = {name: tensor.to(device) for name, tensor in tensors.items()}
+        set_peft_model_state_dict(model, callback.shadow_weights, adapter_name=callback.teacher_adapter_name)
+
+
+def _moving_models(core: "Internals") -> dict[str, Any]:
+    """Models that follow the trained one, by the prefix of their tensors' names. Sharded, they are not stored."""
     trainer = core.trainer
-    if not getattr(trainer.args, "sync_ref_model", False) or core.strategy.in_parts:
-        return None
-    model = getattr(trainer, "ref_model", None)
-    return None if model is None else core.backend.models.unwrap(model)
+    if core.strategy.in_parts:
+        return {}
+    found: dict[str, Any] = {}
+    if getattr(trainer.args, "sync_ref_model", False):
+        found["ref_model"] = getattr(trainer, "ref_model", None)
+    if getattr(trainer.args, "teacher_model_kind", None) == "ema":
+        adapters = [each for each in trainer.callback_handler.callbacks if hasattr(each, "teacher_adapter_name")]
+        found["teacher_model"] = _AdapterAverage(adapters[0]) if adapters else trainer.teacher_model
+    unwrap = core.backend.models.unwrap
+    return {
+        f"{ATTRIBUTES}{name}/": model if isinstance(model, _AdapterAverage) else unwrap(model)
+        for name, model in found.items()
+        if model is not None
+    }
 
 
 def _warn(core: "Internals", name: str, what: str) -> None:

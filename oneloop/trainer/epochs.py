@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import randomness
 from ..checkpoint.reading import restoring
-from ..checkpoint.run_state import ATTRIBUTES, BUFFER, RANDOM, ResumePoint
+from ..checkpoint.run_state import ATTRIBUTES, BUFFER, GENERATOR, RANDOM, ResumePoint
 from ..checkpoint.safetensors_io import read as read_tensors
 from ..checkpoint.structure import check_streams
 from ..data.feistel import key_of
@@ -46,6 +46,7 @@ class Epochs:
         self.run = run
         self.resume = ResumePoint()
         self.streams: dict[str, Any] | None = None  # RNG state at the start of the epoch, for data that is not seekable
+        self.generators: list[Any] = []  # states at the start of the epoch of those that a user's sampler draws from
         self.ahead: Lookahead | None = None  # data_order="transformers": the batches of the epoch
 
     def start_from(self, resume: ResumePoint) -> None:
@@ -69,6 +70,8 @@ class Epochs:
         if is_iterable and not core.in_transformers_order:
             core.backend.loaders.reseed_generator(dataset, core.data_seed + epoch)
         skip = self._position(loader, sampler, dataset, skip)
+        self._restore_generators(loader, EPOCH if done else "")
+        self.generators = core.backend.loaders.generator_states(loader)
         if not done:
             self._restore_streams()
         elif (skip or not _is_seekable(sampler)) and self.resume.random is not None:
@@ -186,6 +189,21 @@ class Epochs:
                 core.strategy.put_buffer(buffer, array)
         core.trainer._load_rng_state(str(path))
 
+    def _restore_generators(self, loader: Any, prefix: str) -> None:
+        """Those of a user's sampler draw the order of each epoch anew: at its end from their state now, within it from
+        that of its start."""
+        core, path = self.run.core, self.resume.random
+        if path is None or self.resume.is_foreign or not core.backend.loaders.generator_states(loader):
+            return
+        name = f"{prefix}{GENERATOR}"
+        stored = {key: raw.array() for key, raw in read_tensors(path / RANDOM).items() if name in key}
+        own = f"rank{core.processes.rank}/{name}"
+        # A process that the run did not have takes the state of the main one.
+        found = [array for key, array in sorted(stored.items()) if key.startswith(own)]
+        found = found or [array for key, array in sorted(stored.items()) if key.startswith(name)]
+        with restoring("the state of a sampler's generator", path / RANDOM):
+            core.backend.loaders.set_generator_states(loader, found)
+
     def own_tensors(self, path: Path) -> dict[str, Any]:
         """The tensors of this process in random.safetensors; none if the run had fewer processes."""
         rank = self.run.core.processes.rank
@@ -203,7 +221,8 @@ class Epochs:
         core, stored = self.run.core, self.own_tensors(path)
         if core.processes.rank and not stored:  # the run now has more processes than when it was saved
             start_rank_streams(core)
-        stored = {name: array for name, array in stored.items() if not name.startswith((BUFFER, ATTRIBUTES))}
+        not_streams = (BUFFER, ATTRIBUTES, GENERATOR, f"{EPOCH}{GENERATOR}")
+        stored = {name: array for name, array in stored.items() if not name.startswith(not_streams)}
         others = tuple(p for p in (EPOCH, AHEAD) if p != prefix)
         states = {name: array for name, array in stored.items() if name.startswith(prefix)}
         states = {name.removeprefix(prefix): array for name, array in states.items() if not name.startswith(others)}
@@ -222,6 +241,9 @@ class Epochs:
         core = self.run.core
         streams = randomness.get_state(core.backend)
         streams |= {f"{EPOCH}{name}": array for name, array in (self.streams or {}).items()}
+        now = core.backend.loaders.generator_states(self.run.plan.loader)
+        for prefix, states in (("", now), (EPOCH, self.generators)):
+            streams |= {f"{prefix}{GENERATOR}{i}": state for i, state in enumerate(states)}
         if self.ahead is not None and self.ahead.before is not None:
             taken, _ = self.ahead.before
             streams |= {f"{AHEAD}{name}": array for name, array in randomness.as_arrays(taken).items()}

@@ -169,6 +169,38 @@ def test_a_loader_of_torch(check, given):
     check(kit_module("torch").Kit(), trainer_class)
 
 
+@pytest.mark.parametrize("step", [6, 8])  # within the second epoch, at its end
+@pytest.mark.parametrize("given", ["sampler of the Trainer", "sampler", "shuffle"])
+def test_a_sampler_with_a_generator_of_its_own(arguments, tmp_path, given, step):
+    """It draws the order of each epoch from where the one before ended."""
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data
+
+    def generator():
+        return torch.Generator().manual_seed(5)
+
+    class Sampling(Recording):
+        def _get_train_sampler(self, train_dataset=None):
+            return data.RandomSampler(Numbered(), generator=generator())
+
+    def make(collate):
+        options = {"sampler": data.RandomSampler(Numbered(), generator=generator())}
+        options = options if given == "sampler" else {"shuffle": True, "generator": generator()}
+        return data.DataLoader(Numbered(), collate_fn=collate, batch_size=BATCH, **options)
+
+    seen = {}
+    for folder in ("whole", "resumed"):
+        args = arguments(tmp_path / folder, **RUN | {"save_steps": step})
+        trainer_class = Sampling if given == "sampler of the Trainer" else loading(make)
+        trainer = trainer_class(kit_module("torch").Kit().classifier(), args, train_dataset=Numbered())
+        trainer.seen = seen[folder] = []
+        resume = None if folder == "whole" else str(tmp_path / "whole" / f"checkpoint-{step}")
+        trainer.train(resume_from_checkpoint=resume)
+    epochs = [seen["whole"][place : place + 4] for place in (0, 4, 8)]
+    assert len(epochs[2]) == 4 and epochs[0] != epochs[1] != epochs[2]
+    assert seen["resumed"] == seen["whole"][step:]
+
+
 @pytest.mark.parametrize("given", ["batch sampler", "sampler in a batch sampler"])
 def test_a_loader_of_paddle(check, given):
     io = pytest.importorskip("paddle").io

@@ -3,12 +3,14 @@
 import json
 import logging
 from collections import defaultdict, deque
+from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from oneloop import Trainer, TrainingArguments  # noqa: E402
+from oneloop.checkpoint import resume  # noqa: E402
 from oneloop.compat import trl_state  # noqa: E402
 
 
@@ -63,7 +65,28 @@ class Line(torch.nn.Module):
         return {"loss": ((self.layer(x).squeeze(-1) - labels) ** 2).mean()}
 
 
-def made(folder, **given):
+class Distilled(Online):
+    """As a trainer of distillation: a round is one update, and a teacher follows the model."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        del self.args.steps_per_generation, self.num_iterations, self._step
+        self.args.teacher_model_kind, self.teacher_model = "ema", Line()
+        self._buffer_step, self._on_policy_loss_total = 0, 0.0
+        self.taught = []
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        self._buffered_inputs = [object()]  # cannot be stored, and need not be
+        self._buffer_step += 1
+        self.taught.append(self.teacher_model.layer.weight.tolist())
+        with torch.no_grad():
+            self.teacher_model.layer.weight.add_(torch.rand(1, 2))
+        loss = Trainer.training_step(self, model, inputs, num_items_in_batch)
+        self._on_policy_loss_total += float(loss)
+        return loss
+
+
+def made(folder, trainer_class=Online, **given):
     torch.manual_seed(0)
     data = [{"x": torch.ones(2) * i, "labels": torch.tensor(float(i))} for i in range(8)]
     options = {
@@ -74,7 +97,7 @@ def made(folder, **given):
         "disable_tqdm": True,
     }
     args = TrainingArguments(str(folder), device="cpu", save_strategy="steps", logging_strategy="no", **options | given)
-    return Online(model=Line(), args=args, train_dataset=data)
+    return trainer_class(model=Line(), args=args, train_dataset=data)
 
 
 @pytest.mark.parametrize("step", [2, 3, 4])
@@ -96,6 +119,27 @@ def test_completions_are_stored_only_within_their_round(tmp_path):
     made(tmp_path).train()
     stored = [json.loads((tmp_path / f"checkpoint-{step}" / "run.json").read_text()) for step in (2, 3)]
     assert ["_buffered_inputs" in each["position"]["trainer"] for each in stored] == [True, False]
+
+
+def test_a_teacher_that_follows_the_model(tmp_path, caplog):
+    whole = made(tmp_path, Distilled)
+    with caplog.at_level(logging.WARNING):
+        whole.train()
+    assert "_buffered_inputs" not in caplog.text
+    resumed = made(tmp_path, Distilled)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert resumed.taught == whole.taught[2:] and resumed._buffer_step == 5
+    assert resumed._on_policy_loss_total == whole._on_policy_loss_total > 0
+
+
+def test_a_teacher_on_another_number_of_processes(tmp_path, monkeypatch):
+    """What belongs to a process starts anew; the teacher does not belong to one."""
+    whole = made(tmp_path, Distilled)
+    whole.train()
+    monkeypatch.setattr(resume, "own_position", lambda position, processes: replace(position, trainer=None))
+    resumed = made(tmp_path, Distilled)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert resumed.taught[0] == whole.taught[2] and resumed._buffer_step == 3
 
 
 def test_a_value_that_cannot_be_stored_is_left_out_with_a_warning(tmp_path, caplog):

@@ -23,15 +23,14 @@ from oneloop.compat.redirect import redirect
 redirect("transformers")
 
 import peft  # noqa: E402
-import trl  # noqa: E402
 from transformers import TrainerCallback  # noqa: E402
 
 from oneloop import get_last_checkpoint  # noqa: E402
-from tests.ecosystem import compare, tiny, trl_scenarios  # noqa: E402
+from tests.ecosystem import compare, tiny, trl_data  # noqa: E402
 
 STEPS = 9
 COMMON = {
-    **trl_scenarios.COMMON, "train_sampling_strategy": "random", "max_steps": STEPS, "save_strategy": "steps",
+    **trl_data.COMMON, "train_sampling_strategy": "random", "max_steps": STEPS, "save_strategy": "steps",
     "save_steps": 1, "logging_steps": 4,
 }  # fmt: skip
 
@@ -40,18 +39,43 @@ def dropout() -> Any:
     return peft.LoraConfig(r=2, lora_dropout=0.2, target_modules=["q_proj", "v_proj"])
 
 
-ONLINE = {"reward_funcs": trl_scenarios.by_words}
-ROUNDS = trl_scenarios.ROUNDS
+def teacher() -> Any:
+    return tiny.causal(seed=1)
+
+
+def hinted() -> Any:
+    data = trl_data.prompts()
+    return data.add_column("privileged_context", [tiny.sentence(i + 4, 2) for i in range(len(data))])
+
+
+ONLINE = {"reward_funcs": trl_data.by_words}
+ROUNDS = trl_data.ROUNDS
+DISTILLED = {"max_completion_length": 4, "gradient_accumulation_steps": 2}
+MIXED = {**DISTILLED, "max_length": 32, "log_completions": True, "log_completions_steps": 3}
+SELF = {
+    "max_completion_length": 6, "num_generations": 2, "per_device_train_batch_size": 4, "steps_per_generation": 3,
+    "num_iterations": 2,
+}  # fmt: skip
 # Trainer, data, options of its arguments, and of the Trainer.
 RUNS: dict[str, tuple[str, Any, dict[str, Any], dict[str, Any]]] = {
-    "sft": ("SFT", trl_scenarios.texts, {"packing": True, "max_length": 16}, {"peft_config": dropout}),
-    "dpo": ("DPO", trl_scenarios.preferences, {"gradient_accumulation_steps": 2}, {}),
-    "dpo-lora": ("DPO", trl_scenarios.preferences, {}, {"peft_config": dropout}),
-    "dpo-sync": ("DPO", trl_scenarios.preferences, {"sync_ref_model": True, "ref_model_sync_steps": 2}, {}),
-    "kto": ("KTO", trl_scenarios.unpaired, {"train_sampling_strategy": "sequential"}, {}),
-    "grpo": ("GRPO", trl_scenarios.prompts, {**ROUNDS, "log_completions": True}, ONLINE),
-    "grpo-lora": ("GRPO", trl_scenarios.prompts, ROUNDS, {**ONLINE, "peft_config": dropout}),
-    "rloo": ("RLOO", trl_scenarios.prompts, ROUNDS, ONLINE),
+    "sft": ("SFT", trl_data.texts, {"packing": True, "max_length": 16}, {"peft_config": dropout}),
+    "dpo": ("DPO", trl_data.preferences, {"gradient_accumulation_steps": 2}, {}),
+    "dpo-lora": ("DPO", trl_data.preferences, {}, {"peft_config": dropout}),
+    "dpo-sync": ("DPO", trl_data.preferences, {"sync_ref_model": True, "ref_model_sync_steps": 2}, {}),
+    "kto": ("KTO", trl_data.unpaired, {"train_sampling_strategy": "sequential"}, {}),
+    "grpo": ("GRPO", trl_data.prompts, {**ROUNDS, "log_completions": True}, ONLINE),
+    "grpo-lora": ("GRPO", trl_data.prompts, ROUNDS, {**ONLINE, "peft_config": dropout}),
+    "rloo": ("RLOO", trl_data.prompts, ROUNDS, ONLINE),
+    "distillation": ("Distillation", trl_data.prompts, DISTILLED, {"teacher_model": teacher}),
+    "gold": ("GOLD", trl_data.messages, {**MIXED, "use_extended_uld": False}, {"teacher_model": teacher}),
+    "iw-opd": ("IWOPD", trl_data.messages, MIXED, {"teacher_model": teacher}),
+    "gkd": ("GKD", trl_data.messages, {"max_new_tokens": 4}, {"teacher_model": teacher}),
+    "sdft": ("SDFT", hinted, {**SELF, "distillation_topk": 5, "teacher_model_kind": "ema"}, {}),
+    "sdpo": ("SDPO", trl_data.prompts, SELF, {"reward_funcs": trl_data.by_place}),
+    "sdpo-lora": ("SDPO", trl_data.prompts, SELF, {"reward_funcs": trl_data.by_place, "peft_config": dropout}),
+    "a2po": ("A2PO", trl_data.prompts, {"max_completion_length": 6, "num_value_samples": 3}, ONLINE),
+    "online-dpo": ("OnlineDPO", trl_data.prompts, {"max_new_tokens": 4}, ONLINE),
+    "orpo": ("ORPO", trl_data.preferences, {"max_length": 16}, {}),
 }
 
 
@@ -65,9 +89,10 @@ class Telling(TrainerCallback):
 
 def train(name: str, folder: Path, pipe: int) -> None:
     kind, data, options, more = RUNS[name]
-    args = getattr(trl, f"{kind}Config")(output_dir=str(folder), **{**COMMON, **options})
-    made = {key: value() if value is dropout else value for key, value in more.items()}
-    trainer = getattr(trl, f"{kind}Trainer")(
+    library = trl_data.library(kind)
+    args = getattr(library, f"{kind}Config")(output_dir=str(folder), **{**COMMON, **options})
+    made = {key: value() if value in (dropout, teacher) else value for key, value in more.items()}
+    trainer = getattr(library, f"{kind}Trainer")(
         model=tiny.causal(), args=args, train_dataset=data(), processing_class=tiny.tokenizer(),
         callbacks=[Telling(pipe)], **made,
     )  # fmt: skip

@@ -243,3 +243,12 @@ def reseed_generator(dataset: Any, seed: int) -> None:
         dataset = dataset.source
     if isinstance(dataset, Pipeline):
         dataset.seed = seed
+
+
+def generator_states(loader: Any) -> list[Any]:
+    """None: samplers of MindSpore do not draw from generators."""
+    return []
+
+
+def set_generator_states(loader: Any, states: list[Any]) -> None:
+    """There is nothing to set."""

@@ -20,12 +20,14 @@ from ..torch.loaders import begin_epoch, close, iterate
 __all__ = [
     "begin_epoch",
     "close",
+    "generator_states",
     "is_iterable",
     "is_loader",
     "is_own",
     "iterate",
     "make_loader",
     "reseed_generator",
+    "set_generator_states",
 ]
 
 
@@ -90,3 +92,12 @@ def reseed_generator(dataset: Any, seed: int) -> None:
         dataset.seed = seed
     else:
         on_torch.reseed_generator(dataset, seed)
+
+
+def generator_states(loader: Any) -> list[Any]:
+    """None: states of mindtorch's generators are not stored."""
+    return []
+
+
+def set_generator_states(loader: Any, states: list[Any]) -> None:
+    """There is nothing to set."""

@@ -243,3 +243,12 @@ class Stream(Source, IterableDataset):
 
 def reseed_generator(dataset: Any, seed: int) -> None:
     """Paddle has no user-created generators, so there is nothing to reseed."""
+
+
+def generator_states(loader: Any) -> list[Any]:
+    """Paddle has no user-created generators."""
+    return []
+
+
+def set_generator_states(loader: Any, states: list[Any]) -> None:
+    """There is nothing to set."""

@@ -179,3 +179,27 @@ def reseed_generator(dataset: Any, seed: int) -> None:
     generator = getattr(dataset, "generator", None)
     if isinstance(generator, torch.Generator):
         generator.manual_seed(seed)
+
+
+def generator_states(loader: Any) -> list[Any]:
+    """The states, as arrays, of generators that a user's loader and samplers draw their order from."""
+    return [generator.get_state().numpy() for generator in _generators(loader)]
+
+
+def set_generator_states(loader: Any, states: list[Any]) -> None:
+    """Set them; nothing if their number is another one."""
+    generators = _generators(loader)
+    if len(generators) == len(states):
+        for generator, state in zip(generators, states):
+            generator.set_state(torch.from_numpy(state.copy()))
+
+
+def _generators(loader: Any) -> list[torch.Generator]:
+    """Each once. A part with set_epoch computes its order from the epoch, and a loader of ours is reseeded."""
+    parts = [None if isinstance(loader, Loader) else loader, getattr(loader, "sampler", None)]
+    batches = getattr(loader, "batch_sampler", None)
+    for _ in range(2):  # accelerate's has the sampler of batches within it
+        parts += [batches, getattr(batches, "sampler", None)]
+        batches = getattr(batches, "batch_sampler", None)
+    found = [getattr(part, "generator", None) for part in parts if not hasattr(part, "set_epoch")]
+    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())

@@ -52,3 +52,11 @@ def is_iterable(dataset):
 
 def reseed_generator(dataset, seed):
     pass
+
+
+def generator_states(loader):
+    return []
+
+
+def set_generator_states(loader, states):
+    pass
