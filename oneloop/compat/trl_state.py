@@ -125,7 +125,7 @@ class _AdapterAverage:
 
 def _moving_models(core: "Internals") -> dict[str, Any]:
     """Models that follow the trained one, by the prefix of their tensors' names. Sharded, they are not stored."""
-    trainer = core.trainer
+    trainer: Any = core.trainer
     if core.strategy.in_parts:
         return {}
     found: dict[str, Any] = {}
