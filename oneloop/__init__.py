@@ -37,6 +37,7 @@ _HOMES = {
     "DataCollatorForPermutationLanguageModeling DataCollatorForSeq2Seq DataCollatorForSOP "
     "DataCollatorForTokenClassification DataCollatorForWholeWordMask DataCollatorWithFlattening "
     "DataCollatorWithPadding DefaultDataCollator default_data_collator",
+    "data.mixture": "Mixture",
     "report": "write_report",
     "integrations.writers.classes": " ".join(_writer_classes.__all__),
 }
@@ -123,6 +124,7 @@ __all__ = [
     "DataCollatorWithPadding",
     "DefaultDataCollator",
     "default_data_collator",
+    "Mixture",
     "write_report",
 ]
 __all__ += _writer_classes.__all__
@@ -187,6 +189,7 @@ if TYPE_CHECKING:
         DefaultDataCollator,
         default_data_collator,
     )
+    from .data.mixture import Mixture
     from .enums import (
         FSDPOption,
         HPSearchBackend,

@@ -15,6 +15,7 @@ from ..data import collators
 from ..data.columns import ColumnFilter
 from ..data.length_grouping import LengthGroups, SortishOrder, measure_lengths
 from ..data.loader_options import Loading
+from ..data.mixture import Mixture
 from ..data.order import BatchSampler, Order
 from ..data.process_sharding import ProcessShard, every_nth, is_prepared, shards_by_sampler, with_streams_of
 from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_batches, shuffles
@@ -37,12 +38,26 @@ def train_orders(core: "Internals", dataset: Any) -> Any:
     """A function from the epoch to the order of the training samples."""
     args = core.trainer.args
     strategy = str(args.train_sampling_strategy)
+    if isinstance(dataset, Mixture):
+        return _mixture_orders(core, dataset, strategy)
     if core.in_transformers_order and strategy != "sequential":
         return _transformers_orders(core, dataset, strategy)
     if strategy == "group_by_length":
         per_update = core.trainer.get_total_train_batch_size(args)
         return partial(LengthGroups, lengths_of(core, dataset), per_update, core.data_seed)
     return partial(Order, len(dataset), core.data_seed, shuffle=strategy != "sequential")
+
+
+def _mixture_orders(core: "Internals", mixture: Mixture, strategy: str) -> Any:
+    args = core.trainer.args
+    for refused, name in (
+        (strategy == "group_by_length", "train_sampling_strategy='group_by_length'"),
+        (core.in_transformers_order, "data_order='transformers'"),
+    ):
+        if refused:
+            raise DataError(f"{name} cannot order a Mixture, which has an order of its own. Remove it.")
+    per_update = core.trainer.get_total_train_batch_size(args)
+    return mixture.orders(core.data_seed, per_update, shuffle=strategy != "sequential")
 
 
 def _transformers_orders(core: "Internals", dataset: Any, strategy: str) -> Any:
@@ -143,7 +158,8 @@ def _indexed_loader(
     placed = workers or alone
     collate, batch_size, drop_last = options.collate, options.batch_size, options.drop_last
     if placed:
-        dataset = SeededData(dataset, core.data_seed, args.process_index, core.backend.NAME, own, alone)
+        repeats = own or isinstance(dataset, Mixture)
+        dataset = SeededData(dataset, core.data_seed, args.process_index, core.backend.NAME, repeats, alone)
     if alone and not workers:
         options = replace(options, collate=GivesBack(collate, dataset))
     if not own:

@@ -24,6 +24,7 @@ from ..compat.introspect import NUM_ITEMS, accepts, is_overridden
 from ..compat.paddlenlp import PaddleNLPNames
 from ..compat.trainer_utils import takes_trial
 from ..compat.transformers import TransformersNames, warn_unused_overrides
+from ..data.mixture import parts_of
 from ..data.order import NoBatch
 from ..data.samplers import IndexSampler
 from ..errors import ArgumentError, DataError, ModelError, RefusedError, UnknownDatasetError
@@ -151,7 +152,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         core = self._take_model(model, model_init)
         self.processing_class = validation.tokenizer(tokenizer, processing_class)
         self.train_dataset = mindnlp.training_set(train_dataset, map_fn)
-        self.eval_dataset = mindnlp.evaluation_sets(eval_dataset, map_fn)
+        self.eval_dataset = mindnlp.evaluation_sets(parts_of(eval_dataset), map_fn)
         self.criterion = criterion
         self.compute_loss_func = compute_loss_func
         self.compute_metrics = compute_metrics
@@ -740,7 +741,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         """
         core = self._oneloop
         override = eval_dataset is not None
-        eval_dataset = eval_dataset if override else self.eval_dataset
+        eval_dataset = parts_of(eval_dataset) if override else self.eval_dataset
         if isinstance(eval_dataset, dict):
             metrics: dict[str, float] = {}
             for name, part in eval_dataset.items():

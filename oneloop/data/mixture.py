@@ -1,0 +1,217 @@
+"""Mixture: several datasets in given proportions.
+
+Which dataset and which of its samples stands at a position is a pure function of seed, epoch and position, as for a
+single dataset: any number of processes sees the same batches, and a run resumes in the middle without reading anything.
+"""
+
+import itertools
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError, DataError
+from .feistel import key_of, permute
+from .interleaving import Interleaving
+from .order import Order
+
+STOPS = ("first_exhausted", "all_exhausted")
+_SOURCE = -2  # separates the keys of sources from those of a single dataset
+
+Weights = Mapping[str, float] | Sequence[float]
+
+
+class Mixture:
+    """Several map-style datasets in proportions, as the train_dataset of a Trainer.
+
+    Args:
+        datasets: The datasets by name, or a list of them.
+        weights: The proportion of each, by name or in their order; they need not add up to 1. None: by size. A list of
+            `(step, weights)` changes them during training, for example `[(0, [0.9, 0.1]), (1000, [0.5, 0.5])]`; a
+            dataset with weight 0 is left out.
+        temperature: For weights by size: the sizes to the power of 1 / temperature. 1 keeps their proportions, larger
+            values give small datasets more.
+        stop: When an epoch ends: "first_exhausted", before a dataset would be repeated; "all_exhausted", once every
+            sample was seen, while the smaller datasets are repeated, each time in another order; or a number of
+            samples.
+
+    The number of samples of each dataset, at any point of an epoch, is within one of its proportion.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, Any] | Sequence[Any],
+        weights: Weights | Sequence[tuple[int, Weights]] | None = None,
+        *,
+        temperature: float = 1.0,
+        stop: str | int = "first_exhausted",
+    ) -> None:
+        self.datasets = _named(datasets)
+        self.sizes = {name: len(dataset) for name, dataset in self.datasets.items()}
+        if not (isinstance(stop, Integral) and stop >= 1) and stop not in STOPS:
+            raise ArgumentError(
+                f"Invalid stop={stop!r}: expected 'first_exhausted', 'all_exhausted' or a number of samples."
+            )
+        self.stop = stop
+        self.schedule = self._schedule(weights, temperature)
+        self._ends = list(itertools.accumulate(self.sizes.values()))
+
+    # -- a map-style dataset: the samples of all, one dataset after the other
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> Any:
+        source, place = self.source_of(index)
+        return self.datasets[source][place]
+
+    def source_of(self, index: int) -> tuple[str, int]:
+        """The name of the dataset of a sample, and the sample's index in it."""
+        index = int(index)
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} is out of range: the mixture has {len(self)}")
+        number = bisect_right(self._ends, index)
+        name = self.names[number]
+        return name, index - self._ends[number] + self.sizes[name]
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.datasets)
+
+    # -- proportions
+
+    def _schedule(self, weights: Any, temperature: float) -> list[tuple[int, list[Fraction]]]:
+        if weights is None:
+            if not temperature > 0:
+                raise ArgumentError(f"Invalid temperature={temperature!r}: expected a number > 0.")
+            powers = [size if temperature == 1 else size ** (1 / temperature) for size in self.sizes.values()]
+            return [(0, [_fraction(power) for power in powers])]
+        if temperature != 1:
+            raise ArgumentError("temperature applies to weights by size: remove weights=, or temperature=.")
+        if not _is_schedule(weights):
+            return [(0, self._by_name(weights))]
+        schedule = [(step, self._by_name(of_piece)) for step, of_piece in weights]
+        steps = [step for step, _ in schedule]
+        if steps[0] != 0 or any(a >= b for a, b in itertools.pairwise(steps)):
+            raise ArgumentError(f"Invalid steps {steps} of weights: expected 0 first, and each larger than the last.")
+        return schedule
+
+    def _by_name(self, weights: Weights) -> list[Fraction]:
+        if isinstance(weights, Mapping):
+            if weights.keys() != self.datasets.keys():
+                raise ArgumentError(
+                    f"Invalid weights of {sorted(map(str, weights))}: expected one for each of {self.names}."
+                )
+            weights = [weights[name] for name in self.names]
+        if len(weights) != len(self.datasets):
+            raise ArgumentError(f"Invalid weights: {len(weights)} of them for {len(self.datasets)} datasets.")
+        return [_fraction(weight) for weight in weights]
+
+    # -- the order
+
+    def orders(self, seed: int, samples_per_step: int, shuffle: bool = True) -> Callable[[int], "MixtureOrder"]:
+        """A function from the epoch to the order of its samples."""
+        plan = Interleaving([(step * samples_per_step, weights) for step, weights in self.schedule])
+        length = self._length(plan)
+
+        def order(epoch: int) -> MixtureOrder:
+            return MixtureOrder(self, plan, length, seed, epoch, shuffle)
+
+        return order
+
+    def _length(self, plan: Interleaving) -> int:
+        """Samples of an epoch."""
+        if isinstance(self.stop, Integral):
+            return int(self.stop)
+        last = 1 if self.stop == "all_exhausted" else 0
+        ends = {name: plan.position_of(s, size - last) for s, (name, size) in enumerate(self.sizes.items())}
+        if self.stop == "all_exhausted":
+            missing = [name for name, end in ends.items() if end is None]
+            if missing:
+                raise ArgumentError(
+                    f"stop='all_exhausted', but {missing} never come to their end: their weight is 0, finally. Pass "
+                    "stop='first_exhausted' or a number of samples."
+                )
+            return max(end for end in ends.values() if end is not None) + 1
+        known = [end for end in ends.values() if end is not None]
+        return min(known)
+
+
+class MixtureOrder(Order):
+    """The samples of one epoch of a mixture. Epochs follow one another: a dataset that was not exhausted goes on."""
+
+    def __init__(
+        self, mixture: Mixture, plan: Interleaving, length: int, seed: int, epoch: int, shuffle: bool = True
+    ) -> None:
+        super().__init__(length, seed, epoch, shuffle)
+        self.mixture = mixture
+        self.plan = plan
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        flat = positions.ravel() + self.epoch * self.length
+        sources, numbers = self.plan.at(flat)
+        result = np.empty(flat.shape, np.int64)
+        first = 0
+        for s, size in enumerate(self.mixture.sizes.values()):
+            of_source = np.flatnonzero(sources == s)
+            passes, places = np.divmod(numbers[of_source], size)
+            if self.shuffle:
+                key = key_of(self.seed, _SOURCE, s)
+                for number in np.unique(passes):
+                    chosen = passes == number
+                    places[chosen] = permute(places[chosen], size, key, int(number))
+            result[of_source] = first + places
+            first += size
+        return result.reshape(positions.shape)
+
+    def counts(self, position: int) -> dict[str, int]:
+        """The samples of each dataset before a position of this epoch, in this epoch."""
+        begin = self.plan.counts(self.epoch * self.length)
+        now = self.plan.counts(self.epoch * self.length + position)
+        return {name: b - a for name, a, b in zip(self.mixture.names, begin, now)}
+
+
+def parts_of(dataset: Any) -> Any:
+    """The datasets of a mixture, by name, to be evaluated one by one; anything else as it is."""
+    return dataset.datasets if isinstance(dataset, Mixture) else dataset
+
+
+def _named(datasets: Any) -> dict[str, Any]:
+    if isinstance(datasets, Mapping):
+        found = {str(name): dataset for name, dataset in datasets.items()}
+    elif isinstance(datasets, Sequence) and not isinstance(datasets, str):
+        found = {str(number): dataset for number, dataset in enumerate(datasets)}
+    else:
+        raise ArgumentError(f"Invalid datasets {type(datasets).__name__}: expected a dict or a list of datasets.")
+    if not found:
+        raise ArgumentError("a mixture needs at least one dataset.")
+    for name, dataset in found.items():
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise DataError(
+                f"dataset {name!r} of the mixture is a {type(dataset).__name__} without __len__ and __getitem__. "
+                "Load it into a map-style dataset."
+            )
+        if len(dataset) == 0:
+            raise DataError(f"dataset {name!r} of the mixture is empty. Remove it, or pass at least one sample.")
+    return found
+
+
+def _is_schedule(weights: Any) -> bool:
+    return (
+        isinstance(weights, Sequence)
+        and len(weights) > 0
+        and all(isinstance(each, Sequence) and len(each) == 2 and isinstance(each[0], Integral) for each in weights)
+        and all(isinstance(each[1], Mapping | Sequence) for each in weights)
+    )
+
+
+def _fraction(weight: Any) -> Fraction:
+    """A weight as it is written: 0.1 is one tenth."""
+    if isinstance(weight, Real | Decimal) and not isinstance(weight, bool) and math.isfinite(weight):
+        return Fraction(weight) if isinstance(weight, Fraction | Integral) else Fraction(str(weight))
+    raise ArgumentError(f"Invalid weight {weight!r}: expected a finite number.")
