@@ -65,22 +65,32 @@ class Piece:
 
     def numbers_at(self, border: int) -> list[int]:
         """The samples of each source before a border: its proportion rounded down or up, so that both sides can be
-        ordered. Before the border there must be room for all samples whose windows open late, and after it for all
-        whose windows close early. Of the samples whose windows are open at the border, those that open first are
-        taken, as soon as some that close by then have to be.
+        ordered. After the border there must be room for all samples whose windows close early, and before it for all
+        whose windows open late. So of the samples whose windows are open at the border, those that open first are
+        taken, as soon as there is not enough room for all that close by then.
         """
         numbers = [border * rate // self.whole for rate in self.rates]
         crossing = [s for s, rate in enumerate(self.rates) if border * rate % self.whole]
-        rest = border - sum(numbers)
         by_opening = sorted(crossing, key=lambda s: (self.opens(s, numbers[s]), s))
-        taken: list[int] = []
-        for end in sorted({self.closes(s, numbers[s]) for s in crossing}):
-            early = [s for s in by_opening if self.closes(s, numbers[s]) <= end]
-            later = [end * rate // self.whole - numbers[s] - (s in crossing) for s, rate in enumerate(self.rates)]
-            room = end - border - sum(max(0, number) for number in later)
-            left_out = [s for s in early if s not in taken]
-            taken += left_out[: max(0, len(left_out) - room)]
-        taken += [s for s in by_opening if s not in taken][: rest - len(taken)]
+        taken: set[int] = set()
+        closed: set[int] = set()
+        later = 0  # samples whose windows close after the border, but for those that are open at it
+        upcoming = [(self.closes(s, numbers[s]), s, numbers[s]) for s, rate in enumerate(self.rates) if rate]
+        heapq.heapify(upcoming)
+        while len(closed) < len(crossing):
+            end = upcoming[0][0]
+            while upcoming[0][0] == end:
+                _, s, number = upcoming[0]
+                heapq.heapreplace(upcoming, (self.closes(s, number + 1), s, number + 1))
+                if s in crossing and number == numbers[s]:
+                    closed.add(s)
+                else:
+                    later += 1
+            lacking = len(closed - taken) - (end - border - later)
+            if lacking > 0:
+                taken.update([each for each in by_opening if each in closed - taken][:lacking])
+        rest = border - sum(numbers) - len(taken)
+        taken.update([s for s in by_opening if s not in taken][:rest])
         for s in taken:
             numbers[s] += 1
         return numbers
