@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from oneloop import ArgumentParser, Trainer, TrainingArguments
+from oneloop import ArgumentParser, Trainer, TrainingArguments, set_seed
 
 LENGTH = 128
 
@@ -60,6 +60,7 @@ class Packed(torch.utils.data.IterableDataset):
 
 def main():
     (args,) = ArgumentParser(Arguments).parse_args_into_dataclasses()
+    set_seed(args.seed)
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     config = GPT2Config(
         vocab_size=256, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0

@@ -1,35 +1,8 @@
 """The site builds without a warning, and what it links to is there. See scripts/docs."""
 
-import logging
 import re
 
-import pytest
-
 from tests.docs import pages, site
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """The site as `mkdocs build --strict` makes it, and what it warned of."""
-    pytest.importorskip("mkdocs")
-    pytest.importorskip("material")
-    pytest.importorskip("mkdocstrings")
-    from mkdocs.commands.build import build
-    from mkdocs.config import load_config
-
-    said = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: said.append(record.getMessage())
-    logging.getLogger("mkdocs").addHandler(handler)
-    target = tmp_path_factory.mktemp("site")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(pages.ROOT)
-        config = load_config(str(pages.ROOT / "mkdocs.yml"), site_dir=str(target), strict=False)
-        config.plugins.on_startup(command="build", dirty=False)
-        build(config)
-        config.plugins.on_shutdown()
-    logging.getLogger("mkdocs").removeHandler(handler)
-    return target, said
 
 
 def test_it_builds_without_a_warning(built):
