@@ -72,6 +72,11 @@ class SharedOptimizer(DataParallel):
     in_parts = True
 
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
+        if callable(getattr(cls, "train", None)) and callable(getattr(cls, "eval", None)):
+            raise RefusedError(
+                f"{cls.__name__} evaluates other weights than it trains, and each process would switch only the "
+                "parameters that it updates with sharding='stage1'. Use optim='adamw_torch', or remove sharding."
+            )
         groups = joined_groups(groups)
         copies = [dict(group) for group in groups]
         self.backend.optimizers.build(cls, copies, options)  # raises an error message for wrong options

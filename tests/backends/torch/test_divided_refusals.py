@@ -49,3 +49,11 @@ def test_a_checkpoint_of_transformers_is_not_divided(strategy, tmp_path):
     core = SimpleNamespace(trainer=None, strategy=SimpleNamespace(in_parts=strategy.in_parts))
     with pytest.raises(RefusedError, match="for one step without sharding"):
         from_transformers.load_run(SimpleNamespace(core=core), tmp_path)
+
+
+def test_an_optimizer_with_modes_is_not_divided():
+    schedulefree = pytest.importorskip("schedulefree")
+    strategy = sharding.SharedOptimizer.__new__(sharding.SharedOptimizer)
+    groups = [{"params": list(KIT.classifier().parameters())}]
+    with pytest.raises(RefusedError, match="AdamWScheduleFree evaluates other weights than it trains.*stage1"):
+        strategy.build_optimizer(schedulefree.AdamWScheduleFree, groups, {})
