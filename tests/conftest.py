@@ -6,8 +6,12 @@ from tests.backends.support import available
 
 pytest.register_assert_rewrite("tests.trainer.lifetimes")
 
-# These look at the same runs of several processes.
-TOGETHER = {f"tests/distributed/test_{name}.py" for name in ("data", "equality", "manners", "search", "state")}
+# Files that share what is made once in a test process: runs of several processes, and the servers that fork runs.
+SHARING = {
+    "distributed": ("data", "equality", "search", "state", "sharding", "adapter_sharding", "order_of_transformers"),
+    "checkpoint": ("directory_lock", "exact_resume", "kill", "saving", "signals"),
+}
+TOGETHER = {f"tests/{folder}/test_{name}.py": folder for folder, names in SHARING.items() for name in names}
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
@@ -18,9 +22,19 @@ def pytest_xdist_make_scheduler(config, log):
     class Files(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
-            return "together" if file in TOGETHER else file
+            return TOGETHER.get(file, file)
 
     return Files(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
+def pytest_collection_modifyitems(items):
+    """`rare_on("mindspore")`: a variant of a test is a slow one on that framework, whose graphs take long to compile."""
+    for item in items:
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        framework = given.get("framework", getattr(given.get("backend"), "name", None))
+        if any(framework in mark.args for mark in item.iter_markers("rare_on")):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

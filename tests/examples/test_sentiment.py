@@ -169,6 +169,7 @@ def run_job(folder, *options):
     return done.stdout
 
 
+@pytest.mark.rare_on("mindspore")
 @pytest.mark.parametrize("framework", names())
 def test_the_job_learns_reports_and_stands_beside_its_baseline(framework, tmp_path):
     write_tsv(tmp_path / "all.tsv", synthetic(600))

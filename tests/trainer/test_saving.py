@@ -180,13 +180,13 @@ def histories(trainer):
     "given",
     [
         {},
-        {"gradient_accumulation_steps": 3},
+        pytest.param({"gradient_accumulation_steps": 3}, marks=pytest.mark.rare_on("mindspore")),
         {"gradient_accumulation_steps": 2, "group_by_length": True, "length_column_name": "size"},
         {"eval_strategy": "epoch", "optim": "adamw_torch", "lr_scheduler_type": "reduce_lr_on_plateau"},
         {"dataloader_num_workers": 2},
         {"fp16": True, "scale_loss": 2.0**20},
-        {"optim": "rmsprop", "weight_decay": 0.1},
-        {"optim": "adagrad", "weight_decay": 0.1},
+        pytest.param({"optim": "rmsprop", "weight_decay": 0.1}, marks=pytest.mark.rare_on("mindspore")),
+        pytest.param({"optim": "adagrad", "weight_decay": 0.1}, marks=pytest.mark.rare_on("mindspore")),
     ],
     ids=["plain", "accumulation", "groups", "plateau", "workers", "scaler", "rmsprop", "adagrad"],
 )

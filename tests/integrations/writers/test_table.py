@@ -141,6 +141,12 @@ def test_the_stubs_of_a_new_writer_are_found_out_of_date_and_written(tree, tmp_p
         assert python(tree, tmp_path, "-m", module, "--check").returncode == 1
         assert python(tree, tmp_path, "-m", module).returncode == 0
         assert python(tree, tmp_path, "-m", module, "--check").returncode == 0
+
+
+@pytest.mark.slow
+def test_mypy_knows_the_callback_of_a_new_writer(tree, tmp_path):
+    for module in ("oneloop.integrations.writers.typing_stub", "oneloop.arguments.typing_stub"):
+        assert python(tree, tmp_path, "-m", module).returncode == 0
     (tmp_path / "script.py").write_text("from oneloop import ToyCallback\n\nreveal_type(ToyCallback().name)\n")
     done = python(
         tree, tmp_path, "-m", "mypy", "--follow-imports=silent", "--ignore-missing-imports",
