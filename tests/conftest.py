@@ -29,7 +29,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
 def pytest_collection_modifyitems(items):
-    """`rare_on("mindspore")`: a variant of a test is a slow one on that framework, whose graphs take long to compile."""
+    """`rare_on("mindspore")`: a variant of a test is a slow one on that framework: compiling graphs takes long."""
     for item in items:
         given = item.callspec.params if hasattr(item, "callspec") else {}
         framework = given.get("framework", getattr(given.get("backend"), "name", None))
