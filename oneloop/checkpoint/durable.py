@@ -36,8 +36,19 @@ def sync_directory(path: Path) -> None:
 def sync_tree(folder: Path) -> None:
     """Flush the names in a directory and in all directories below it; files have been flushed when they were
     written."""
-    for path, _, _ in os.walk(folder, topdown=False):
+    for path, _, _ in os.walk(folder, topdown=False, onerror=_raise):
         sync_directory(Path(path))
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All that is not a directory, in order. Raises OSError if a directory cannot be read, rather than leave its files
+    out."""
+    found = [Path(place, name) for place, _, names in os.walk(folder, onerror=_raise) for name in names]
+    return sorted(found)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def make_directory(path: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from ..errors import CheckpointError
 from .contents import INDEX, WEIGHTS
 from .directory_lock import hold, is_in_use
-from .durable import make_directory, sync_directory, sync_tree
+from .durable import files_below, make_directory, sync_directory, sync_tree
 from .reading import read_json
 from .safetensors_io import write_bytes
 from .schema import check, listing, text
@@ -71,7 +71,7 @@ def recover(folder: Path) -> None:
 
 def _commit(stage: Path) -> Path:
     folder = stage.parent
-    names = [path.relative_to(stage).as_posix() for path in sorted(stage.rglob("*")) if path.is_file()]
+    names = _files(stage)
     for name in names:
         if (folder / name).is_dir():
             raise IsADirectoryError(f"{folder / name} is a directory, and save_model has a file of that name")
@@ -82,6 +82,11 @@ def _commit(stage: Path) -> Path:
     saved = stage.rename(stage.with_suffix(".saved"))
     sync_directory(folder)
     return saved
+
+
+def _files(folder: Path) -> list[str]:
+    """The names of all files, as the directories list them."""
+    return [path.relative_to(folder).as_posix() for path in files_below(folder) if path.name != LIST]
 
 
 def _install(saved: Path) -> None:
@@ -106,7 +111,8 @@ def _listed(saved: Path) -> list[str]:
 
 def _move(saved: Path, names: list[str]) -> None:
     folder = saved.parent
-    changed = [name for name in names if (saved / name).is_file() and not _is_same(saved / name, folder / name)]
+    waiting = set(_files(saved))
+    changed = [name for name in names if name in waiting and not _is_same(saved / name, folder / name)]
     apart = [name for name in changed if name in _APART]
     loaded = [name for name in changed if name not in _APART]
     entry = next((name for name in _ENTRIES if name in names), "")
@@ -117,7 +123,7 @@ def _move(saved: Path, names: list[str]) -> None:
             if former and os.path.lexists(folder / former):
                 (folder / former).unlink()
         sync_directory(folder)
-        loaded = [*others, entry] if (saved / entry).is_file() else others
+        loaded = [*others, entry] if entry in waiting else others
     _rename(saved, [name for name in loaded if name != entry])
     _rename(saved, [name for name in loaded if name == entry])
     _rename(saved, apart)

@@ -21,7 +21,7 @@ from typing import Any
 from ..errors import CheckpointError
 from . import structure
 from .convert import transformers_checkpoint
-from .durable import make_directory, remove_tree, sync_directory, sync_tree
+from .durable import files_below, make_directory, remove_tree, sync_directory, sync_tree
 from .reading import open_file
 from .safetensors_io import write_bytes
 from .schema import shown
@@ -138,7 +138,7 @@ def commit(
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     """All files of a checkpoint by name, except its manifest."""
-    for path in sorted(folder.rglob("*")):
+    for path in files_below(folder):
         if path.is_file() and path not in (folder / MANIFEST, folder / _NEW_MANIFEST):
             yield path.relative_to(folder).as_posix(), path
 

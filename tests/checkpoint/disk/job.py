@@ -1,0 +1,332 @@
+"""Saves of a process that runs under calls.c.
+
+    python -m tests.checkpoint.disk.job record FOLDER [MUTATION]
+    python -m tests.checkpoint.disk.job record_run FRAMEWORK FOLDER LIMIT
+    python -m tests.checkpoint.disk.job faults|model_faults FRAMEWORK FOLDER OPTIONS
+
+`record` makes each of SCENARIOS in a folder of its name, `record_run` one save of a real run: the save itself is in
+`out`, its calls in `calls` and `inodes.json`, and copies of the directory in `before` and `after`. `faults` prints a
+JSON object: how many saves were made to fail, how they ended, and what was wrong afterwards.
+"""
+
+import errno
+import json
+import logging
+import os
+import shutil
+import sys
+import traceback
+from pathlib import Path
+
+import numpy as np
+
+from oneloop import Trainer, TrainerCallback, TrainingArguments
+from oneloop.checkpoint import contents, durable, saved_model, store
+from oneloop.checkpoint.contents import Contents
+from oneloop.checkpoint.safetensors_io import from_numpy
+from tests.backends.support import kit_module, rows
+from tests.checkpoint.disk import preload
+from tests.checkpoint.disk.crash_states import snapshot
+
+# -- saves that are recorded
+
+
+def model(value, shards=1, config=b"{}"):
+    made = Contents()
+    raws = {name: from_numpy(np.full(4, value, np.float32)) for name in "abc"}
+    before, contents.SHARD_BYTES = contents.SHARD_BYTES, {1: 100, 2: 32, 3: 16}[shards]
+    made.add_weights(raws, {})
+    contents.SHARD_BYTES = before
+    made.texts |= {"config.json": config, "training_args.json": str(value).encode()}
+    return made
+
+
+def checkpoint(parent, step, value, limit=None, run="run", below=False):
+    """What the writer of a Checkpointer does."""
+    made = model(value)
+    made.texts["trainer_state.json"] = json.dumps({"global_step": step}).encode()
+    if below:
+        made.texts["adapters/second/adapter_config.json"] = b"{}"
+    stage = store.open_stage(parent, step)
+    if below:  # as an override or a library does, without fsync
+        (stage / "plain").mkdir()
+        (stage / "plain" / "file.bin").write_bytes(bytes([value]) * 6000)
+    path = store.commit(stage, step, run, "save", made.write(stage))
+    store.rotate(parent, run, limit, {str(path)})
+
+
+def sealed(parent, step, value):
+    """A checkpoint to which an override adds a file."""
+    made = model(value)
+    stage = store.open_stage(parent, step)
+    path = store.commit(stage, step, "run", "save", made.write(stage), True)
+    known = store.fingerprints(path)
+    (path / "added.bin").write_bytes(bytes([value]) * 6000)
+    store.seal(path, known)
+
+
+def save(folder, value, shards=1, config=b"{}"):
+    made = model(value, shards, config)
+    with saved_model.replacing(folder) as stage:
+        made.write(stage)
+
+
+# name -> (before, the save)
+SCENARIOS = {
+    "second": (lambda out: checkpoint(out, 1, 1), lambda out: checkpoint(out, 2, 2)),
+    "first": (lambda out: None, lambda out: checkpoint(out / "deep" / "run", 1, 2)),
+    "rotation": (lambda out: checkpoint(out, 1, 1), lambda out: checkpoint(out, 2, 2, limit=1)),
+    "same step": (lambda out: checkpoint(out, 2, 1), lambda out: checkpoint(out, 2, 2)),
+    "directories": (lambda out: checkpoint(out, 1, 1, below=True), lambda out: checkpoint(out, 2, 2, 1, below=True)),
+    "added files": (lambda out: sealed(out, 1, 1), lambda out: sealed(out, 2, 2)),
+    "model": (lambda out: save(out, 1), lambda out: save(out, 2)),
+    "model and configuration": (lambda out: save(out, 1), lambda out: save(out, 2, config=b'{"other": 1}')),
+    "shards": (lambda out: save(out, 1, 2), lambda out: save(out, 2, 2)),
+    "more shards": (lambda out: save(out, 1, 2), lambda out: save(out, 2, 3)),
+    "one file after shards": (lambda out: save(out, 1, 3), lambda out: save(out, 2, 1)),
+    "shards after one file": (lambda out: save(out, 1, 1), lambda out: save(out, 2, 2)),
+}
+
+
+def nothing(*_):
+    pass
+
+
+# Saves that leave something out, which the simulation has to find.
+MUTATIONS = {
+    "no fsync": lambda: setattr(os, "fsync", nothing),
+    "no fsync of directories": lambda: [setattr(m, "sync_directory", nothing) for m in (durable, store, saved_model)],
+    "no fsync of directories inside": lambda: setattr(store, "sync_tree", store.sync_directory),
+    "no order of shards": lambda: setattr(saved_model, "_ENTRIES", ()),
+}
+
+
+def record(parent, mutation=None):
+    if mutation:
+        MUTATIONS[mutation]()
+    for name, (before, act) in SCENARIOS.items():
+        folder = Path(parent) / name
+        out = folder / "out"
+        out.mkdir(parents=True)
+        before(out)
+        begin(folder, out)
+        act(out)
+        end(folder, out)
+
+
+def begin(folder, out):
+    shutil.copytree(out, folder / "before")
+    inodes = [(str(out), os.stat(out).st_ino)]
+    inodes += [(str(path), os.stat(path).st_ino) for path in sorted(out.rglob("*"))]
+    (folder / "inodes.json").write_text(json.dumps(inodes))
+    preload.record(folder / "calls")
+    preload.arm(out)
+
+
+def end(folder, out):
+    preload.mark("returned")
+    preload.disarm()
+    preload.record()
+    shutil.copytree(out, folder / "after")
+
+
+class Saves(TrainerCallback):
+    """Records the save of step 2 of a real run."""
+
+    def __init__(self, folder, out):
+        self.folder, self.out, self.trainer = folder, out, None
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save = control.should_save and state.global_step != 2
+        checkpointer = self.trainer._oneloop.run.checkpointer
+        checkpointer.wait()
+        if state.global_step == 2:
+            begin(self.folder, self.out)
+            checkpointer.request()
+            checkpointer.wait()
+            end(self.folder, self.out)
+
+
+def trainer_of(framework, out, callback, seed=0, **given):
+    options = {"report_to": "none", "disable_tqdm": True, "device": "cpu", "per_device_train_batch_size": 4}
+    options |= {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "logging_steps": 100}
+    kit = kit_module(framework).Kit()
+    args = TrainingArguments(output_dir=str(out), **options | given)
+    made = Trainer(kit.classifier(seed=seed), args, train_dataset=rows(16), callbacks=[callback])
+    callback.trainer = made
+    return made
+
+
+def record_run(framework, folder, limit):
+    folder = Path(folder)
+    trainer_of(framework, folder / "out", Saves(folder, folder / "out"), save_total_limit=int(limit) or None).train()
+
+
+# -- saves that fail
+
+NUMBERS = (
+    *("ENOSPC", "EIO", "EROFS", "EDQUOT", "EUCLEAN", "EREMOTEIO", "EHOSTDOWN", "ECONNRESET", "EMFILE", "ENOTEMPTY"),
+    *("ENOMEM", "EINVAL", "ENOENT", "EACCES", "EEXIST", "ESTALE", "ETIMEDOUT", "EBUSY", "EPERM", "ENOTCONN"),
+)
+
+
+class Errors(logging.Handler):
+    """Counts saves that were reported as failed."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def emit(self, record):
+        self.count += "was NOT saved" in record.getMessage()
+
+
+class Fails(TrainerCallback):
+    """At step 2, saves again and again, and each time another call fails."""
+
+    def __init__(self, out, options):
+        self.out, self.options, self.trainer = out, options, None
+        self.errors, self.wrong = Errors(), []
+        self.ended = {"saves": 0, "saved": 0, "not saved": 0}
+        self.calls = set()
+        logging.getLogger("oneloop").addHandler(self.errors)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step != 2:
+            return
+        control.should_save = False
+        self.trainer._oneloop.run.checkpointer.wait()
+        self.kept = self.out.with_name("kept")
+        shutil.copytree(self.out / "checkpoint-1", self.kept)
+        self.old = snapshot(self.kept)
+        count = self.save(0, 0, preload.ONCE)
+        self.new = snapshot(self.out / "checkpoint-2")
+        every = self.options.get("every", 1)
+        for mode in self.options.get("modes", (preload.ONCE, preload.ONWARD)):
+            for number in self.options.get("numbers", NUMBERS):
+                for call in range(1 + self.options.get("first", 0), count + 1, every):
+                    self.save(call, getattr(errno, number), mode)
+        for call in range(1, count + 1, self.options.get("every_write", 1)):
+            self.save(call, errno.ENOSPC, preload.SHORT)
+
+    def save(self, call, number, mode):
+        """One save whose N-th call fails; then what it left."""
+        checkpointer, before = self.trainer._oneloop.run.checkpointer, self.errors.count
+        for path in [*self.out.glob("checkpoint-*"), *self.out.glob(".checkpoint-*")]:
+            shutil.rmtree(path)
+        shutil.copytree(self.kept, self.out / "checkpoint-1")
+        if self.options.get("same_step"):
+            shutil.copytree(self.kept, self.out / "checkpoint-2")
+            manifest = json.loads((self.out / "checkpoint-2" / store.MANIFEST).read_text()) | {"step": 2}
+            (self.out / "checkpoint-2" / store.MANIFEST).write_text(json.dumps(manifest))
+        preload.arm(self.out, call, number, mode)
+        error = ""
+        try:
+            checkpointer.request()
+            checkpointer.wait()
+        except BaseException:
+            error = traceback.format_exc()
+        count, name = preload.disarm(), preload.failed()
+        if call and not name:  # a short write of a call that is no write
+            return count
+        self.calls.add(name)
+        self.ended["saves"] += 1
+        told = self.errors.count > before
+        self.ended["not saved" if told else "saved"] += 1
+        found = error or self.look(told)
+        if found:
+            self.wrong.append(f"call {call} ({name}) with {errno.errorcode.get(number)}, mode {mode}: {found}")
+        return count
+
+    def look(self, told):
+        """What is wrong with the directory now."""
+        found = []
+        for moment in ("at once", "after the next start"):
+            last = store.get_last_checkpoint(self.out)
+            wrong = [f"{c.path.name}: {store.problems(c.path)}" for c in store.find(self.out) if store.problems(c.path)]
+            if last is None or store.problems(Path(last)):
+                found.append(f"no complete checkpoint {moment}")
+            if not told and Path(last or "").name != "checkpoint-2":
+                found.append(f"reported as saved, but the last is {last} {moment}")
+            if wrong and moment != "at once":
+                found.append(f"{wrong} {moment}")
+            may_be_gone = self.options.get("limit") and (self.out / "checkpoint-2").is_dir()
+            if not (self.out / "checkpoint-1").is_dir() and not may_be_gone:
+                found.append(f"checkpoint-1 is gone {moment}")
+            store.remove_leftovers(self.out)
+        left = [path.name for path in self.out.glob(".checkpoint*")]
+        return "; ".join(found + ([f"left: {left}"] if left else []))
+
+
+def faults(framework, folder, options):
+    out = Path(folder) / "out"
+    given = json.loads(options)
+    callback = Fails(out, given)
+    trainer = trainer_of(
+        framework,
+        out,
+        callback,
+        max_steps=3,
+        save_total_limit=given.get("limit"),
+        save_async=given.get("background", True),
+    )
+    trainer.train()
+    result = callback.ended | {"wrong": callback.wrong, "calls": sorted(callback.calls - {""})}
+    result["finished"] = trainer.state.global_step == 3 and not store.problems(out / "checkpoint-3")
+    print("\n" + json.dumps(result))
+
+
+def model_faults(framework, folder, options):
+    """save_model of one model over another."""
+    out, given = Path(folder) / "out", json.loads(options)
+    old, new = (trainer_of(framework, out, TrainerCallback(), seed=seed) for seed in (0, 1))
+    ended = {"saves": 0, "saved": 0, "not saved": 0, "wrong": []}
+
+    def files():
+        return {name: data for name, data in snapshot(out).items() if not name.startswith(".model")}
+
+    def loaded(found):
+        return {name: data for name, data in found.items() if name != "training_args.json"}
+
+    def clean(trainer):
+        shutil.rmtree(out, ignore_errors=True)
+        trainer.save_model()
+        return files()
+
+    after, before = clean(new), clean(old)
+    preload.arm(out)
+    new.save_model()
+    count = preload.disarm()
+    for mode in (preload.ONCE, preload.ONWARD, preload.SHORT):
+        for number in given.get("numbers", NUMBERS) if mode != preload.SHORT else ("ENOSPC",):
+            for call in range(1, count + 1, given.get("every", 1)):
+                clean(old)
+                preload.arm(out, call, getattr(errno, number), mode)
+                try:
+                    new.save_model()
+                    word = "saved"
+                except OSError:
+                    word = "not saved"
+                except BaseException:
+                    word = traceback.format_exc()
+                preload.disarm()
+                if not preload.failed():
+                    continue
+                ended["saves"] += 1
+                ended[word] = ended.get(word, 0) + 1
+                at_once = files()
+                saved_model.recover(out)
+                found = files()
+                where = f"call {call} ({preload.failed()}) with {number}, mode {mode}"
+                mixed = loaded(at_once) not in (loaded(before), loaded(after))
+                if found not in (before, after) or mixed or (word == "saved" and found != after):
+                    ended["wrong"].append(f"{where}: {word}, mixed or missing files")
+                if list(out.glob(".model*")):
+                    ended["wrong"].append(f"{where}: left {[path.name for path in out.glob('.model*')]}")
+    print("\n" + json.dumps(ended))
+
+
+if __name__ == "__main__":
+    logging.getLogger("oneloop").propagate = False
+    action, *rest = sys.argv[1:]
+    {"record": record, "record_run": record_run, "faults": faults, "model_faults": model_faults}[action](*rest)
