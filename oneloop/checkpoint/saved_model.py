@@ -47,11 +47,11 @@ def replacing(folder: Path) -> Iterator[Path]:
             if (folder / "README.md").is_file():  # which PEFT adds to
                 shutil.copyfile(folder / "README.md", stage / "README.md")
             yield stage
-            saved = _commit(stage)
+            saved, names = _commit(stage)
         except BaseException:
             shutil.rmtree(stage, ignore_errors=True)
             raise
-        _install(saved)
+        _install(saved, names)
 
 
 def recover(folder: Path) -> None:
@@ -63,13 +63,13 @@ def recover(folder: Path) -> None:
             continue
         if found[1] == "saved" and (path / LIST).is_file():
             logger.warning("Completing the model in %s: the save that wrote it was interrupted.", folder)
-            _install(path)
+            _install(path, _listed(path))
         else:
             logger.warning("Removing %s, the remains of an interrupted save.", path)
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _commit(stage: Path) -> Path:
+def _commit(stage: Path) -> tuple[Path, list[str]]:
     folder = stage.parent
     names = _files(stage)
     for name in names:
@@ -81,7 +81,7 @@ def _commit(stage: Path) -> Path:
     sync_tree(stage)
     saved = stage.rename(stage.with_suffix(".saved"))
     sync_directory(folder)
-    return saved
+    return saved, names
 
 
 def _files(folder: Path) -> list[str]:
@@ -89,10 +89,9 @@ def _files(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in files_below(folder) if path.name != LIST]
 
 
-def _install(saved: Path) -> None:
+def _install(saved: Path, names: list[str]) -> None:
     """Move the files of a committed directory into place. It may be continued after an interruption."""
     try:
-        names = _listed(saved)
         _move(saved, names)
         _remove_former(saved.parent, names)
     except OSError:

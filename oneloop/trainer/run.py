@@ -12,7 +12,7 @@ from ..checkpoint.checkpointer import Checkpointer, callback_states
 from ..checkpoint.model_files import check_writable
 from ..checkpoint.run_state import PositionState
 from ..distributed.step_sync import StepSync
-from ..errors import ArgumentError, DataError, ModelError
+from ..errors import ArgumentError, CheckpointError, DataError, ModelError
 from ..outputs import TrainOutput
 from ..state import TrainerControl, TrainerState
 from . import dataloaders, idle_arguments, profiling
@@ -127,7 +127,7 @@ class Run:
         store.remove_leftovers(folder)
         try:
             saved_model.recover(folder)
-        except OSError as error:  # of no importance for this run, which loads checkpoints
+        except (OSError, CheckpointError) as error:  # of no importance for this run
             logger.error("The model in %s could not be completed: %s.", folder, error)
 
     def train(self, checkpoint: Path | None, trial: Any, ignore_keys: list[str] | None) -> TrainOutput:

@@ -214,7 +214,7 @@ def test_the_next_start_completes_an_interrupted_save(backend, arguments, tmp_pa
     before = (output / "model.safetensors").read_bytes()
     trainer.train()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(saved_model, "_install", lambda saved: None)  # killed after the commit
+        patch.setattr(saved_model, "_install", lambda saved, names: None)  # killed after the commit
         trainer.save_model()
     assert (output / "model.safetensors").read_bytes() == before
     weights = backend.weights(trainer.model)
