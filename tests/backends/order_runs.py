@@ -1,7 +1,6 @@
 """Runs of oneloop in transformers' order, and of transformers' Trainer itself. Needs torch and transformers."""
 
 import torch
-import transformers
 
 import oneloop
 from tests.backends.kits.torch_kit import Kit
@@ -14,21 +13,6 @@ RUN |= {"max_steps": 50, "remove_unused_columns": False}
 
 def mlp(dropout=0.0):
     return KIT.classifier(dropout=dropout)
-
-
-def bert(dropout=0.0):
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=40,
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=12,
-        max_position_embeddings=16,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-    )
-    return transformers.BertForSequenceClassification(config)
 
 
 def texts(count=40, longest=6):

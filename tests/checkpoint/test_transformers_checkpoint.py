@@ -20,6 +20,7 @@ from oneloop.backends.torch import transformers_checkpoint as reader  # noqa: E4
 from oneloop.checkpoint import store  # noqa: E402
 from oneloop.checkpoint.convert import transformers_checkpoint  # noqa: E402
 from oneloop.errors import CheckpointError  # noqa: E402
+from tests.backends.tiny_bert import classifier as bert  # noqa: E402
 
 STEPS, SAVED, PER_EPOCH = 16, 6, 4
 SHARED = {
@@ -34,21 +35,6 @@ SHARED = {
     "disable_tqdm": True,
     "seed": 11,
 }
-
-
-def bert():
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=40,
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=12,
-        max_position_embeddings=8,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    return transformers.BertForSequenceClassification(config)
 
 
 def rows(count=4 * PER_EPOCH):

@@ -13,8 +13,9 @@ import transformers
 
 import oneloop
 from oneloop.distributed.world import world
-from tests.backends.order_runs import Run, Seen, bert, mlp, texts
+from tests.backends.order_runs import Run, Seen, mlp, texts
 from tests.backends.support import rows
+from tests.backends.tiny_bert import classifier as bert
 
 
 class Stream(torch.utils.data.IterableDataset):

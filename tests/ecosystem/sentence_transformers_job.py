@@ -64,6 +64,15 @@ def cross_model(folder, labels=1):
     return CrossEncoder(tiny_text.bert(source(folder), kind, num_labels=labels), num_labels=labels, device="cpu")
 
 
+def multi_vector_model(folder):
+    from sentence_transformers import MultiVectorEncoder
+    from transformers import set_seed
+
+    path = tiny_text.bert(source(folder))
+    set_seed(1)  # a projection is added
+    return MultiVectorEncoder(path, device="cpu")
+
+
 def pairs(count=14, seed=0):
     from datasets import Dataset
 
@@ -123,6 +132,7 @@ def parts(kind):
         "sentence": (library.SentenceTransformerTrainer, library.SentenceTransformerTrainingArguments),
         "sparse": (library.SparseEncoderTrainer, library.SparseEncoderTrainingArguments),
         "cross": (library.CrossEncoderTrainer, library.CrossEncoderTrainingArguments),
+        "multi_vector": (library.MultiVectorEncoderTrainer, library.MultiVectorEncoderTrainingArguments),
     }[kind]
 
 
@@ -354,6 +364,20 @@ def several_labels(folder):
 
     model = cross_model(folder, labels=3)
     return run(folder, "cross", model, entailed(16), losses.CrossEntropyLoss(model))
+
+
+@scenario
+def multi_vector(folder):
+    """Embeddings of tokens, with an evaluator, accumulation, and the best model by its metric."""
+    from sentence_transformers.multi_vector_encoder import evaluation, losses
+
+    model = multi_vector_model(folder)
+    texts = tiny_text.sentences(18, 9)
+    given = BEST | {"metric_for_best_model": "eval_triplets_maxsim_accuracy", "gradient_accumulation_steps": 2}
+    evaluator = evaluation.MultiVectorTripletEvaluator(texts[:6], texts[6:12], texts[12:], name="triplets")
+    loss = losses.MultiVectorMultipleNegativesRankingLoss(model)
+    more = {"eval_dataset": pairs(8, 7), "evaluator": evaluator}
+    return run(folder, "multi_vector", model, pairs(16), loss, given=given, trainer_options=more)
 
 
 # -- SetFit

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.launch import run, start
+from tests.ecosystem.needs import needs
 
-pytest.importorskip("peft")
-pytest.importorskip("trl")
+needs("peft", "trl")
 
 JOB = Path(__file__).with_name("lora_sft_job.py")
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-for package in ("torch", "transformers", "accelerate", "datasets", "sentence_transformers"):
-    pytest.importorskip(package)
+from tests.ecosystem.needs import needs
+
+needs("torch", "transformers", "accelerate", "datasets", "sentence_transformers")
 
 QUICK = ("several_datasets", "sparse", "cross")
 SLOW = (
@@ -22,6 +23,7 @@ SLOW = (
     "group_by_label",
     "round_robin",
     "several_labels",
+    "multi_vector",
 )
 TOLERANCE = 1e-5
 # Files of a checkpoint: pickles there, safetensors and JSON here.

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from tests.ecosystem.needs import needs
 from tests.ecosystem.test_sentence_transformers import assert_same_run, play
 
-for package in ("setfit", "optuna"):
-    pytest.importorskip(package)
+needs("setfit", "optuna")
 
 
 @pytest.mark.slow

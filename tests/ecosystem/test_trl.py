@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-for package in ("torch", "transformers", "accelerate", "peft", "trl"):
-    pytest.importorskip(package)
+from tests.ecosystem import compare, tiny
+from tests.ecosystem.needs import needs
+from tests.ecosystem.trl_scenarios import SCENARIOS
 
-from tests.ecosystem import compare, tiny  # noqa: E402
-from tests.ecosystem.trl_scenarios import SCENARIOS  # noqa: E402
+needs("torch", "transformers", "accelerate", "peft", "trl", "datasets")
 
 MODULE = "tests.ecosystem.trl_scenarios"
 QUICK = [each for each in SCENARIOS if each.quick]

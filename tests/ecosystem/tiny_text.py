@@ -2,6 +2,8 @@
 
 import random
 
+from tests.backends import tiny_bert
+
 WORDS = """red green blue small large old new fast slow cat dog bird fish horse eats sees likes finds takes apple pear
 stone house river today here there never always a the one two three""".split()
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -36,17 +38,8 @@ def bert(folder, kind="BertModel", dropout=0.0, **more):
     import transformers
 
     transformers.set_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=len(SPECIAL) + len(WORDS),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=32,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-        **more,
-    )
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32, "max_position_embeddings": 32}
+    config = tiny_bert.config(dropout, vocab_size=len(SPECIAL) + len(WORDS), **sizes, **more)
     getattr(transformers, kind)(config).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return str(folder)

@@ -5,8 +5,6 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
 from tests.ecosystem import tiny
 
 COMMON = {
@@ -26,8 +24,14 @@ MODULES = {
 }  # fmt: skip
 
 
-def texts(n: int = N) -> Dataset:
-    return Dataset.from_dict({"text": [tiny.sentence(i, 4 + i % 5) for i in range(n)]})
+def columns(values: dict[str, list[Any]]) -> Any:
+    from datasets import Dataset
+
+    return Dataset.from_dict(values)
+
+
+def texts(n: int = N) -> Any:
+    return columns({"text": [tiny.sentence(i, 4 + i % 5) for i in range(n)]})
 
 
 def _chat(i: int, answers: bool = True) -> list[dict[str, str]]:
@@ -35,12 +39,12 @@ def _chat(i: int, answers: bool = True) -> list[dict[str, str]]:
     return [*asked, {"role": "assistant", "content": tiny.sentence(i + 3, 2 + i % 4)}] if answers else asked
 
 
-def messages(n: int = N) -> Dataset:
-    return Dataset.from_dict({"messages": [_chat(i) for i in range(n)]})
+def messages(n: int = N) -> Any:
+    return columns({"messages": [_chat(i) for i in range(n)]})
 
 
-def completions(n: int = N) -> Dataset:
-    return Dataset.from_dict(
+def completions(n: int = N) -> Any:
+    return columns(
         {
             "prompt": [tiny.sentence(i, 3) for i in range(n)],
             "completion": [" " + tiny.sentence(i + 5) for i in range(n)],
@@ -48,8 +52,8 @@ def completions(n: int = N) -> Dataset:
     )
 
 
-def preferences(n: int = N) -> Dataset:
-    return Dataset.from_dict(
+def preferences(n: int = N) -> Any:
+    return columns(
         {
             "prompt": [tiny.sentence(i, 3) for i in range(n)],
             "chosen": [" " + tiny.sentence(i + 2, 2 + i % 3) for i in range(n)],
@@ -58,8 +62,8 @@ def preferences(n: int = N) -> Dataset:
     )
 
 
-def unpaired(n: int = N) -> Dataset:
-    return Dataset.from_dict(
+def unpaired(n: int = N) -> Any:
+    return columns(
         {
             "prompt": [tiny.sentence(i, 3) for i in range(n)],
             "completion": [" " + tiny.sentence(i + 2, 2 + i % 3) for i in range(n)],
@@ -68,8 +72,8 @@ def unpaired(n: int = N) -> Dataset:
     )
 
 
-def prompts(n: int = N) -> Dataset:
-    return Dataset.from_dict({"prompt": [tiny.sentence(i, 3) for i in range(n)]})
+def prompts(n: int = N) -> Any:
+    return columns({"prompt": [tiny.sentence(i, 3) for i in range(n)]})
 
 
 def by_place(completions: list[Any], **kwargs: Any) -> list[float]:
@@ -87,7 +91,7 @@ def library(name: str) -> Any:
     return importlib.import_module(f"trl.experimental.{MODULES[name]}" if name in MODULES else "trl")
 
 
-def build(name: str, folder: Path, data: Dataset, model: Any, trainer: dict[str, Any], given: dict[str, Any]) -> Any:
+def build(name: str, folder: Path, data: Any, model: Any, trainer: dict[str, Any], given: dict[str, Any]) -> Any:
     lora = given.pop("lora", False)
     evaluated = "eval_strategy" in given
     args = getattr(library(name), f"{name}Config")(output_dir=str(folder), **{**COMMON, **given})

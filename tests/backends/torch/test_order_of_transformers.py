@@ -14,8 +14,9 @@ if find_spec("accelerate") is None:  # not imported here: tests of arguments wou
 import torch  # noqa: E402
 
 import oneloop  # noqa: E402
-from tests.backends.order_runs import RUN, Run, Seen, bert, mlp, texts  # noqa: E402
+from tests.backends.order_runs import RUN, Run, Seen, mlp, texts  # noqa: E402
 from tests.backends.support import rows, same_bytes  # noqa: E402
+from tests.backends.tiny_bert import classifier as bert  # noqa: E402
 
 
 class Stream(torch.utils.data.IterableDataset):
