@@ -77,18 +77,28 @@ def test_resuming_between_generated_completions(quick):
     _is_unbroken(quick / "oneloop")
 
 
+def _killed(folder, seed, processes, *names):
+    command = [sys.executable, "-m", "tests.ecosystem.trl_kills", str(folder), seed, processes, *names]
+    environment = {**os.environ, "PYTHONPATH": str(compare.ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=compare.ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+    for name, found in json.loads((folder / "result.json").read_text()).items():
+        print(name, found["kills"])
+        assert found["broken"] == found["unbroken"], name
+        assert len(found["unbroken"]["tensors"]) == 3 and any(place != "ended" for place in found["kills"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_killed_at_random_moments(seed, tmp_path):
     """Twice each, and resumed: the same bytes and logs as those of an unbroken run."""
-    command = [sys.executable, "-m", "tests.ecosystem.trl_kills", str(tmp_path), seed]
-    environment = {**os.environ, "PYTHONPATH": str(compare.ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=compare.ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-5000:]
-    for name, found in json.loads((tmp_path / "result.json").read_text()).items():
-        print(name, found["kills"])
-        assert found["broken"] == found["unbroken"], name
-        assert len(found["unbroken"]["tensors"]) == 3 and any(place != "ended" for place in found["kills"])
+    _killed(tmp_path, seed, "1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sft", "dpo", "grpo", "sdpo"])
+def test_two_processes_killed_at_random_moments(name, tmp_path):
+    _killed(tmp_path, "3", "2", name)
 
 
 @pytest.mark.slow

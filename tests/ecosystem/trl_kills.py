@@ -1,8 +1,8 @@
 """Runs of TRL's trainers on oneloop: unbroken, and killed at random moments and resumed. Both end with the same bytes.
 
-    python -m tests.ecosystem.trl_kills FOLDER SEED NAME ...
+    python -m tests.ecosystem.trl_kills FOLDER SEED PROCESSES [NAME ...]
 
-Each run is a fork of this process, which has imported the libraries. FOLDER/result.json has, for each name, what both
+The processes of a run are forks of this one, which has imported the libraries. FOLDER/result.json has, for each name, what both
 ended with. Nothing here seeds generation: its random numbers are those of the run.
 """
 
@@ -13,8 +13,9 @@ import random
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TOKENIZERS_PARALLELISM="false", CI="1")
 
@@ -26,6 +27,7 @@ import peft  # noqa: E402
 from transformers import TrainerCallback  # noqa: E402
 
 from oneloop import get_last_checkpoint  # noqa: E402
+from tests.distributed.launch import free_port  # noqa: E402
 from tests.ecosystem import compare, tiny, trl_data  # noqa: E402
 
 STEPS = 9
@@ -84,7 +86,8 @@ class Telling(TrainerCallback):
         self.pipe = pipe
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        os.write(self.pipe, b".")
+        if state.is_world_process_zero:
+            os.write(self.pipe, b".")
 
 
 def train(name: str, folder: Path, pipe: int) -> None:
@@ -99,52 +102,69 @@ def train(name: str, folder: Path, pipe: int) -> None:
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.is_dir() else None)
 
 
-def fork(name: str, folder: Path) -> tuple[int, int]:
-    """Train in a child: (its id, the end of a pipe where it says a dot after each update)."""
+def fork(name: str, folder: Path, processes: int) -> tuple[list[int], int]:
+    """Train in children: (their ids, the end of a pipe where the main one writes a dot after each update)."""
     reading, writing = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(writing)
-        return child, reading
+    port = free_port()
+    children = []
+    for rank in range(processes):
+        child = os.fork()
+        if not child:
+            os.close(reading)
+            if processes > 1:
+                variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
+                os.environ.update({key: str(value) for key, value in variables.items()})
+                os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+            run(name, folder, writing)
+        children.append(child)
+    os.close(writing)
+    return children, reading
+
+
+def run(name: str, folder: Path, pipe: int) -> NoReturn:
+    """In a child: train, with all that is printed in FOLDER.txt, and exit."""
     status = 1
     try:
-        os.close(reading)
         said = os.open(f"{folder}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(said, 1)
         os.dup2(said, 2)
-        train(name, folder, writing)
+        train(name, folder, pipe)
         status = 0
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(status)
 
 
-def finish(name: str, folder: Path) -> None:
-    child, pipe = fork(name, folder)
+def failed(name: str, folder: Path, statuses: list[int]) -> RuntimeError:
+    return RuntimeError(f"{name}: statuses {statuses}\n{Path(f'{folder}.txt').read_text()[-4000:]}")
+
+
+def finish(name: str, folder: Path, processes: int) -> None:
+    children, pipe = fork(name, folder, processes)
     while os.read(pipe, 64):
         pass
     os.close(pipe)
-    _, status = os.waitpid(child, 0)
-    if status:
-        raise RuntimeError(f"{name}: status {status}\n{Path(f'{folder}.txt').read_text()[-4000:]}")
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    if any(statuses):
+        raise failed(name, folder, statuses)
 
 
-def kill(name: str, folder: Path, moments: random.Random) -> str:
-    """SIGKILL some time after some update. Returns where the run stood: its last checkpoint, or "ended"."""
-    child, pipe = fork(name, folder)
+def kill(name: str, folder: Path, moments: random.Random, processes: int) -> str:
+    """SIGKILL some time after some update, one process after the other. Returns where the run stood: its last
+    checkpoint, or "ended"."""
+    children, pipe = fork(name, folder, processes)
     for _ in range(moments.randint(2, 5)):
         os.read(pipe, 1)
-    time.sleep(moments.uniform(0, 0.02))
-    os.kill(child, signal.SIGKILL)
+    for child in moments.sample(children, processes):
+        time.sleep(moments.uniform(0, 0.02))
+        os.kill(child, signal.SIGKILL)
     os.close(pipe)
-    _, status = os.waitpid(child, 0)
-    if not os.WIFSIGNALED(status):
-        if status:
-            raise RuntimeError(f"{name}: status {status}\n{Path(f'{folder}.txt').read_text()[-4000:]}")
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    if not any(map(os.WIFSIGNALED, statuses)):
+        if any(statuses):
+            raise failed(name, folder, statuses)
         return "ended"
     return Path(get_last_checkpoint(str(folder)) or "start").name
 
@@ -166,15 +186,15 @@ def completions(folder: Path) -> dict[str, Any]:
     return {path.name: pandas.read_parquet(path).to_json() for path in sorted(folder.glob("completions/*.parquet"))}
 
 
-def main(folder: str, seed: str, *names: str) -> None:
-    moments = random.Random(int(seed))
+def main(folder: str, seed: str, number: str, *names: str) -> None:
+    moments, processes = random.Random(int(seed)), int(number)
     found = {}
     for name in names or RUNS:
         unbroken, broken = Path(folder) / name / "unbroken", Path(folder) / name / "broken"
         unbroken.parent.mkdir(parents=True)
-        finish(name, unbroken)
-        kills = [kill(name, broken, moments) for _ in range(2)]
-        finish(name, broken)
+        finish(name, unbroken, processes)
+        kills = [kill(name, broken, moments, processes) for _ in range(2)]
+        finish(name, broken, processes)
         found[name] = {"kills": kills, "unbroken": ended_with(unbroken), "broken": ended_with(broken)}
     (Path(folder) / "result.json").write_text(json.dumps(found), encoding="utf-8")
 
