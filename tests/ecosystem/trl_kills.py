@@ -2,8 +2,8 @@
 
     python -m tests.ecosystem.trl_kills FOLDER SEED PROCESSES [NAME ...]
 
-The processes of a run are forks of this one, which has imported the libraries. FOLDER/result.json has, for each name, what both
-ended with. Nothing here seeds generation: its random numbers are those of the run.
+The processes of a run are forks of this one, which has imported the libraries. FOLDER/result.json has, for each name,
+what both ended with. Nothing here seeds generation: its random numbers are those of the run.
 """
 
 import hashlib
