@@ -63,6 +63,7 @@ class Position:
     step_in_epoch: int = 0
     epoch_ended: bool = False  # its end has been logged, evaluated and saved
     epoch_stopped: bool = False  # a callback ended it early
+    at_boundary: bool = True  # no update is under way: what a checkpoint would have is what the next step starts from
 
 
 def plan_steps(steps_per_epoch: int | None, args: Any) -> tuple[int, int]:
@@ -102,6 +103,7 @@ def run(run: "Run") -> None:
             position.epoch, position.step_in_epoch, position.epoch_ended = epoch, 0, False
         if position.step_in_epoch == 0 and run.is_over:
             break
+        position.at_boundary = False
         batches = run.epochs.open(epoch, position.step_in_epoch)
         if run.update.modes.waiting:
             run.update.modes.train()
@@ -114,6 +116,7 @@ def run(run: "Run") -> None:
             loss = run.update.accumulate(micro_batches, shared)
             run.update.apply(loss)
             position.step_in_epoch += 1
+            position.at_boundary = True
             state.global_step += 1
             state.epoch = plan.epoch_at(epoch, position.step_in_epoch)
             run.call("on_step_end")
@@ -123,7 +126,7 @@ def run(run: "Run") -> None:
             break
         if plan.batches is None and plan.max_steps <= 0:  # the steps do not tell how far the run is
             state.epoch = float(epoch + 1)
-        position.epoch_ended = True
+        position.epoch_ended = position.at_boundary = True
         run.call("on_epoch_end")
         run.step_end.log_evaluate_save()
 
@@ -136,6 +139,7 @@ def updates(run: "Run", batches: Iterator[Any]) -> "Iterator[tuple[list[Any], Sh
     """
     trainer = run.core.trainer
     while not run.is_over and not trainer.control.should_epoch_stop:
+        run.position.at_boundary = False
         micro_batches, num_items = trainer.get_batch_samples(batches, run.plan.accumulation, trainer.args.device)
         shared = run.sync.share(micro_batches, num_items)
         if not shared.has_batch:

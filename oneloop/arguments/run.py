@@ -135,4 +135,9 @@ class Run(Group):
 
 def progress_is_visible() -> bool:
     """Whether a progress bar would be visible: in a terminal or a notebook."""
-    return "ipykernel" in sys.modules or bool(sys.stderr is not None and sys.stderr.isatty())
+    if "ipykernel" in sys.modules:
+        return True
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:  # it is closed
+        return False

@@ -106,16 +106,13 @@ class Watch:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.write(sys.__stderr__.fileno(), text.encode())  # type: ignore[union-attr]
 
-    def leave(self, saved: str | None) -> NoReturn:
-        """Leave train() after saving. A handler that the script had installed is called first; it may exit itself."""
+    def leave(self, outcome: str) -> NoReturn:
+        """Leave train() after saving; `outcome` says what was saved. A handler that the script had installed is called
+        first; it may exit itself."""
         assert self.received is not None
         if self._own is not None:
             self._own()
-        text = f"training interrupted ({self.received.name}). " + (
-            f"Checkpoint saved to {saved}; resume with resume_from_checkpoint=True."
-            if saved
-            else "This step was not saved: save_strategy is 'no', or see the messages above."
-        )
+        text = f"training interrupted ({self.received.name}). {outcome}"
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt(text)
         # Logged here, since SystemExit prints nothing itself.

@@ -69,7 +69,7 @@ def evaluation_loop(
     step = -1
     with core.run.update.without_past():  # past_index: the outputs of training do not belong to this data
         for step, inputs in enumerate(islice(_batches(core, model, loader, ignore_keys), most)):
-            if core.processes.size == 1 and core.interrupted:
+            if core.processes.size == 1 and core.abandons_evaluations and core.run.sync.interrupted:
                 raise EvaluationInterrupted("the run was interrupted by a signal")
             if not isinstance(inputs, NoBatch):
                 _predict(core, model, inputs, gather, ignore_keys)

@@ -100,9 +100,10 @@ class Internals:
         return self.trainer.args.data_order == "transformers"
 
     @property
-    def interrupted(self) -> bool:
-        """Whether a signal has interrupted the current run."""
-        return self.trainer.is_in_train and self.run.sync.interrupted
+    def abandons_evaluations(self) -> bool:
+        """Whether an evaluation that a signal interrupts is abandoned, since the run can save at once. Within an update
+        it is finished, with the update."""
+        return self.trainer.is_in_train and self.run.position.at_boundary
 
     def to_device(self, inputs: Any) -> Any:
         """A batch, or nested tensors, on the device."""

@@ -12,7 +12,7 @@ from ..checkpoint.checkpointer import Checkpointer, callback_states
 from ..checkpoint.model_files import check_writable
 from ..checkpoint.run_state import PositionState
 from ..distributed.step_sync import StepSync
-from ..errors import ArgumentError, CheckpointError, DataError, ModelError
+from ..errors import ArgumentError, CheckpointError, DataError, EvaluationInterrupted, ModelError
 from ..outputs import TrainOutput
 from ..state import TrainerControl, TrainerState
 from . import dataloaders, idle_arguments, profiling
@@ -138,9 +138,12 @@ class Run:
         undo = self._add_hooks()
         try:
             with surviving(self.events.output_lost), self.sync.watching(trainer.args.preemption_signals):
-                self._begin(checkpoint, trial)
-                first_step = trainer.state.global_step
-                loop.run(self)
+                try:
+                    self._begin(checkpoint, trial)
+                    first_step = trainer.state.global_step
+                    loop.run(self)
+                except EvaluationInterrupted:  # of a callback, or the one before the first step
+                    self.step_end.leave()
                 output = self._end(first_step)
                 self.step_end.leave_if_interrupted()
                 return output

@@ -64,7 +64,7 @@ class StepEnd:
         if checkpointer.overrides.unsealed:
             checkpointer.announce()
         if run.sync.interrupted:
-            self._leave()
+            self.leave()
         if trainer.control.should_log:
             self._log()
         if trainer.control.should_evaluate:
@@ -75,7 +75,7 @@ class StepEnd:
                 # An evaluation may take hours, so it is abandoned; the resumed run repeats it from the same RNG state.
                 randomness.set_state(core.backend, streams)
                 trainer.control.should_evaluate = True
-                self._leave()
+                self.leave()
             trainer.control.should_evaluate = False
             self._note_best(metrics)
         if trainer.control.should_save:
@@ -85,7 +85,7 @@ class StepEnd:
             checkpointer.reserve_memory()
         checkpointer.best.end_of_step()
         if core.processes.size == 1 and run.sync.interrupted:  # several processes must agree first, after the next step
-            self._leave()
+            self.leave()
 
     def leave_if_interrupted(self) -> None:
         """After the last callbacks. Nothing is saved: training is complete, and the model may be the best one."""
@@ -97,16 +97,17 @@ class StepEnd:
             signals.agree_on(received[0])
             if processes.size > 1:
                 signals.leave_with_others()
-            signals.leave(self._saved_here())
+            signals.leave(self._outcome())
 
-    def _leave(self) -> NoReturn:
+    def leave(self) -> NoReturn:
         """Save, including what is still pending at this step, and leave train()."""
         run, core = self.run, self.run.core
         trainer, checkpointer, signals = core.trainer, run.checkpointer, run.sync.signals
         assert signals is not None
         checkpointer.wait()
         target = f"{store.PREFIX}-{trainer.state.global_step}"
-        if trainer.args.save_strategy != "no" and Path(checkpointer.last_saved or "").name != target:
+        saves = trainer.args.save_strategy != "no" and trainer.state.global_step > 0
+        if saves and Path(checkpointer.last_saved or "").name != target:
             trainer.control.should_save = False
             checkpointer.request()
             checkpointer.wait()
@@ -114,13 +115,19 @@ class StepEnd:
             # No process may exit before the main process has committed the checkpoint: launchers then kill the others.
             core.processes.barrier()
             signals.leave_with_others()
-        signals.leave(self._saved_here())
+        signals.leave(self._outcome())
 
-    def _saved_here(self) -> str | None:
-        """The checkpoint of the current step."""
-        saved = self.run.checkpointer.last_saved
-        target = f"{store.PREFIX}-{self.run.core.trainer.state.global_step}"
-        return saved if Path(saved or "").name == target else None
+    def _outcome(self) -> str:
+        """What the run has saved of the current step, and how to go on."""
+        trainer, saved = self.run.core.trainer, self.run.checkpointer.last_saved
+        target = f"{store.PREFIX}-{trainer.state.global_step}"
+        if trainer.state.global_step == 0:
+            return "No step was done, so there is nothing to save: start again."
+        if Path(saved or "").name != target:
+            return "This step was not saved: save_strategy is 'no', or see the messages above."
+        if trainer.args.save_only_model:
+            return f"The model is saved in {saved}; with save_only_model=True there is no state to resume from."
+        return f"Checkpoint saved to {saved}; resume with resume_from_checkpoint=True."
 
     def _log(self) -> None:
         run, core = self.run, self.run.core

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from .. import backends
+from .. import backends, randomness
 from ..backends._common.helpers import given_groups, parameter_groups
 from ..callbacks import CallbackHandler
 from ..checkpoint.checkpointer import callback_states
@@ -27,7 +27,14 @@ from ..compat.transformers import TransformersNames, warn_unused_overrides
 from ..data.mixture import parts_of
 from ..data.order import NoBatch
 from ..data.samplers import IndexSampler
-from ..errors import ArgumentError, DataError, ModelError, RefusedError, UnknownDatasetError
+from ..errors import (
+    ArgumentError,
+    DataError,
+    EvaluationInterrupted,
+    ModelError,
+    RefusedError,
+    UnknownDatasetError,
+)
 from ..integrations import search
 from ..optim.schedules import follows_metric, make_metric_schedule, make_schedule, needs_length
 from ..outputs import BestRun, EvalLoopOutput, PredictionOutput, TrainOutput
@@ -796,6 +803,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
     def _run_evaluation(self, loader: Any, description: str, loss_only: Any, ignore_keys: Any, prefix: str) -> Any:
         core = self._oneloop
         run = self.prediction_loop if self.args.use_legacy_prediction_loop else self.evaluation_loop
+        streams = randomness.get_state(core.backend) if core.abandons_evaluations else None
         with core.half_precision_evaluation(), core.processes.explaining_lost_peers():
             try:
                 return run(
@@ -805,6 +813,10 @@ class Trainer(TransformersNames, PaddleNLPNames):
                     ignore_keys=ignore_keys,
                     metric_key_prefix=prefix,
                 )
+            except EvaluationInterrupted:
+                if streams is not None:  # the checkpoint that follows is as if it had not begun
+                    randomness.set_state(core.backend, streams)
+                raise
             finally:
                 core.strategy.unsettle(self.model)
 

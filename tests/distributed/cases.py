@@ -330,6 +330,43 @@ def callback_of_one(folder):
     return {"steps": trainer.state.global_step, "saved": sorted(path.name for path in Path(folder).glob("of_one/*-*"))}
 
 
+class Evaluating(TrainerCallback):
+    """Evaluates by itself, in every process."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            self.trainer.evaluate(Reading(rows(24)))
+
+
+class Reading(list):
+    """Samples of an evaluation: whoever reads them first in the last process gets a signal."""
+
+    sent = False
+
+    def __getitem__(self, index):
+        if world().rank == world().size - 1 and not self.sent:
+            self.sent = True
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().__getitem__(index)
+
+
+@case
+def signal_in_an_evaluation(folder):
+    """One process gets a signal in an evaluation that a callback has begun: all give it up, save and leave."""
+    callback = Evaluating()
+    given = {"save_strategy": "steps", "save_steps": 100, "max_steps": 4, "per_device_eval_batch_size": 1}
+    args = arguments(folder, "signal", **given)
+    callback.trainer = Trainer(KIT.classifier(), args, train_dataset=rows(29), callbacks=[callback])
+    try:
+        callback.trainer.train()
+    except SystemExit as left:
+        saved = sorted(path.name for path in Path(folder).glob("signal/checkpoint-*"))
+        return {"status": left.code, "saved": saved, "steps": callback.trainer.state.global_step}
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a process that leaves with others ignores it
+    return {}
+
+
 class Spoiling(TrainerCallback):
     """The weights are infinite after the third step, in every process."""
 

@@ -24,6 +24,7 @@ CASES = (
     "own_means",
     "one_bad_sample",
     "infinite_weights",
+    "signal_in_an_evaluation",
     "asked_by_one",
     "metrics_of_main",
     "first_and_later",
@@ -151,6 +152,7 @@ def test_what_one_process_meets_or_asks_for_concerns_all(runs):
     for each in runs.two:
         assert each["one_bad_sample"] == runs.two[0]["one_bad_sample"]
         assert each["one_bad_sample"]["skipped"] == 1 and each["one_bad_sample"]["finite"]
+        assert each["signal_in_an_evaluation"] == {"status": 75, "saved": ["checkpoint-2"], "steps": 2}
         assert each["infinite_weights"] == runs.two[0]["infinite_weights"]
         assert each["infinite_weights"]["saved"] == ["checkpoint-1", "checkpoint-2"]
         assert each["asked_by_one"]["saved"] == [2]

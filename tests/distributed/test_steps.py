@@ -55,6 +55,11 @@ def test_an_update_that_is_not_finite_in_one_process_is_left_out_in_all(many, sh
         assert each["one_bad_sample"]["finite"], "also the statistics of a norm in the process that has seen it"
 
 
+def test_a_signal_to_one_process_in_an_evaluation_of_a_callback(many):
+    for each in many:
+        assert each["signal_in_an_evaluation"] == {"status": 75, "saved": ["checkpoint-2"], "steps": 2}
+
+
 def test_weights_that_are_not_finite_stop_all_processes_at_the_save(many):
     for each in many:
         assert each["infinite_weights"] == many[0]["infinite_weights"]
