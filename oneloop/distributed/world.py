@@ -39,18 +39,23 @@ def number(name: str, default: int) -> int:
         ) from None
 
 
+def rank_of(name: str, default: int, size: int) -> int:
+    """The rank in an environment variable, of a run with that many processes."""
+    rank = number(name, default)
+    if not 0 <= rank < size:
+        raise ArgumentError(
+            f"the environment variables say that this is process {rank} of {size}: expected {name} to be 0 to "
+            f"{max(0, size - 1)}. Start the processes with a launcher, or unset the variables."
+        )
+    return rank
+
+
 def world() -> World:
     """Read the launcher's variables; each backend reads those of its own framework's launcher."""
     from ..backends import registry  # its specs import this module
 
     for launched in registry.launchers():
         found = launched()
-        if found is None:
-            continue
-        if not 0 <= found.rank < found.size:
-            raise ArgumentError(
-                f"the environment variables say that this is process {found.rank} of {found.size}: expected a rank of "
-                f"0 to {max(0, found.size - 1)}. Start the processes with a launcher, or unset the variables."
-            )
-        return found
+        if found is not None:
+            return found
     return World()

@@ -263,7 +263,7 @@ def test_a_configuration_that_is_not_utf8(tmp_path):
     [
         ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x': expected an integer"),
         ({"RANK": "0", "WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "process 2 of 2: expected a rank of 0 to 1"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "process 2 of 2: expected RANK to be 0 to 1"),
         ({"RANK": "-1", "WORLD_SIZE": "1"}, "process -1 of 1"),
         ({"PADDLE_TRAINER_ID": "first", "PADDLE_TRAINERS_NUM": "2"}, "PADDLE_TRAINER_ID is 'first'"),
         ({"MS_ROLE": "MS_WORKER", "MS_NODE_ID": "?", "MS_WORKER_NUM": "2"}, "MS_NODE_ID is '\\?'"),
@@ -274,3 +274,9 @@ def test_variables_of_launchers(monkeypatch, variables, words):
         monkeypatch.setenv(name, value)
     with pytest.raises(ArgumentError, match=words):
         world()
+
+
+def test_the_scheduler_of_mindspore_is_no_process_of_the_run(monkeypatch):
+    monkeypatch.setenv("MS_ROLE", "MS_SCHED")
+    monkeypatch.setenv("MS_WORKER_NUM", "2")
+    assert world().rank == world().size == 2

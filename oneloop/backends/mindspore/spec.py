@@ -2,7 +2,7 @@
 
 import os
 
-from ...distributed.world import World, number
+from ...distributed.world import World, number, rank_of
 from ..registry import BackendSpec
 
 
@@ -15,7 +15,7 @@ def launched() -> World | None:
     if os.environ.get("MS_ROLE") != "MS_WORKER":
         return None
     size = number("MS_WORKER_NUM", 1)
-    rank = number("MS_NODE_ID", number("RANK_ID", 0))
+    rank = rank_of("MS_NODE_ID", number("RANK_ID", 0), size)
     return World(
         rank=rank,
         size=size,

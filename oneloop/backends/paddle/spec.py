@@ -3,7 +3,7 @@
 import os
 from importlib.util import find_spec
 
-from ...distributed.world import World, number
+from ...distributed.world import World, number, rank_of
 from ..registry import BackendSpec
 
 
@@ -13,7 +13,7 @@ def launched() -> World | None:
         return None
     size = number("PADDLE_TRAINERS_NUM", 1)
     return World(
-        rank=number("PADDLE_TRAINER_ID", 0),
+        rank=rank_of("PADDLE_TRAINER_ID", 0, size),
         size=size,
         local_rank=number("PADDLE_RANK_IN_NODE", number("PADDLE_TRAINER_ID", 0)),
         local_size=number("PADDLE_LOCAL_SIZE", size),

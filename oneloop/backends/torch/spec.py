@@ -2,7 +2,7 @@
 
 import os
 
-from ...distributed.world import World, number
+from ...distributed.world import World, number, rank_of
 from ..registry import BackendSpec
 
 
@@ -12,7 +12,7 @@ def launched() -> World | None:
         return None
     size = number("WORLD_SIZE", 1)
     return World(
-        rank=number("RANK", 0),
+        rank=rank_of("RANK", 0, size),
         size=size,
         local_rank=number("LOCAL_RANK", 0),
         local_size=number("LOCAL_WORLD_SIZE", size),
