@@ -174,10 +174,39 @@ def attribute(alias: Alias) -> property:
     return property(get, set_, doc=alias.help)
 
 
+# Names by which other libraries and other scripts know an argument, where no spelling is near.
+HABITS = {
+    "per_device_train_batch_size": "batch_size bs train_bs micro_batch_size per_device_batch_size",
+    "per_device_eval_batch_size": "val_batch_size valid_batch_size test_batch_size",
+    "num_train_epochs": "epochs epoch n_epochs num_epochs max_epochs nb_epochs total_epochs train_epochs",
+    "max_steps": "steps train_steps num_steps total_steps max_iters iterations num_training_steps",
+    "learning_rate": "lr base_lr init_lr rate",
+    "optim": "optimizer optimizer_name",
+    "lr_scheduler_type": "scheduler lr_scheduler schedule lr_schedule",
+    "max_grad_norm": "clip gradient_clip_val grad_clip clip_grad_norm gradient_clipping clip_norm",
+    "gradient_accumulation_steps": "accumulate_grad_batches accumulation accum_steps grad_accum",
+    "dataloader_num_workers": "num_workers workers n_workers",
+    "logging_steps": "log_every_n_steps log_interval log_steps log_every print_every",
+    "eval_steps": "val_check_interval eval_interval validation_steps eval_every",
+    "save_steps": "save_interval checkpoint_steps save_every",
+    "output_dir": "out_dir save_dir default_root_dir checkpoint_dir",
+    "report_to": "logger loggers",
+    "gradient_checkpointing": "recompute_activations activation_checkpointing",
+    "bf16=True or fp16=True": "precision amp mixed_precision half use_amp",
+    "EarlyStoppingCallback(early_stopping_patience=...) in callbacks=": "patience early_stopping early_stop",
+    "one process for each device (torchrun --nproc-per-node=N train.py)": "gpus num_gpus n_gpus devices num_devices "
+    "ngpu strategy num_nodes num_processes",
+}
+_HABIT_OF = {habit: target for target, habits in HABITS.items() for habit in habits.split()}
+
+
 def unknown(cls: Any, name: str, known: list[str]) -> UnknownArgumentError:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if name in cls.__elsewhere__:
         hint = f"it belongs to {cls.__elsewhere__[name]}"
+    elif name in _HABIT_OF:
+        target = _HABIT_OF[name]
+        hint = f"did you mean '{target}'?" if target in known else f"instead, use {target}"
     else:
         hint = f"did you mean '{near[0]}'?" if near else "see docs/arguments.md for all arguments"
     return UnknownArgumentError(f"{cls.__name__} has no argument '{name}'; {hint}" + ("" if hint[-1] == "?" else "."))

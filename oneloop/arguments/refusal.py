@@ -69,10 +69,12 @@ class Refusal:
         name = args.__dict__.get("_said", {}).get(stored, self.argument)
         value = show(name, getattr(args, stored if name == "device" else name))
         start = f"{name}={value} cannot be used on {backend} with the device {device}: "
+        if self.missing and self.driven:
+            return f"{name}={value} needs the package {self.package}, which is not installed. Instead: {self.instead}."
         if self.missing:
-            unused = "" if self.driven else ", and this release would not use it yet"
             return start + (
-                f"it needs the package {self.package}, which is not installed{unused}. Instead: {self.instead}."
+                f"it needs the package {self.package}, which is not installed, and this release would not use it yet. "
+                f"Instead: {self.instead}."
             )
         if self.module:
             return (

@@ -46,6 +46,8 @@ def find(wanted: Any, output_dir: str) -> tuple[Path | None, list[str]]:
             f"resume_from_checkpoint={wanted!r} is not a directory. Pass a checkpoint-N directory, or True "
             "for the newest one in output_dir."
         )
+    if not (path / store.MANIFEST).exists() and store.newest_first(path):
+        return _newest_complete(str(path))  # the output_dir of a run
     wrong = store.problems(path)
     _warn_of_unlisted(path)
     if wrong:

@@ -70,17 +70,14 @@ def _history(folder: Path, log_history: Sequence[Mapping[str, Any]] | None) -> R
     """The history to plot."""
     if log_history is not None:
         return Run([dict(entry) for entry in log_history], title=folder.name)
-    try:
-        return Run.read(folder)
-    except DataError:
-        directory = Directory(folder)
-        directory.look()
-        if not directory.is_run:
-            raise
-        entries = [
-            {"step": step, key: value} for key, (x, y) in directory.curves(4000).items() for step, value in zip(x, y)
-        ]
-        return Run(entries, title=folder.resolve().name)
+    directory = Directory(folder)
+    directory.look()
+    if not directory.is_run:
+        return Run.read(folder)  # raises an error that says what was expected
+    entries = [
+        {"step": step, key: value} for key, (x, y) in directory.curves(4000).items() for step, value in zip(x, y)
+    ]
+    return Run(entries, title=folder.resolve().name)
 
 
 def _write(path: Path, text: str) -> Path:

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, DataError
 from . import comparison, page, page_data, summary
 from .follow import Runs
 from .log_reader import NOT_CURVES, Directory, number
@@ -286,8 +286,12 @@ def serve(folder: Path, port: int = PORT) -> Server:
 
 def watch(folder: Path, port: int = PORT) -> int:
     """Serve until Ctrl-C."""
+    if not folder.resolve().parent.is_dir():
+        raise DataError(f"{folder} does not exist, nor does the directory above it. Pass the output_dir of a run.")
     with serve(folder, port) as server:
         print(f"Watching {folder}: {server.url} (Ctrl-C to stop)", flush=True)
+        if not folder.is_dir():
+            print(f"{folder} does not exist yet: the page waits for a run to begin in it.", flush=True)
         try:
             server.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:

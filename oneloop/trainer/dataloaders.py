@@ -243,8 +243,8 @@ def _is_hub_dataset(dataset: Any) -> bool:
     return any(base.__module__.startswith("datasets.") and base.__name__ == "Dataset" for base in type(dataset).__mro__)
 
 
-def _warn_of_dropped(where: str, names: list[str]) -> None:
-    logger.warning(
+def _tell_of_dropped(where: str, names: list[str]) -> None:
+    logger.info(
         "%s: dropping columns not used by model.forward: %s. Set remove_unused_columns=False to keep them.",
         where,
         ", ".join(sorted(map(str, names))),
@@ -265,8 +265,8 @@ def select_columns(core: "Internals", dataset: Any, where: str) -> tuple[Any, An
         return _select_hub_columns(core, dataset, where, keep, collate)
     if core.as_paddlenlp:  # PaddleNLP passes all columns to the collator
         return dataset, collate
-    warn = partial(_warn_of_dropped, where) if core.run.events.first_time(where, id(dataset)) else None
-    return dataset, ColumnFilter(collate, keep, warn)
+    tells = core.processes.is_main and core.run.events.first_time(where, id(dataset))
+    return dataset, ColumnFilter(collate, keep, partial(_tell_of_dropped, where) if tells else None)
 
 
 def _select_hub_columns(core: "Internals", dataset: Any, where: str, keep: set[str], collate: Any) -> tuple[Any, Any]:
@@ -282,8 +282,8 @@ def _select_hub_columns(core: "Internals", dataset: Any, where: str, keep: set[s
             "set remove_unused_columns=False and pass a data_collator that creates the model's inputs."
         )
     unknown = [name for name in dropped if name != length]
-    if unknown and core.run.events.first_time(where, tuple(unknown)):
-        _warn_of_dropped(where, unknown)
+    if unknown and core.processes.is_main and core.run.events.first_time(where, tuple(unknown)):
+        _tell_of_dropped(where, unknown)
     if length in dataset.column_names:
         # Needed for grouping, but not by the model: dropped when the batch is created.
         return dataset.remove_columns(unknown), ColumnFilter(collate, keep - {length})

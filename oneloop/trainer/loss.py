@@ -197,8 +197,9 @@ def find_loss(outputs: Any, inputs: Any) -> Any:
     if loss is None:
         names = list(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
         given = list(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
+        what = "the model returned loss=None" if "loss" in names else "the model returned no loss"
         raise ModelError(
-            f"the model returned no loss. It returned {names} for inputs {given}. Add labels that model.forward "
+            f"{what}. It returned {names} for inputs {given}. Add labels that model.forward "
             "accepts to the batch, pass criterion= (a function of outputs and labels) or compute_loss_func=, or "
             "override compute_loss."
         )

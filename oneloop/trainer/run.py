@@ -2,6 +2,7 @@
 trainer/__init__.py."""
 
 import logging
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -286,18 +287,17 @@ class Run:
 
     def _announce(self, checkpoint: Path | None) -> None:
         plan, trainer = self.plan, self.core.trainer
-        logger.info(
-            "Training %d parameters on %s: %s samples, %d per update (%d x %d accumulated), %s steps%s.",
-            trainer.get_num_trainable_parameters(),
-            trainer.args.device,
-            "unknown" if plan.samples is None else plan.samples,
-            plan.samples_per_step,
-            self.sizes.per_process,
-            plan.accumulation,
-            plan.max_steps if plan.max_steps > 0 else "unknown",
-            "" if checkpoint is None else f", resuming from {checkpoint} at step {trainer.state.global_step}",
+        text = (
+            f"Training {trainer.get_num_trainable_parameters()} parameters on {trainer.args.device}: "
+            f"{'an unknown number of' if plan.samples is None else plan.samples} samples, {plan.samples_per_step} per "
+            f"update ({self.sizes.per_process} x {plan.accumulation} accumulated), "
+            f"{plan.max_steps if plan.max_steps > 0 else 'an unknown number of'} steps"
+            + ("" if checkpoint is None else f", resuming from {checkpoint} at step {trainer.state.global_step}")
         )
+        logger.info("%s.", text)
         if self.core.processes.is_main:
+            if not (trainer.args.disable_tqdm or logger.isEnabledFor(logging.INFO)):
+                print(f"{text}.", file=sys.stderr, flush=True)  # where progress is shown, this is too
             computes = trainer.compute_metrics is not None
             idle_arguments.tell(trainer.args, plan.max_steps, computes, self.update.contract.own_loss)
 

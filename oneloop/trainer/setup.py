@@ -1,5 +1,8 @@
 """How Trainer.__init__ processes its arguments, one small function each."""
 
+import dataclasses
+import difflib
+import inspect
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,7 +15,7 @@ from ..callbacks import DefaultFlowCallback, NotebookProgressCallback, PrinterCa
 from ..compat import mode
 from ..distributed.collectives import ProcessGroup
 from ..distributed.strategy import Strategy
-from ..errors import ArgumentError, InvalidTypeError
+from ..errors import ArgumentError, InvalidTypeError, UnknownArgumentError
 from ..integrations.writers import make_writers
 from ..integrations.writers.base import Writer
 from ..integrations.writers.json_log import JsonLinesCallback
@@ -21,6 +24,32 @@ if TYPE_CHECKING:
     from .internals import Internals
 
 logger = logging.getLogger(__name__)
+
+
+# What other libraries call a parameter of the Trainer.
+_HABITS = {
+    "train_dataset": ("training_dataset", "train_data", "train_set", "train_ds", "dataset", "data", "train_dataloader"),
+    "eval_dataset": ("validation_dataset", "val_dataset", "valid_dataset", "dev_dataset", "test_dataset", "eval_data"),
+    "data_collator": ("collate_fn", "collator"),
+    "compute_metrics": ("metrics", "metric"),
+    "optimizers": ("optimizer", "lr_scheduler", "scheduler"),
+    "criterion": ("loss_fn", "loss", "loss_function"),
+    "args": ("arguments", "training_args", "training_arguments", "config"),
+}
+
+
+def unknown_parameter(cls: type, name: str) -> UnknownArgumentError:
+    """An error for a keyword that Trainer does not have."""
+    known = [p for p in inspect.signature(cls).parameters if p not in ("positional", "unknown", "args", "kwargs")]
+    near = [target for target, habits in _HABITS.items() if name in habits]
+    near += difflib.get_close_matches(name, [*known, "args"], n=1, cutoff=0.6)
+    if near:
+        hint = f"did you mean '{near[0]}'?"
+    elif name in {field.name for field in dataclasses.fields(TrainingArguments)}:
+        hint = f"it is an argument of TrainingArguments: TrainingArguments({name}=...)."
+    else:
+        hint = f"it has {', '.join(known)}."
+    return UnknownArgumentError(f"{cls.__name__} has no parameter '{name}'; {hint}")
 
 
 def is_criterion(value: Any) -> bool:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import backends, randomness
 from ..backends._common.helpers import given_groups, parameter_groups
@@ -109,6 +109,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         optimizer_cls_and_kwargs: Any = None,
         preprocess_logits_for_metrics: Any = None,
         map_fn: Any = None,
+        **unknown: NoReturn,
     ) -> None:
         """Create a Trainer. Everything after model_init is passed by name.
 
@@ -135,6 +136,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
 
         A criterion in second place, as in PaddleNLP, is recognised by its type.
         """
+        if unknown:
+            raise setup.unknown_parameter(type(self), next(iter(unknown)))
         if positional:
             raise ArgumentError(
                 "Trainer accepts positional arguments up to model_init only, since the order of the others differs "
@@ -1028,7 +1031,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         return name
 
     def export(self, output_dir: Any = None, input_spec: Any = None, dataset: Any = None) -> list[str]:
-        """Export the model for inference, and return the names of the files.
+        """Export the model for inference, and return the paths of the files.
 
         The exported model is loaded again and compared with the model on one batch.
 
@@ -1045,7 +1048,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
                 "framework's own export."
             )
         folder = Path(output_dir or self._oneloop.run.checkpointer.directory.path / "export")
-        return exporter.export(self.model, folder, self._example_batch(dataset), input_spec)
+        names = exporter.export(self.model, folder, self._example_batch(dataset), input_spec)
+        return [str(folder / name) for name in names]
 
     def _example_batch(self, dataset: Any) -> Any:
         """One batch without its labels, on the device."""

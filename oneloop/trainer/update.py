@@ -12,6 +12,7 @@ import numpy as np
 from ..compat.introspect import NUM_ITEMS
 from ..distributed.step_sync import SharedUpdate
 from ..errors import ModelError
+from . import batch_hints
 from .evaluation import batch_rows
 from .loss import UNWEIGHTED, ItemCounting, LossContract, MicroBatchWeights, split_labels, weigh_labels
 from .modes import Modes
@@ -134,6 +135,7 @@ class Update:
                 loss = self._accumulate(micro_batches, shared)
             except Exception as error:
                 if not core.trainer.args.auto_find_batch_size or not core.backend.devices.is_out_of_memory(error):
+                    self._explain(error, micro_batches)
                     raise
                 if all((batch_rows(batch) or 1) <= 1 for batch in micro_batches):
                     raise
@@ -150,6 +152,14 @@ class Update:
         if core.strategy.finish(core.engine.parameters):
             core.wrap_model(again=True)
         return loss
+
+    def _explain(self, error: Exception, micro_batches: list[Any]) -> None:
+        """Raise an error that names what is wrong with a batch, if that is why a kernel failed."""
+        core = self.run.core
+        for batch in micro_batches:
+            explained = batch_hints.explain(error, batch, core.trainer.label_names, core.backend.tensors)
+            if explained is not None:
+                raise explained from error
 
     def _halve(self, micro_batches: list[Any], message: str) -> list[Any]:
         """After running out of memory: the smaller micro-batches with which to repeat the update."""

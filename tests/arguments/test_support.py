@@ -113,8 +113,13 @@ def test_refused_when_the_arguments_meet_the_model(given, words):
     args = TrainingArguments("out", **given)
     with pytest.raises(RefusedError) as caught:
         args.check_backend("torch", "cpu")
-    for word in [*words, "torch", "cpu", "Instead: "]:
+    for word in [*words, *where(caught.value, "torch"), "Instead: "]:
         assert word in str(caught.value)
+
+
+def where(error, backend):
+    """A package that is missing is not the device's fault; anything else is said of the framework and the device."""
+    return [] if isinstance(error, MissingPackageError) else [backend, "cpu"]
 
 
 def refused(given, backend, device="cpu"):
@@ -137,7 +142,7 @@ def test_refused_on_paddle(given, words):
         args.check_backend("paddle", "cpu")
     if "optim" in given:  # packages for torch are of no use here
         words = ["Paddle has no such optimizer"]
-    for word in [*words, "paddle", "cpu", "Instead: "]:
+    for word in [*words, *where(caught.value, "paddle"), "Instead: "]:
         assert word in str(caught.value)
 
 

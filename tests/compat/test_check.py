@@ -348,3 +348,15 @@ def test_exit_status_text_and_json(script, tmp_path, capsys):
     (tmp_path / "broken.py").write_text("x = (")
     assert main(["check", str(tmp_path / "broken.py")]) == 2
     assert "cannot be parsed as Python" in capsys.readouterr().err
+
+
+def test_arguments_that_are_refused_stay_so_where_others_contradict_one_another(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "from transformers import Trainer, TrainingArguments\n"
+        "args = TrainingArguments('out', tpu_num_cores=8, fp16=True, bf16=True)\n"
+        "Trainer(args=args)\n"
+    )
+    found, _, _ = check(str(path))
+    answers = {finding.name: finding.answer for finding in found}
+    assert answers["tpu_num_cores"] == "refused" and answers["together"] == "refused"

@@ -288,6 +288,7 @@ def test_outputs_whose_parts_differ_from_batch_to_batch(backend, arguments, kind
 
 
 def test_each_evaluation_does_not_say_it_again(backend, make, caplog):
+    caplog.set_level("INFO")
     trainer = make(eval_dataset=[{"x": row["x"], "text": "a"} for row in rows(4)])
     for _ in range(3):
         trainer.evaluate()

@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from oneloop import Trainer
 from oneloop.errors import DataError, ModelError
-from tests.backends.support import rows, tagged
+from tests.backends.support import names, rows, tagged
 from tests.stacks import STACKS
 
 # Each reads ids.npy and writes logits.npy; none of them sees oneloop or the model's class.
@@ -50,7 +51,7 @@ def test_the_exported_model_computes_the_same_elsewhere_at_other_sizes(backend, 
     folder = tmp_path / "exported"
     written = trainer.export(folder)
     for name, code in READERS[backend.name].items():
-        assert name in written
+        assert str(folder / name) in written
         for shape in ((1, 7), (6, 3)):
             ids = np.random.RandomState(0).randint(1, 9, shape).astype(np.int64)
             expected = trainer.predict([{"input_ids": row} for row in ids]).predictions
@@ -62,13 +63,20 @@ def test_export_goes_into_output_dir_and_leaves_the_mode(backend, arguments):
     trainer = Trainer(STACKS[backend.name](), arguments(max_steps=1), train_dataset=tagged([4, 4]))
     trainer.train()
     written = trainer.export()
-    assert written and all((trainer_output(trainer) / "export" / name).is_file() for name in written)
+    folder = Path(trainer.args.output_dir) / "export"
+    assert written and all(Path(each).is_file() and Path(each).parent == folder for each in written)
 
 
-def trainer_output(trainer):
-    from pathlib import Path
-
-    return Path(trainer.args.output_dir)
+@pytest.mark.skipif("torch" not in names(), reason="torch is not installed")
+def test_outputs_and_free_sizes_of_onnx_have_their_names(arguments, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    trainer = Trainer(STACKS["torch"](), arguments(), train_dataset=tagged([4, 4, 4]))
+    written = trainer.export(tmp_path / "exported")
+    graph = onnx.load(next(each for each in written if each.endswith(".onnx"))).graph
+    (ids,), (logits,) = graph.input, graph.output
+    assert (ids.name, logits.name) == ("input_ids", "logits")
+    assert [size.dim_param for size in ids.type.tensor_type.shape.dim] == ["batch", "sequence"]
+    assert [size.dim_param for size in logits.type.tensor_type.shape.dim][:2] == ["batch", "sequence"]
 
 
 def test_without_data_there_is_nothing_to_read_inputs_off(backend, arguments):

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import re
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,14 +70,15 @@ def export(model: nn.Module, directory: Path, batch: Any, spec: Any = None) -> l
     try:
         with torch.no_grad():
             plain = Outputs(base, list(batch))
-            expected = arrays(plain(**batch), _numpy)
+            outputs = plain(**batch)
+            expected = arrays(outputs, _numpy)
             program = _program(plain, batch, spec or sizes(batch))
             torch.export.save(program, directory / PROGRAM)
             loaded = torch.export.load(directory / PROGRAM).module()
             compare_outputs(expected, arrays(loaded(**batch), _numpy))
             written = [PROGRAM]
             if all(find_spec(package) for package in ("onnx", "onnxscript")):
-                written += _onnx(program, directory, batch, expected)
+                written += _onnx(program, directory, batch, list(outputs), expected)
             else:
                 logger.warning("%s is not written: it needs onnx and onnxscript (pip install onnx onnxscript)", ONNX)
     finally:
@@ -99,12 +101,16 @@ def _program(model: nn.Module, batch: dict[str, torch.Tensor], shapes: dict[str,
         ) from error
 
 
-def _onnx(program: Any, directory: Path, batch: dict[str, torch.Tensor], expected: list[Any]) -> list[str]:
+def _onnx(
+    program: Any, directory: Path, batch: dict[str, torch.Tensor], outputs: list[str], expected: list[Any]
+) -> list[str]:
     path = directory / ONNX
+    options = {"verbose": False, "dynamo": True, "external_data": False, "output_names": outputs}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.onnx.export(program, (), str(path), verbose=False, dynamo=True, external_data=False)
+            torch.onnx.export(program, (), str(path), **options)
+        _name_axes(path)
     except Exception as error:
         raise ModelError(
             f"the model is in {directory / PROGRAM}, but cannot be converted to ONNX: {_reason(error)}. Replace that "
@@ -117,6 +123,24 @@ def _onnx(program: Any, directory: Path, batch: dict[str, torch.Tensor], expecte
         found = session.run(None, {name: value.cpu().numpy() for name, value in batch.items()})
         compare_outputs(expected, [array.astype("float64") for array in found])
     return [ONNX]
+
+
+def _name_axes(path: Path) -> None:
+    """Call the free sizes batch and sequence instead of the symbols of torch.export (s72, s43)."""
+    import onnx
+
+    model = onnx.load(str(path))
+    names: dict[str, str] = {}
+    for value in model.graph.input:
+        for axis, size in enumerate(value.type.tensor_type.shape.dim):
+            if size.dim_param and size.dim_param not in names:
+                usual = {0: "batch", 1: "sequence"}.get(axis, f"{value.name}_{axis}")
+                names[size.dim_param] = usual if usual not in names.values() else f"{value.name}_{axis}"
+    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
+        for size in value.type.tensor_type.shape.dim:
+            if size.dim_param:  # may be an expression, such as 2*s72
+                size.dim_param = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), size.dim_param)
+    onnx.save(model, str(path))
 
 
 def _reason(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """Checks arguments: keywords, command lines and JSON files, against the tables of supported values."""
 
 import ast
+import contextlib
 import difflib
 import json
 from pathlib import Path
@@ -136,10 +137,17 @@ class Arguments:
         try:
             args = self.cls(**given)
         except OneloopError as error:
-            if read_all:
-                return {"": [("refused", str(error))]}
-            return {"": [("unseen", f"depends on values that are not literals: {error}")]}
+            unseen = f"depends on values that are not literals: {error}"
+            return self._met_alone(given) | {"": [("refused", str(error)) if read_all else ("unseen", unseen)]}
         return self._met(args)
+
+    def _met_alone(self, given: dict[str, Any]) -> dict[str, list[tuple[str, str]]]:
+        """The same where the arguments contradict one another: for each of them alone."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for name, value in given.items():
+            with contextlib.suppress(OneloopError):  # what needs another argument is said of all together
+                found |= self._met(self.cls(**{"output_dir": "output", name: value}))
+        return found
 
     def _met(self, args: Any) -> dict[str, list[tuple[str, str]]]:
         """By public name of the argument: why it is refused, here or on some devices."""

@@ -71,6 +71,7 @@ def test_batches_of_batches_are_an_error_that_says_why(arguments, what):
 def test_columns_that_construct_does_not_take_are_left_out(trained, caplog):
     for data, size in ((pipeline(extra=True), 4), (pipeline(extra=True).batch(4), 1)):
         caplog.clear()
+        caplog.set_level("INFO")
         trained(kit.classifier(), data, max_steps=2, per_device_train_batch_size=size, **RUN)
         assert "dropping columns not used by model.forward: row" in caplog.text
 
