@@ -353,15 +353,19 @@ def _own_or_new_id(run: "Run", run_id: str) -> tuple[str, str | None]:
     return store.new_run_id(), run_id
 
 
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) and value.isprintable() else str(value)[:200]
+
+
 def _warn_of_changes(run: "Run", before: dict[str, Any]) -> None:
     now = run_properties(run)
     elastic = ("processes", "accumulation") if before.get("processes") != now["processes"] else ()
     before = {"data_order": "oneloop"} | before
     now = {"data_order": "oneloop"} | now
     changed = [
-        f"{key} was {before[key]}, is {now[key]}" + (" (using the checkpoint's)" if key in _STORED else "")
+        f"{key} was {_shown(before[key])}, is {_shown(now[key])}" + (" (using the checkpoint's)" if key in _STORED else "")
         for key in before
-        if before[key] != now.get(key) and key not in elastic
+        if key in now and before[key] != now[key] and key not in elastic
     ]
     if changed:
         logger.warning(

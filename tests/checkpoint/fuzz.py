@@ -7,7 +7,6 @@ else ends the fuzzer: another exception, a crash of the process, or more than 30
 in the folder that it prints; copy it into tests/checkpoint/fuzz_seeds, where test_fuzz_seeds.py tries it from then on.
 """
 
-import atexit
 import os
 import shutil
 import sys
@@ -27,22 +26,23 @@ from tests.backends.support import kit_module
 from tests.checkpoint import mutations
 
 SEEDS = Path(__file__).with_name("fuzz_seeds")
+FOUND = Path(__file__).parents[2] / ".work" / "fuzz"
 LONGEST = 30  # seconds of one resume
 
 
 class Target:
-    """One fresh copy of a checkpoint for each input, in memory if there is a file system in memory."""
+    """One fresh copy of a checkpoint for each input."""
 
     def __init__(self, framework):
-        base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self.folder = Path(tempfile.mkdtemp(prefix="oneloop-fuzz-", dir=base))
+        self.folder = Path(tempfile.mkdtemp())
         self.kit = kit_module(framework).Kit()
         self.source = mutations.save(self.kit, self.folder / "source")
         self.counts, self.started = Counter(), time.monotonic()
         os.fsync = lambda descriptor: None  # the disk has no part in what is tested
-        atexit.register(self.report)
 
     def __call__(self, data):
+        if sum(self.counts.values()) % 500 == 499:  # libFuzzer ends the process without a last word
+            self.report()
         run = self.folder / "run"
         shutil.rmtree(run, ignore_errors=True)
         checkpoint = shutil.copytree(self.source, run / self.source.name)
@@ -56,18 +56,21 @@ class Target:
         total, seconds = sum(self.counts.values()), time.monotonic() - self.started
         parts = ", ".join(f"{count} {name}" for name, count in sorted(self.counts.items()))
         print(f"{total} changed checkpoints in {seconds:.0f} s: {parts}", flush=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def main(framework="torch", seconds="600"):
-    found = Path(tempfile.mkdtemp(prefix=f"oneloop-fuzz-found-{framework}-"))
-    corpus = Path(tempfile.mkdtemp(prefix=f"oneloop-fuzz-corpus-{framework}-"))
+    found, corpus = FOUND / framework, tempfile.mkdtemp()
+    found.mkdir(parents=True, exist_ok=True)
     print(f"what it finds is written to {found}", flush=True)
     target = Target(framework)
-    options = [f"-max_total_time={seconds}", f"-timeout={LONGEST}", "-max_len=64", f"-artifact_prefix={found}/"]
-    atheris.Setup(
-        [sys.argv[0], *options, "-rss_limit_mb=8192", "-print_final_stats=1", str(corpus), str(SEEDS)], target
-    )
+    options = [
+        f"-max_total_time={seconds}",
+        f"-timeout={LONGEST}",
+        "-max_len=64",
+        "-len_control=0",
+        f"-artifact_prefix={found}/",
+    ]
+    atheris.Setup([sys.argv[0], *options, "-rss_limit_mb=8192", "-print_final_stats=1", corpus, str(SEEDS)], target)
     atheris.Fuzz()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from oneloop import EarlyStoppingCallback, Trainer, TrainingArguments
+from oneloop import EarlyStoppingCallback, PrinterCallback, Trainer, TrainingArguments
 from oneloop.checkpoint import safetensors_io, store
 from oneloop.checkpoint.safetensors_io import Raw
 from oneloop.errors import CheckpointError
@@ -193,13 +193,15 @@ def build(kit, output, **given):
         "lr_scheduler_type": "cosine",
         "restore_callback_states_from_checkpoint": True,
     }
-    return Trainer(
+    trainer = Trainer(
         kit.classifier(dropout=0.1),
         TrainingArguments(output_dir=str(output), **options | given),
         train_dataset=rows(24),
         eval_dataset=rows(4, seed=1),
         callbacks=[EarlyStoppingCallback(100)],
     )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 def save(kit, output, **given):

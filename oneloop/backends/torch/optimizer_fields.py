@@ -105,6 +105,7 @@ def check_states(
             value = state.get(key)
             if isinstance(value, torch.Tensor):
                 found = (tuple(value.shape), str(value.dtype))
-                checks.check_tensor(f"{name}:{key}", found, kind or ((), None), source)
+                counter = ((), found[1] if value.dtype in (torch.float32, torch.float64) else _FLOAT)
+                checks.check_tensor(f"{name}:{key}", found, kind or counter, source)
             elif kind is not None and value is not None:
                 checks.check_tensor(f"{name}:{key}", ((), type(value).__name__), kind, source)
