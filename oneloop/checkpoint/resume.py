@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 _STORED = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
 
 
+_USED = " (using the checkpoint's)"
+
+
 # -- which checkpoint
 
 
@@ -210,7 +213,7 @@ def _check_attributes(callback: Any, values: dict[str, Any]) -> None:
         raise CheckpointError(f"the state of {name} in {STATE} replaces {methods[0]}, which is not an attribute")
     if type(callback).__module__.startswith("oneloop."):
         current = {key: getattr(callback, key, None) for key in values}
-        check(values, alike(current), f"the state of {name} in {STATE}")
+        check(values, alike(current, is_finite_only=False), f"the state of {name} in {STATE}")
 
 
 def keep_global_batch(run: "Run", path: Path) -> None:
@@ -363,7 +366,7 @@ def _warn_of_changes(run: "Run", before: dict[str, Any]) -> None:
     before = {"data_order": "oneloop"} | before
     now = {"data_order": "oneloop"} | now
     changed = [
-        f"{key} was {_shown(before[key])}, is {_shown(now[key])}" + (" (using the checkpoint's)" if key in _STORED else "")
+        f"{key} was {_shown(before[key])}, is {_shown(now[key])}{_USED if key in _STORED else ''}"
         for key in before
         if key in now and before[key] != now[key] and key not in elastic
     ]

@@ -193,34 +193,30 @@ def record(required: Mapping[str, Rule], possible: Mapping[str, Rule] | None = N
     return rule
 
 
-def alike(current: Any) -> Rule:
-    """Values of the kind of the current one, which they are going to replace: a finite number for a number, a list of
-    as many numbers, an object with such values. null may be replaced by any single value."""
+def alike(current: Any, is_finite_only: bool = True) -> Rule:
+    """Values of the kind of the current one, which they are going to replace: a number for a number, a list of as many
+    numbers, an object with such values. null may be replaced by a number or a truth value."""
+
+    def is_good(value: Any) -> bool:
+        return is_finite(value) or (not is_finite_only and isinstance(value, float))
 
     def rule(value: Any, place: str) -> None:
         if isinstance(current, dict):
             _expect(isinstance(value, dict), value, place, "an object")
             for key, inner in value.items():
                 if key in current:
-                    alike(current[key])(inner, f"{place}.{key}" if place else key)
+                    alike(current[key], is_finite_only)(inner, f"{place}.{key}" if place else key)
         elif isinstance(current, (list, tuple)):
-            _expect(
-                isinstance(value, (list, tuple)) and len(value) == len(current),
-                value,
-                place,
-                f"a list of {len(current)}",
-            )
+            good = isinstance(value, (list, tuple)) and len(value) == len(current)
+            _expect(good, value, place, f"a list of {len(current)}")
             for i, (old, inner) in enumerate(zip(current, value)):
-                alike(old)(inner, f"{place}[{i}]")
+                alike(old, is_finite_only)(inner, f"{place}[{i}]")
         elif current is None:
-            scalar = value is None or isinstance(value, (bool, str)) or is_finite(value)
-            _expect(scalar, value, place, "a single value")
+            _expect(value is None or isinstance(value, bool) or is_good(value), value, place, "a number")
         elif isinstance(current, bool):
             _expect(value is None or isinstance(value, bool), value, place, "true or false")
-        elif isinstance(current, int) and is_integer(value):
-            integer(-MOST)(value, place)
         elif isinstance(current, (int, float)):
-            _expect(is_finite(value), value, place, "a finite number")
+            _expect(is_good(value), value, place, "a finite number" if is_finite_only else "a number")
         elif isinstance(current, str):
             text()(value, place)
 
