@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..compat import service_callbacks
 from ..compat.introspect import accepts, is_overridden
 from ..errors import CheckpointError, DiskError
-from . import saved_model, store
+from . import saved_model, storable, store
 from .contents import Contents
 from .durable import make_directory, native_errors, replace_file, sync_directory
 from .finite_values import FiniteValues
@@ -94,6 +94,13 @@ class ModelFiles:
         self.finite_values = FiniteValues(core)
         self._parts: Any = None  # complete weights by name, and which are tied, during a save
         self._tokenizer: dict[str, bytes] | None = None  # its files, since it does not change during training
+        self._unsaved: dict[str, int] = {}  # checksums of buffers that are not saved, until the first save
+
+    def begin(self) -> None:
+        """Before the first step: an error or a warning for what cannot be stored."""
+        storable.check(self.core)
+        if self.core.processes.is_main and self.core.trainer.args.save_strategy != "no":
+            self._unsaved = storable.unsaved_buffers(self.core)
 
     @property
     def as_built(self) -> bool:
@@ -171,6 +178,9 @@ class ModelFiles:
         """
         core = self.core
         model = core.backend.models.unwrap(core.trainer.model)
+        if self._unsaved and copies is not None:
+            storable.warn_of_unsaved_buffers(core, self._unsaved)
+            self._unsaved = {}
         if core.backend.models.is_adapter(model):
             gathered = None if self._parts is None else self._parts[0]
             with native_errors():

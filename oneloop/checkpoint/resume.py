@@ -17,7 +17,7 @@ from .contents import WEIGHTS
 from .convert import from_framework, from_transformers
 from .reading import restoring
 from .run_state import OWN_STATES, STATE, PositionState, ResumePoint, RunState
-from .schema import alike, check, flag, integer, listing, number, record
+from .schema import alike, anything, check, flag, integer, listing, number, record
 from .structure import tensor_files, tied_names
 
 if TYPE_CHECKING:
@@ -214,6 +214,7 @@ def _check_attributes(callback: Any, values: dict[str, Any]) -> None:
     if type(callback).__module__.startswith("oneloop."):
         current = {key: getattr(callback, key, None) for key in values}
         check(values, alike(current, is_finite_only=False), f"the state of {name} in {STATE}")
+        check(values, getattr(callback, "state_rule", anything), f"the state of {name} in {STATE}")
 
 
 def keep_global_batch(run: "Run", path: Path) -> None:

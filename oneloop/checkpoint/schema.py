@@ -195,7 +195,7 @@ def record(required: Mapping[str, Rule], possible: Mapping[str, Rule] | None = N
 
 def alike(current: Any, is_finite_only: bool = True) -> Rule:
     """Values of the kind of the current one, which they are going to replace: a number for a number, a list of as many
-    numbers, an object with such values. null may be replaced by a number or a truth value."""
+    numbers, an object with such values. null may be replaced by any single value."""
 
     def is_good(value: Any) -> bool:
         return is_finite(value) or (not is_finite_only and isinstance(value, float))
@@ -212,7 +212,8 @@ def alike(current: Any, is_finite_only: bool = True) -> Rule:
             for i, (old, inner) in enumerate(zip(current, value)):
                 alike(old, is_finite_only)(inner, f"{place}[{i}]")
         elif current is None:
-            _expect(value is None or isinstance(value, bool) or is_good(value), value, place, "a number")
+            scalar = value is None or isinstance(value, (bool, str)) or is_good(value)
+            _expect(scalar, value, place, "a single value")
         elif isinstance(current, bool):
             _expect(value is None or isinstance(value, bool), value, place, "true or false")
         elif isinstance(current, (int, float)):

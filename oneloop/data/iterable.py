@@ -53,6 +53,28 @@ def warn_of_repeats(dataset: Any, framework: str, question: str) -> None:
     )
 
 
+def is_streamed(dataset: Any) -> bool:
+    """Whether this is an IterableDataset of `datasets`, whose __getitem__ selects a column."""
+    return any(
+        base.__name__ == "IterableDataset" and base.__module__.partition(".")[0] == "datasets"
+        for base in type(dataset).__mro__
+    )
+
+
+def has_shuffle_buffer(dataset: Any) -> bool:
+    """Whether a streamed dataset of `datasets` is shuffled through a buffer, which its state_dict does not contain."""
+    found, seen = [dataset], 0
+    while found and seen < 1000:
+        part = found.pop()
+        seen += 1
+        if type(part).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        held = getattr(part, "__dict__", {})
+        found += [held[name] for name in ("source", "_ex_iterable", "ex_iterable") if name in held]
+        found += held.get("ex_iterables", ())
+    return False
+
+
 class Source:
     """An iterable, wrapped by a dataset of a framework."""
 

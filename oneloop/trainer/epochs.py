@@ -12,6 +12,7 @@ from ..checkpoint.run_state import ATTRIBUTES, BUFFER, GENERATOR, RANDOM, Resume
 from ..checkpoint.safetensors_io import read as read_tensors
 from ..checkpoint.structure import check_streams
 from ..data.feistel import key_of
+from ..data.iterable import has_shuffle_buffer
 from ..data.order import BatchSampler
 from ..data.process_sharding import of_one_process
 from ..data.transformers_order import Lookahead, ShardedBatches
@@ -118,7 +119,7 @@ class Epochs:
             return 0
         if not skip:
             return 0
-        if stored is not None:
+        if stored is not None and not has_shuffle_buffer(dataset):
             owner = loader if callable(getattr(loader, "load_state_dict", None)) else dataset
             with restoring("the position in the training data", "the checkpoint"):
                 owner.load_state_dict(stored if self.run.core.processes.size > 1 else of_one_process(stored))
@@ -147,11 +148,16 @@ class Epochs:
     def _drop(self, batches: Any, count: int) -> None:
         from tqdm.auto import tqdm
 
+        if has_shuffle_buffer(getattr(self.run.plan.loader, "dataset", None)):
+            why = "The training data is shuffled through a buffer, which is not in the checkpoint"
+        else:
+            why = "The training data is not seekable"
         logger.warning(
-            "The training data is not seekable: the resumed run reads %d batches again and skips them. "
+            "%s: the resumed run reads %d batches again and skips them. "
             "A dataset with __len__ and __getitem__ resumes immediately, and so does one with state_dict and "
             "load_state_dict that is not loaded by workers (dataloader_num_workers=0); ignore_data_skip=True restarts "
             "the epoch.",
+            why,
             count,
         )
         for _ in tqdm(range(count), desc="skipping", disable=self.run.core.trainer.args.disable_tqdm):
@@ -282,6 +288,8 @@ class Epochs:
         """The state of data that tracks its own position; None for other data."""
         loader = self.run.plan.loader
         if isinstance(getattr(loader, "batch_sampler", None), BatchSampler):
+            return None
+        if has_shuffle_buffer(getattr(loader, "dataset", None)):  # exact only if it is filled again from the start
             return None
         owners: list[Any] = [loader, getattr(loader, "dataset", None)]
         if getattr(loader, "num_workers", False):

@@ -187,6 +187,7 @@ class Run:
             resume.load_state(trainer, checkpoint)
             resume.keep_global_batch(self, checkpoint)
         self.plan = self._make_plan()
+        self.checkpointer.model_files.begin()
         core.wrap_model()
         if checkpoint is not None and late:
             trainer._load_from_checkpoint(str(checkpoint))

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...data import worker_seeding
 from ...data.feistel import key_of
+from ...data.iterable import is_streamed
 from ...data.loader_options import Loading
 from ...data.process_sharding import ProcessShard
 from ...data.worker_pool import END, Workers
@@ -211,7 +212,8 @@ def is_loader(value: Any) -> bool:
 
 def is_iterable(dataset: Any) -> bool:
     """Whether it is an iterable dataset, without __getitem__."""
-    return isinstance(dataset, Pipeline) or is_pipeline(dataset) or not hasattr(dataset, "__getitem__")
+    own = isinstance(dataset, Pipeline) or is_pipeline(dataset)
+    return own or not hasattr(dataset, "__getitem__") or is_streamed(dataset)
 
 
 def make_loader(dataset: Any, asked: Loading) -> Loader:

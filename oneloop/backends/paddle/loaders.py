@@ -20,7 +20,7 @@ from paddle.io.dataloader.collate import default_collate_fn
 
 from ...data import worker_seeding
 from ...data.feistel import key_of
-from ...data.iterable import Source, minds_workers, warn_of_repeats
+from ...data.iterable import Source, is_streamed, minds_workers, warn_of_repeats
 from ...data.loader_options import Loading
 from ...data.process_sharding import ProcessShard
 from ...data.worker_pool import END, Workers
@@ -200,7 +200,7 @@ def is_loader(value: Any) -> bool:
 
 def is_iterable(dataset: Any) -> bool:
     """Whether it is an iterable dataset. Paddle's IterableDataset has a __getitem__, but one that fails."""
-    return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+    return isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or is_streamed(dataset)
 
 
 def make_loader(dataset: Any, asked: Loading) -> Loader:
