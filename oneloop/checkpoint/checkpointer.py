@@ -7,7 +7,6 @@ manifest is written last and commits the checkpoint. The main thread calls `on_s
 import copy
 import errno
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -90,7 +89,7 @@ class Checkpointer:
         self.model_files = ModelFiles(run.core)
         self.overrides = SaveOverrides(run.core)
         self.last_saved: str | None = None
-        self.leaving = threading.Event()  # the run is ending with an error
+        self.waiting = sharded.Waiting()
         self._writer = Saver(run.events.add)
         self._buffers = Buffers()
         # Saves whose result must be broadcast from the main process to the others, and the results.
@@ -297,7 +296,8 @@ class Checkpointer:
                 store.discard(stage)
                 raise
 
-        self._submit(job, ends, save.step)
+        self._submit(job, ends, save.step, self._in_background)
+        self.tell()
 
     # -- written by all processes, each with its own tensors
 
@@ -349,8 +349,8 @@ class Checkpointer:
         if not processes.is_main:
             self._awaited.append(ends)
             part = partial(sharded.write_part, stage, processes.rank, contents, size, check)
-            self._writer.submit(part, _nothing, _nothing, self._in_background, f"{store.PREFIX}-{save.step}")
-            self.tell()
+            self._writer.submit(part, _nothing, self.waiting.fail, True, f"{store.PREFIX}-{save.step}")
+            self._end_of_parts()
             return
 
         def job() -> None:
@@ -359,12 +359,32 @@ class Checkpointer:
                 room_for(stage, size)
                 facts = contents.write(stage)
                 others = range(1, processes.size)
-                self._commit(save, stage, facts | sharded.collect(stage, others, args.ddp_timeout, self.leaving))
+                self._commit(save, stage, facts | sharded.collect(stage, others, args.ddp_timeout, self.waiting))
             except BaseException:
                 store.discard(stage)
                 raise
 
-        self._submit(job, ends, save.step)
+        self.waiting = sharded.Waiting()
+        self._submit(job, ends, save.step, background=True)
+        self._end_of_parts()
+
+    def _end_of_parts(self) -> None:
+        """After a save of all processes was passed to their writers: wait for it unless it is in the background. A
+        collective."""
+        if not self._in_background:
+            self._wait_for_writer()
+        self.tell()
+
+    def _wait_for_writer(self, what: str | None = None) -> None:
+        """If all processes write, the others wait first: the main process would wait for what a failed one has not
+        written. A collective then."""
+        processes = self.core.processes
+        if processes.size > 1 and self.core.strategy.in_parts:
+            if not processes.is_main:
+                self._writer.wait(what)
+                self._tell_own()
+            self.waiting.share(processes)
+        self._writer.wait(what)
 
     # -- its contents
 
@@ -483,7 +503,7 @@ class Checkpointer:
 
     # -- saves in progress
 
-    def _submit(self, job: Any, ends: tuple[Any, Any], step: int) -> None:
+    def _submit(self, job: Any, ends: tuple[Any, Any], step: int, background: bool) -> None:
         """Pass a save to the writer; its result is kept for the other processes."""
 
         def ended(well: bool) -> None:
@@ -491,8 +511,7 @@ class Checkpointer:
             ends[0 if well else 1]()
 
         what = f"{store.PREFIX}-{step}"
-        self._writer.submit(job, partial(ended, True), partial(ended, False), self._in_background, what)
-        self.tell()
+        self._writer.submit(job, partial(ended, True), partial(ended, False), background, what)
 
     @property
     def _in_background(self) -> bool:
@@ -549,7 +568,7 @@ class Checkpointer:
 
     def wait(self, what: str | None = None) -> None:
         """Block until nothing is being written; errors of the background thread are raised here."""
-        self._writer.wait(what)
+        self._wait_for_writer(what)
         self.tell()
         self.announce()
 

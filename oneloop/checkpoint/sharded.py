@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..distributed.collectives import ProcessGroup
-from ..errors import NonFiniteError
+from ..errors import CheckpointError, NonFiniteError
 from . import contents as whole
 from .contents import Contents, split
 from .reading import read_json
@@ -41,19 +41,45 @@ def leave_note(stage: Path, rank: int, facts: dict[str, Any] | None, error: Base
     unfinished.rename(_note(stage, rank))
 
 
-def collect(stage: Path, ranks: range, timeout: float, leaving: threading.Event) -> dict[str, Any]:
+class Waiting:
+    """What the process that commits learns while it waits for the others, apart from their notes."""
+
+    def __init__(self) -> None:
+        self.leaving = threading.Event()  # the run is ending with an error
+        self.failed = threading.Event()  # a process could not write its files, and perhaps no note either
+
+    def leave(self) -> None:
+        self.leaving.set()
+
+    def fail(self) -> None:
+        self.failed.set()
+
+    def share(self, processes: ProcessGroup) -> None:
+        """Let the process that commits know that another one has failed. A collective."""
+        if any(failed for (failed,) in processes.all_gather([self.failed.is_set()])) and processes.is_main:
+            self.failed.set()
+        elif not processes.is_main:
+            self.failed.clear()
+
+
+def collect(stage: Path, ranks: range, timeout: float, waiting: Waiting) -> dict[str, Any]:
     """Wait for all processes; returns the manifest entries of their files, or raises the error of one of them."""
     found: dict[str, Any] = {}
     end, left = time.monotonic() + timeout, False
     for rank in ranks:
         path = _note(stage, rank)
         while not path.exists():
-            if leaving.is_set() and not left:
+            if waiting.leaving.is_set() and not left:
                 end, left = min(end, time.monotonic() + _GRACE), True
+            if waiting.failed.is_set() and not path.exists():  # it may have left its note just before
+                raise OSError(errno.EIO, "a process could not write its shard", str(stage))
             if time.monotonic() > end:
                 raise OSError(errno.ETIMEDOUT, f"process {rank} has not written its shard", str(stage))
             time.sleep(_LOOK)
-        note = read_json(path)
+        try:
+            note = read_json(path)
+        except CheckpointError as error:
+            raise OSError(errno.EIO, f"cannot read the note of process {rank}: {error}", str(stage)) from error
         if note["facts"] is None and note["values"]:
             raise NonFiniteError(note["error"])
         if note["facts"] is None:

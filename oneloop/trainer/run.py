@@ -149,7 +149,7 @@ class Run:
                 self.step_end.leave_if_interrupted()
                 return output
         except BaseException as error:
-            self.checkpointer.leaving.set()
+            self.checkpointer.waiting.leave()
             self.events.end(error)
             raise
         finally:

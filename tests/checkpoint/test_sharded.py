@@ -2,7 +2,6 @@
 
 import errno
 import json
-import threading
 
 import numpy as np
 import pytest
@@ -75,7 +74,7 @@ def test_a_large_part_is_several_files(monkeypatch):
 def test_the_facts_of_all_parts_come_together_and_the_notes_go(tmp_path):
     sharded.write_part(tmp_path, 1, filled(a=1), 32)
     sharded.write_part(tmp_path, 2, Contents(), 0)
-    facts = sharded.collect(tmp_path, range(1, 3), 5, threading.Event())
+    facts = sharded.collect(tmp_path, range(1, 3), 5, sharded.Waiting())
     assert set(facts) == {"model.safetensors", "optimizer.safetensors"}
     assert not list(tmp_path.glob(".part-*"))
 
@@ -88,19 +87,34 @@ def test_a_part_that_failed_is_an_error_of_the_whole(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space left"):
         sharded.write_part(tmp_path, 1, filled(a=1), 32)
     with pytest.raises(OSError, match="process 1 could not write its shard.*no space left") as caught:
-        sharded.collect(tmp_path, range(1, 2), 5, threading.Event())
+        sharded.collect(tmp_path, range(1, 2), 5, sharded.Waiting())
     assert caught.value.errno == errno.ENOSPC
 
 
 def test_a_part_that_never_comes_is_an_error_after_the_timeout(tmp_path):
     with pytest.raises(OSError, match="process 1 has not written its shard") as caught:
-        sharded.collect(tmp_path, range(1, 2), 0.05, threading.Event())
+        sharded.collect(tmp_path, range(1, 2), 0.05, sharded.Waiting())
     assert caught.value.errno == errno.ETIMEDOUT
 
 
 def test_a_run_that_leaves_waits_for_parts_only_a_little(tmp_path, monkeypatch):
     monkeypatch.setattr(sharded, "_GRACE", 0.05)
-    leaving = threading.Event()
-    leaving.set()
+    waiting = sharded.Waiting()
+    waiting.leave()
     with pytest.raises(OSError, match="process 1"):
-        sharded.collect(tmp_path, range(1, 2), 3600, leaving)
+        sharded.collect(tmp_path, range(1, 2), 3600, waiting)
+
+
+def test_a_process_that_cannot_even_leave_a_note_is_not_waited_for(tmp_path):
+    waiting = sharded.Waiting()
+    waiting.fail()
+    with pytest.raises(OSError, match="a process could not write its shard"):
+        sharded.collect(tmp_path, range(1, 2), 3600, waiting)
+    sharded.write_part(tmp_path, 1, filled(a=1), 32)
+    assert sharded.collect(tmp_path, range(1, 2), 3600, waiting), "its note was there by then"
+
+
+def test_a_note_that_cannot_be_read_is_an_error_of_the_disk(tmp_path):
+    sharded._note(tmp_path, 1).write_text("{")
+    with pytest.raises(OSError, match="cannot read the note of process 1"):
+        sharded.collect(tmp_path, range(1, 2), 5, sharded.Waiting())

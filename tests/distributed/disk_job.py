@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from oneloop import Trainer, TrainerCallback
+from oneloop.checkpoint import sharded
 from oneloop.distributed.world import world
 from tests.backends.support import rows
 from tests.distributed import cases
@@ -95,7 +96,7 @@ def at_once(folder):
 
 @case
 def background(folder):
-    return run(folder, "background")
+    return run(folder, "background", error=OSError(errno.EUCLEAN, os.strerror(errno.EUCLEAN)))
 
 
 @case
@@ -113,6 +114,54 @@ def in_parts(folder):
 def part_of_another(folder):
     """The other process's files."""
     return run(folder, "part_of_another", rank=1, sharding="stage1", optim="adamw_torch")
+
+
+@case
+def no_note(folder):
+    """The other process can neither write its files nor say so; nobody waits for it."""
+    leave = sharded.leave_note
+
+    def refused(stage, *rest):
+        if world().rank == 1 and "checkpoint-2" in stage.name:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return leave(stage, *rest)
+
+    sharded.leave_note = refused
+    try:
+        given = {"sharding": "stage1", "optim": "adamw_torch", "ddp_timeout": 600}
+        return run(folder, "no_note", rank=1, error=OSError(errno.ESTALE, os.strerror(errno.ESTALE)), **given)
+    finally:
+        sharded.leave_note = leave
+
+
+class Adding(Scored):
+    """An override whose files one process cannot write at step 2."""
+
+    def _save_checkpoint(self, model, trial):
+        super()._save_checkpoint(model, trial)
+        path = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        if world().rank == 1 and self.state.global_step == 2:
+            raise OSError(errno.EREMOTEIO, os.strerror(errno.EREMOTEIO))
+        (path / f"mine{world().rank}").write_text("mine")
+
+
+@case
+def added_files(folder):
+    return run(folder, "added_files", rank=None, trainer_class=Adding, save_steps=1)
+
+
+class Parts(Scored):
+    """An override of a part of the checkpoint, which one process cannot write at step 2."""
+
+    def _save_rng_state(self, output_dir):
+        super()._save_rng_state(output_dir)
+        if world().rank == 1 and self.state.global_step == 2:
+            raise OSError(errno.EHOSTDOWN, os.strerror(errno.EHOSTDOWN))
+
+
+@case
+def parts(folder):
+    return run(folder, "parts", rank=None, trainer_class=Parts)
 
 
 def broken(folder):
