@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import loop
+from ..callbacks import in_notebook
 from ..checkpoint import resume, saved_model, store
 from ..checkpoint.checkpointer import Checkpointer, callback_states
 from ..checkpoint.model_files import check_writable
@@ -298,7 +299,8 @@ class Run:
         logger.info("%s.", text)
         if self.core.processes.is_main:
             if not (trainer.args.disable_tqdm or logger.isEnabledFor(logging.INFO)):
-                print(f"{text}.", file=sys.stderr, flush=True)  # where progress is shown, this is too
+                # Where progress is shown, this is too. A notebook shows stderr in a red box.
+                print(f"{text}.", file=sys.stdout if in_notebook() else sys.stderr, flush=True)
             computes = trainer.compute_metrics is not None
             idle_arguments.tell(trainer.args, plan.max_steps, computes, self.update.contract.own_loss)
 
