@@ -59,6 +59,6 @@ def blocks(text: str) -> list[Block]:
             mark = marked = ""
         elif piece["mark"].startswith("setup\n"):
             found.append(Block("setup", piece["mark"].removeprefix("setup\n"), line + 1))
-        else:
+        elif piece["mark"] != "slow":
             mark, _, marked = (part.strip() for part in piece["mark"].partition(":"))
     return found

@@ -116,3 +116,14 @@ def test_shell_commands_exist(name):
 def test_marks_are_known(name):
     marks = {block.mark for block in pages.blocks(pages.text_of(name))}
     assert marks <= {"", "run", "raises", "logs", "not run"}, "a comment before a code block is not one of the marks"
+
+
+def _lines_of_code(name):
+    """Lines of the python blocks without comments, which are in the page's language."""
+    code = "\n".join(block.code for block in pages.blocks(pages.text_of(name)) if block.language == "python")
+    return {line.partition("  #")[0].rstrip() for line in code.splitlines()}
+
+
+def test_the_chinese_page_shows_code_of_the_english_one():
+    """So that running the English one is enough by default."""
+    assert _lines_of_code("zh/getting-started.md") - _lines_of_code("getting-started.md") == set()
