@@ -177,6 +177,7 @@ def load_state(trainer: Any, path: Path) -> None:
             best,
         )
         state.best_model_checkpoint = state.best_metric = state.best_global_step = None
+    trainer.compare_trainer_and_checkpoint_args(trainer.args, state)
     trainer._load_callback_state()
 
 

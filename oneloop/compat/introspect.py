@@ -166,7 +166,12 @@ def _is_library(module: str) -> bool:
 
 def is_overridden(trainer: Any, name: str) -> bool:
     """Whether a subclass that is not oneloop's has its own method of that name."""
-    owner = next((cls for cls in type(trainer).__mro__ if name in vars(cls)), None)
+    return class_overrides(type(trainer), name)
+
+
+def class_overrides(trainer_class: type, name: str) -> bool:
+    """The same of a class."""
+    owner = next((cls for cls in trainer_class.__mro__ if name in vars(cls)), None)
     return owner is not None and owner.__module__.partition(".")[0] != PACKAGE
 
 

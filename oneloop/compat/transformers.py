@@ -15,10 +15,13 @@ from ..loop import plan_steps
 from ..trainer.dataloaders import select_columns
 from ..trainer.loss import logits_of, smoothing_of
 from ..trainer.validation import has_length
+from . import mode
 from .accelerator import Accelerator
 from .checkpoint_hooks import CheckpointHooks
+from .clipping import CLIPPING, can_clip
 from .introspect import is_overridden
 from .trainer_utils import sort_checkpoints
+from .transformers_utils import compare_trainer_and_checkpoint_args
 
 if TYPE_CHECKING:
     from ..trainer.internals import Internals
@@ -36,7 +39,6 @@ UNUSED_OVERRIDES = {
     **dict.fromkeys(("_fsdp_qlora_plugin_updates", "propagate_args_to_deepspeed"), _DEVICES),
     "_build_accelerator_args": "create_accelerator_and_postprocess",
     **dict.fromkeys(("_get_num_items_in_batch", "_track_num_input_tokens"), "get_batch_samples"),
-    **dict.fromkeys(("_clip_grad_norm", "_get_grad_norm"), "a callback's on_pre_optimizer_step"),
     **dict.fromkeys(("_mixed_mesh_grad_norm", "_has_mixed_mesh_grads"), "a callback's on_pre_optimizer_step"),
     "_sync_replicated_trainable_parameters": _DEVICES,
     "_update_auto_batch_size": "nothing: auto_find_batch_size splits micro-batches and keeps the global batch",
@@ -45,7 +47,8 @@ UNUSED_OVERRIDES = {
     "_deepspeed_sp_compute_loss": "compute_loss",
     **dict.fromkeys(("_remove_unused_columns", "_get_collator_with_removed_columns"), "the data_collator"),
     "num_tokens": "floating_point_ops",
-    **dict.fromkeys(("_issue_warnings_after_load", "compare_trainer_and_checkpoint_args"), _LOADING),
+    "_issue_warnings_after_load": _LOADING,
+    "gather_function": "evaluation_loop or prediction_step",
     "_save_tpu": "_save_checkpoint or save_model",
     "_sorted_checkpoints": "nothing: use save_total_limit",
     "_get_output_dir": "nothing: set args.output_dir",
@@ -64,13 +67,14 @@ UNUSED_OVERRIDES = {
 
 def warn_unused_overrides(trainer: Any) -> None:
     """Log one warning with all methods of a subclass that are never called."""
-    found = [name for name in UNUSED_OVERRIDES if is_overridden(trainer, name)]
+    unused = UNUSED_OVERRIDES if can_clip(trainer._oneloop) else UNUSED_OVERRIDES | CLIPPING
+    found = [name for name in unused if is_overridden(trainer, name)]
     if found:
         logger.warning(
             "%s defines %s, which oneloop never calls. Override instead: %s.",
             type(trainer).__name__,
             ", ".join(found),
-            "; ".join(f"for {name}, {UNUSED_OVERRIDES[name]}" for name in found),
+            "; ".join(f"for {name}, {unused[name]}" for name in found),
         )
 
 
@@ -255,9 +259,24 @@ class TransformersNames(CheckpointHooks):
         core = self._oneloop
         return core.strategy.wrap(model) if training and core.processes.size > 1 else model
 
+    def _clip_grad_norm(self, model: Any) -> Any:
+        """Clip the gradients to max_grad_norm; returns their norm before. Called before an update if overridden."""
+        return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """The norm to log: the given one, or that of the gradients, which have not been clipped. Called likewise."""
+        if grad_norm is None:
+            return self.accelerator.clip_grad_norm_(model.parameters(), float("inf"))
+        return grad_norm
+
+    def compare_trainer_and_checkpoint_args(self, training_args: Any, trainer_state: Any) -> None:
+        """Called by a resume. In scripts of transformers, a warning names arguments that are not the checkpoint's."""
+        if mode.follows("transformers"):
+            compare_trainer_and_checkpoint_args(training_args, trainer_state)
+
     @derived
     def gather_function(self) -> Callable[..., Any]:
-        """What gathers the tensors of all processes; for a copied evaluation loop."""
+        """What gathers the tensors of all processes, for a copied evaluation loop. oneloop's own does not call it."""
         return self.accelerator.gather_for_metrics
 
     @derived

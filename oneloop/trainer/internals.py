@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import backends
 from ..compat import mode
+from ..compat.clipping import can_clip, clips_itself
 from ..randomness import set_seed
 from . import setup
 from .meter import MemoryTracker
@@ -237,6 +238,11 @@ class Internals:
             models.restore_values(trainer.model, before)
             self.model_info = info
 
+    @property
+    def clips_by_override(self) -> bool:
+        """Whether methods of the Trainer's class clip the gradients, rather than the engine."""
+        return clips_itself(type(self.trainer)) and can_clip(self)
+
     def make_engine(self) -> None:
         """Create the engine that computes gradients and updates of the model."""
         args = self.trainer.args
@@ -245,7 +251,7 @@ class Internals:
             args.device,
             half=None if setup.pure_half(args) else setup.half(args),
             loss_scale=args.scale_loss,
-            max_grad_norm=args.max_grad_norm or 0.0,
+            max_grad_norm=0.0 if self.clips_by_override else args.max_grad_norm or 0.0,
             nonfinite=args.nonfinite,
         )
         self.engine.strategy = self.strategy

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..compat.clipping import clip
 from ..compat.introspect import NUM_ITEMS
 from ..distributed.step_sync import SharedUpdate
 from ..errors import ModelError
@@ -251,6 +252,8 @@ class Update:
         step = trainer.state.global_step + 1
         loss = core.strategy.mean(loss)
         engine.prepare_update(trainer.optimizer, loss)
+        if core.clips_by_override:
+            clip(core)
         if self.is_foreign:
             self._check_foreign()
         scaler = getattr(engine, "scaler", None)

@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from oneloop import Trainer
+from oneloop.compat.clipping import CLIPPING
 from oneloop.compat.introspect import is_overridden
 from oneloop.compat.transformers import UNUSED_OVERRIDES
 from tests.trainer.test_override_counts import COUNTS
@@ -17,7 +18,7 @@ OF_SCRIPTS = {
     *("log_metrics", "metrics_format", "save_metrics"),
 }
 # Called with push_to_hub, within a search, and at a log if a subclass has it.
-CALLED = {*COUNTS, "_push_from_checkpoint", "_report_to_hp_search", "_maybe_log_save_evaluate"}
+CALLED = {*COUNTS, *CLIPPING, "_push_from_checkpoint", "_report_to_hp_search", "_maybe_log_save_evaluate"}
 
 
 def test_every_method_of_transformers_is_called_or_named():

@@ -54,6 +54,7 @@ COUNTS = {
     "_set_signature_columns_if_needed": (3, 2, 2, 0),
     "_wrap_model": (3, 2, 2, 0),
     "call_model_init": (2, 1, 0, 0),
+    "compare_trainer_and_checkpoint_args": (0, 1, 0, 0),
     "compute_loss": (14, 8, 4, 0),
     "compute_loss_context_manager": (4, 2, 4, 0),
     "create_accelerator_and_postprocess": (1, 0, 0, 0),
