@@ -241,7 +241,8 @@ class Internals:
     @property
     def clips_by_override(self) -> bool:
         """Whether methods of the Trainer's class clip the gradients, rather than the engine."""
-        return clips_itself(type(self.trainer)) and can_clip(self)
+        trainer_class: Any = type(self.trainer)
+        return clips_itself(trainer_class) and can_clip(self)
 
     def make_engine(self) -> None:
         """Create the engine that computes gradients and updates of the model."""
