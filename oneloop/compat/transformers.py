@@ -13,6 +13,7 @@ from ..errors import ArgumentError, RefusedError
 from ..integrations.writers.base import Writer
 from ..loop import plan_steps
 from ..trainer.dataloaders import select_columns
+from ..trainer.internals import internals_of
 from ..trainer.loss import logits_of, smoothing_of
 from ..trainer.validation import has_length
 from . import mode
@@ -67,7 +68,7 @@ UNUSED_OVERRIDES = {
 
 def warn_unused_overrides(trainer: Any) -> None:
     """Log one warning with all methods of a subclass that are never called."""
-    unused = UNUSED_OVERRIDES if can_clip(trainer._oneloop) else UNUSED_OVERRIDES | CLIPPING
+    unused = UNUSED_OVERRIDES if can_clip(internals_of(trainer)) else UNUSED_OVERRIDES | CLIPPING
     found = [name for name in unused if is_overridden(trainer, name)]
     if found:
         logger.warning(
