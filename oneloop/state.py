@@ -51,13 +51,15 @@ class TrainerState:
 
     def to_json(self) -> str:
         """JSON with sorted keys. NaN and infinity, which JSON lacks, are strings that load_from_json converts back."""
+        return self.with_rows([row(entry) for entry in self.log_history])
+
+    def with_rows(self, rows: list[str]) -> str:
+        """The JSON with these texts of the entries of the history."""
         rest = copy.copy(self)
         rest.log_history = []
         text = json.dumps(to_plain(dataclasses.asdict(rest)), indent=2, sort_keys=True, allow_nan=False) + "\n"
-        if not self.log_history:
-            return text
-        rows = ",\n".join(map(_row, self.log_history))
-        return text.replace('\n  "log_history": []', f'\n  "log_history": [\n{rows}\n  ]', 1)
+        history = "[\n" + ",\n".join(rows) + "\n  ]" if rows else "[]"
+        return text.replace('\n  "log_history": []', f'\n  "log_history": {history}', 1)
 
     def save_to_json(self, json_path: str | os.PathLike[str]) -> None:
         with open(json_path, "w", encoding="utf-8") as f:
@@ -94,7 +96,7 @@ class TrainerState:
             self.eval_steps = max(1, min(self.eval_steps, max_steps // times))
 
 
-def _row(entry: Any) -> str:
+def row(entry: Any) -> str:
     """An entry of the history, as json.dumps with indent=2 writes it. Without an indent it is ten times as fast."""
     plain = to_plain(entry)
     if isinstance(plain, dict) and plain and not any(isinstance(value, (dict, list)) for value in plain.values()):

@@ -404,8 +404,7 @@ class Checkpointer:
             streams = {name: from_numpy(array.copy()) for name, array in gathered.stored_streams().items()}
             contents.tensors[RANDOM] = (streams, {})
             contents.add_json(RUN, self._run_state(gathered).to_json())
-        stored = replace(state, log_history=self.run.events.history.stored(state.log_history))
-        contents.texts[STATE] = stored.to_json().encode()
+        contents.texts[STATE] = self.run.events.history.to_json(state).encode()
         return contents
 
     def _own_contents(self, gathered: Gathered | None) -> Contents:

@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from ..state import from_plain, to_plain
+from ..state import TrainerState, from_plain, row, to_plain
 from .reading import lines, log_entry
 from .store import read_manifest
 
@@ -26,12 +26,26 @@ ADDED = (
 
 
 class LogHistory:
-    """The digest of the entries that checkpoints leave out; each is read once. Created for each run."""
+    """The texts of entries, and the digest of those that checkpoints leave out: each is made once. Created for each
+    run."""
 
     def __init__(self) -> None:
+        self._rows: dict[int, tuple[Any, int, str]] = {}  # id of an entry -> entry, number of keys, text
         self._count = 0
         self._digest = hashlib.sha256()
         self._last: Any = None  # the last entry in the digest, to notice when somebody has changed the history
+
+    def to_json(self, state: TrainerState) -> str:
+        """trainer_state.json of a checkpoint."""
+        rows: dict[int, tuple[Any, int, str]] = {}
+        entries = self.stored(state.log_history)
+        for entry in entries:
+            known = self._rows.get(id(entry))
+            if known is None or known[0] is not entry or known[1] != len(entry):
+                known = (entry, len(entry), row(entry))
+            rows[id(entry)] = known
+        self._rows = rows
+        return state.with_rows([rows[id(entry)][2] for entry in entries])
 
     def stored(self, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """What a checkpoint stores of a history."""

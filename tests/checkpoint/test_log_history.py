@@ -135,6 +135,23 @@ def test_numbers_of_numpy_that_are_not_finite(tmp_path):
     assert math.isnan(TrainerState.load_from_json(tmp_path / "state.json").log_history[0]["loss"])
 
 
+def test_texts_are_made_once_and_again_for_entries_that_were_added_to(monkeypatch):
+    made, row = [], log_history.row
+    monkeypatch.setattr(log_history, "row", lambda entry: made.append(entry["step"]) or row(entry))
+    state, kept = TrainerState(log_history=entries(3)), LogHistory()
+    for _ in range(2):
+        assert kept.to_json(state) == state.to_json()
+    state.log_history[1]["late"] = 1
+    state.log_history += entries(1, 3)
+    assert kept.to_json(state) == state.to_json() and made == [0, 1, 2, 1, 3]
+
+
+def test_an_entry_that_is_twice_in_a_history():
+    entry = {"loss": 1.0, "step": 1}
+    state = TrainerState(log_history=[entry, entry])
+    assert LogHistory().to_json(state) == state.to_json()
+
+
 def entries(count, first=0):
     return [{"loss": i / 7, "step": i} for i in range(first, first + count)]
 
