@@ -32,6 +32,12 @@ def test_the_others_print_a_row_for_oneloop(script):
 
 
 @pytest.mark.slow
+def test_a_long_run_leaves_no_files_or_threads_behind():
+    first, last = table_of("soak.py").values()
+    assert int(last[1]) <= int(first[1]) + 1 and int(last[2]) <= int(first[2]) + 1  # those of a save under way
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("script", "framework"), [("step_paddle.py", "paddle"), ("step_mindspore.py", "mindspore")])
 def test_steps_of_the_other_frameworks(script, framework):
     pytest.importorskip(framework)
