@@ -171,7 +171,7 @@ def test_a_value_of_the_wrong_type_is_an_error_that_shows_it(name):
     ("given", "meant"),
     [
         ("learning_rte", "learning_rate"),
-        ("per_device_batch_size", "per_device_eval_batch_size"),
+        ("per_device_batch_size", "per_device_train_batch_size"),
         ("evaluation_stratgy", "evaluation_strategy"),
         ("no_cud", "no_cuda"),
         ("num_epochs", "num_train_epochs"),
