@@ -313,6 +313,8 @@ def own_state(owner: Any) -> Any:
     """The state_dict of a loader, dataset or collator as plain JSON; None without one."""
     if not callable(getattr(owner, "state_dict", None)) or not callable(getattr(owner, "load_state_dict", None)):
         return None
+    if getattr(owner, "use_stateful_dataloader", None) is False:  # a loader of accelerate that has no state
+        return None
     try:
         return json.loads(json.dumps(owner.state_dict()))
     except (TypeError, ValueError, NotImplementedError, AttributeError) as error:

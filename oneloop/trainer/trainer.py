@@ -909,6 +909,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
             start_time: The start of the run in seconds since 1970; adds tokens per second, if tokens are counted.
         """
         core = self._oneloop
+        if self.state.epoch is None and mode.follows("transformers"):  # before training, its state has epoch 0
+            logs["epoch"] = 0
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
             if core.as_paddlenlp:

@@ -95,3 +95,13 @@ def test_an_override_that_hands_on_changes_nothing(backend, arguments, tmp_path,
     assert ("for _clip_grad_norm, a callback's" in caplog.text) == (backend.name == "mindspore")
     for name, array in plain.items():
         np.testing.assert_allclose(weights[name], array, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_an_evaluation_before_training_has_epoch_0_in_scripts_of_transformers(
+    backend, arguments, tmp_path, monkeypatch, follows
+):
+    monkeypatch.setattr(mode, "_followed", {"transformers"} if follows else set())
+    trainer = Trainer(backend.classifier(), arguments(tmp_path, **RUN), eval_dataset=rows(8))
+    metrics = trainer.evaluate()
+    assert metrics.get("epoch") == trainer.state.log_history[0].get("epoch") == (0 if follows else None)

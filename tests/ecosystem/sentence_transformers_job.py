@@ -460,6 +460,13 @@ def setfit(folder):
 
 
 @scenario
+def setfit_body(folder):
+    """The files of a model for a script."""
+    sentence_model(folder).save(str(folder / "body"))
+    return {}
+
+
+@scenario
 def setfit_search(folder):
     """model_init, and a search with optuna, whose best trial is trained again."""
     import optuna
