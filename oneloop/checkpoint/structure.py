@@ -107,7 +107,7 @@ _OPTIMIZER = record(
     {"class": text(), "groups": listing(record({"names": listing(text())}))},
     {"values": mapping(mapping(anything)), "stateless": one_of(flag, listing(text()))},
 )
-_SCALER = record(
+LOSS_SCALER = record(
     {},
     {
         "scale": one_of(number(above=0), listing(number(above=0))),
@@ -124,7 +124,7 @@ RUN_STATE = record(
         "framework": text(),
         "optimizer": unless_empty(_OPTIMIZER),
         "scheduler": optional(mapping(anything)),
-        "engine": record({}, {"skipped": integer(), "scaler": optional(_SCALER)}),
+        "engine": record({}, {"skipped": integer(), "scaler": optional(LOSS_SCALER)}),
         "losses": record(
             {"total": hex_number, "since_log": hex_number, "steps": integer(), "steps_since_log": integer()},
             {"lost": integer(), "lost_since_log": integer()},
@@ -195,7 +195,7 @@ def tensor_files(path: Path, kind: str) -> list[Path]:
     """The tensor files of a kind ("model", "optimizer") in a checkpoint; [] if there are none."""
     index, single = f"{kind}.safetensors.index.json", f"{kind}.safetensors"
     if is_ours(path, index):
-        return _indexed_files(path, index)
+        return indexed_files(path, index)
     return [path / single] if is_ours(path, single) else []
 
 
@@ -210,7 +210,8 @@ def weight_map(file: Path) -> dict[str, str]:
     return places
 
 
-def _indexed_files(path: Path, index: str) -> list[Path]:
+def indexed_files(path: Path, index: str) -> list[Path]:
+    """The files that an index names, if the manifest lists them and they have exactly these tensors."""
     places = weight_map(path / index)
     names = sorted(set(places.values()))
     for name in names:
@@ -281,7 +282,7 @@ def _look_at_random(path: Path, manifest: dict[str, Any]) -> None:
         check_streams(safetensors_io.read(path / RANDOM))
 
 
-def check_streams(tensors: dict[str, safetensors_io.Raw]) -> None:
+def check_streams(tensors: dict[str, safetensors_io.Raw], source: str = RANDOM) -> None:
     """The states of Python's and NumPy's generators in random.safetensors, for each process and time."""
     for name in tensors:
         match = _PREFIXES.match(name)
@@ -289,14 +290,14 @@ def check_streams(tensors: dict[str, safetensors_io.Raw]) -> None:
         if name.removeprefix(prefix) in _STREAMS:
             missing = [each for each in _STREAMS if prefix + each not in tensors]
             if missing:
-                raise CheckpointError(f"{RANDOM} has {name}, but no {prefix}{missing[0]}")
-            _check_stream(name, name.removeprefix(prefix), tensors[name])
+                raise CheckpointError(f"{source} has {name}, but no {prefix}{missing[0]}")
+            _check_stream(name, name.removeprefix(prefix), tensors[name], source)
 
 
-def _check_stream(name: str, kind: str, raw: safetensors_io.Raw) -> None:
+def _check_stream(name: str, kind: str, raw: safetensors_io.Raw, source: str) -> None:
     if (raw.dtype, raw.shape) != _STREAMS[kind]:
         expected = f"{_STREAMS[kind][0]} of shape {_STREAMS[kind][1]}"
-        raise CheckpointError(f"{name} in {RANDOM} is {raw.dtype} of shape {raw.shape}, expected {expected}")
+        raise CheckpointError(f"{name} in {source} is {raw.dtype} of shape {raw.shape}, expected {expected}")
     values = raw.array()
     if kind == "python":  # 624 words of 32 bits and a position
         good = bool((values[:624] < 2**32).all()) and values[624] <= 624
@@ -307,7 +308,7 @@ def _check_stream(name: str, kind: str, raw: safetensors_io.Raw) -> None:
     else:
         good = True
     if not good:
-        raise CheckpointError(f"{name} in {RANDOM} is not the state of a random number generator")
+        raise CheckpointError(f"{name} in {source} is not the state of a random number generator")
 
 
 def _look_at_tensors(path: Path, manifest: dict[str, Any]) -> None:

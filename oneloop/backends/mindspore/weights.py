@@ -8,7 +8,7 @@ import numpy as np
 from mindspore import nn, ops
 from safetensors.numpy import load_file
 
-from ...checkpoint.safetensors_io import Raw, from_numpy
+from ...checkpoint.safetensors_io import Raw, from_numpy, read_header
 from ...errors import CheckpointError, RefusedError
 from .._common import optimizer_checks as checks
 from .._common.helpers import check_fit, kind_of, some
@@ -81,6 +81,7 @@ def raw(tensor: Any) -> Raw:
 
 
 def load_tensors(path: Path) -> dict[str, np.ndarray]:
+    read_header(path)  # a regular file with offsets that fit
     try:
         return load_file(str(path))
     except Exception as error:

@@ -11,6 +11,7 @@ import paddle
 from paddle import nn
 
 from ...checkpoint.safetensors_io import write
+from ...checkpoint.structure import indexed_files, is_ours
 from ...errors import CheckpointError
 
 INDEX = "peft_model.safetensors.index.json"
@@ -44,11 +45,10 @@ def save(model: Any, directory: Path, raw: Any, layout: str) -> None:
 
 def read(directory: Path, load_tensors: Any) -> dict[str, paddle.Tensor]:
     """The adapter in a directory, written here or, as a unified checkpoint, by PaddleNLP."""
-    if (directory / INDEX).is_file():
-        index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
+    if is_ours(directory, INDEX):
         tensors: dict[str, paddle.Tensor] = {}
-        for name in sorted(set(index["weight_map"].values())):
-            tensors |= load_tensors(directory / name)
+        for file in indexed_files(directory, INDEX):
+            tensors |= load_tensors(file)
         return tensors
     for name in PICKLES:
         if (directory / name).is_file():

@@ -13,6 +13,7 @@ from safetensors import safe_open
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
+from ...checkpoint.safetensors_io import read_header
 from ...distributed.collectives import ProcessGroup
 from ...errors import CheckpointError
 from .._common.helpers import check_fit
@@ -168,6 +169,7 @@ class Stored:
 
 def stored(path: Path) -> dict[str, Stored]:
     """All tensors of a file, without reading them."""
+    read_header(path)  # a regular file with offsets that fit
     try:
         file = safe_open(str(path), framework="pt")
         return {name: Stored(file, name) for name in file.keys()}  # noqa: SIM118

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ...checkpoint.convert import parameter_groups, transformers_checkpoint
+from ...checkpoint.reading import open_file, restoring
 from ...errors import CheckpointError
 from . import weights
 from .models import is_adapter, unwrap
@@ -56,7 +57,8 @@ def read(path: Path) -> Any:
             "Use torch 2.6 or newer to resume from this checkpoint."
         )
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with open_file(path) as file:
+            return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         # Without its cause: torch's own message suggests disabling the protection.
         raise CheckpointError(
@@ -142,7 +144,8 @@ def scaler_state(path: Path) -> dict[str, Any] | None:
     if not (path / transformers_checkpoint.SCALER).is_file():
         return None
     state = _read_mapping(path / transformers_checkpoint.SCALER)
-    return {key: value.item() if isinstance(value, torch.Tensor) else value for key, value in state.items()} or None
+    with restoring("the loss scaler", path):
+        return {str(key): value.item() if isinstance(value, torch.Tensor) else value for key, value in state.items()}
 
 
 def random_state(path: Path, rank: int, processes: int) -> tuple[Any, Any, dict[str, np.ndarray]] | None:

@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from ...checkpoint.safetensors_io import Raw, write
+from ...checkpoint.safetensors_io import Raw, read_header, write
 from ...checkpoint.schema import shown
+from ...checkpoint.structure import is_ours
 from ...errors import CheckpointError, MissingPackageError
 from .._common import optimizer_checks as checks
 from .._common.helpers import any_misfit, check_fit, some
@@ -93,6 +94,7 @@ def raw(tensor: torch.Tensor) -> Raw:
 
 
 def load_tensors(path: Path) -> dict[str, torch.Tensor]:
+    read_header(path)  # a regular file with offsets that fit
     try:
         return load_file(str(path))
     except Exception as error:
@@ -165,7 +167,7 @@ def load_adapter(model: nn.Module, directory: Path, like: Callable[[Any, Any], A
     files = _adapter_files(model, directory)
     own = model.state_dict()
     place = like or (lambda target, value: value)
-    rest = load_tensors(directory / adapters.REST) if (directory / adapters.REST).is_file() else {}
+    rest = load_tensors(directory / adapters.REST) if is_ours(directory, adapters.REST) else {}
     check_fit(rest, {name: own[name] for name in rest if name in own}, str(directory / adapters.REST))
     for name, file in files.items():
         keys, tensors = adapters.keys_of(model, name), load_tensors(file)
@@ -189,7 +191,7 @@ def _adapter_files(model: Any, directory: Path) -> dict[str, Path]:
         name: (directory if inside or name == "default" else directory / name) / "adapter_model.safetensors"
         for name in adapters.stored(model)
     }
-    missing = [name for name, file in files.items() if not file.is_file()]
+    missing = [name for name, file in files.items() if not is_ours(directory, file.relative_to(directory).as_posix())]
     if missing:
         found = ["default"] if (directory / "adapter_model.safetensors").is_file() else []
         found += sorted(file.parent.name for file in directory.glob("*/adapter_model.safetensors"))

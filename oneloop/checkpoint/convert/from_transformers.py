@@ -8,7 +8,11 @@ from ... import loop, randomness
 from ...errors import RefusedError
 from ...optim.scheduler import MetricScheduler, Scheduler
 from .. import store
+from ..reading import restoring
 from ..run_state import ResumePoint
+from ..safetensors_io import from_numpy
+from ..schema import check, is_finite, optional
+from ..structure import LOSS_SCALER, check_streams
 from . import transformers_checkpoint
 from .transformers_checkpoint import WRITER
 
@@ -53,7 +57,10 @@ def load_optimizer_and_scheduler(run: "Run", path: Path) -> None:
 
 
 def load_scaler(run: "Run", path: Path) -> None:
-    run.core.engine.load_state({"skipped": 0, "scaler": run.core.backend.transformers_checkpoint.scaler_state(path)})
+    state = run.core.backend.transformers_checkpoint.scaler_state(path)
+    check(state, optional(LOSS_SCALER), path / transformers_checkpoint.SCALER)
+    with restoring("the loss scaler", path):
+        run.core.engine.load_state({"skipped": 0, "scaler": state})
 
 
 def _load_schedule(scheduler: Any, state: dict[str, Any], sources: list[set[int]]) -> list[str]:
@@ -62,11 +69,12 @@ def _load_schedule(scheduler: Any, state: dict[str, Any], sources: list[set[int]
         return ["the schedule depends on evaluations, and its history of them is not restored"]
     if not isinstance(scheduler, Scheduler):  # one of the user's own: of the same class, as far as anyone can tell
         if hasattr(scheduler, "load_state_dict"):
-            scheduler.load_state_dict(state)
+            with restoring("the schedule", transformers_checkpoint.SCHEDULER):
+                scheduler.load_state_dict(state)
         return []
     rates, notes = list(scheduler.base_lrs), []
     listed = state.get("base_lrs")
-    stored = [rate for rate in listed if isinstance(rate, (int, float))] if isinstance(listed, list) else []
+    stored = [rate for rate in listed if is_finite(rate) and rate >= 0] if isinstance(listed, list) else []
     for i, source in enumerate(sources):
         known = {float(stored[j]) for j in source if j < len(stored)}
         if len(known) == 1:
@@ -106,7 +114,12 @@ def _load_streams(run: "Run", path: Path, start: loop.Position) -> list[str]:
     core, processes = run.core, run.core.processes
     streams = core.backend.transformers_checkpoint.random_state(path, processes.rank, processes.size)
     before = run.plan.accumulation + 1 if start.step_in_epoch else 0  # it looks one batch ahead
-    states = None if streams is None else randomness.as_arrays(streams)
+    states = None
+    if streams is not None:
+        with restoring("the RNG state", path):
+            states = randomness.as_arrays(streams)
+            check_streams({name: from_numpy(array) for name, array in states.items()}, str(path))
+        randomness.check_state(core.backend, states, str(path))
     run.epochs.start_from(ResumePoint(streams=states, is_foreign=True, batches_before=before))
     notes = []
     if streams is None:
