@@ -181,7 +181,8 @@ class Epochs:
     def _restore_streams(self) -> None:
         resume = self.resume
         if resume.streams is not None:
-            randomness.set_state(self.run.core.backend, resume.streams)
+            with restoring("the RNG state", "the checkpoint"):
+                randomness.set_state(self.run.core.backend, resume.streams)
         elif resume.random is not None:
             self._load_random(resume.random)
         resume.streams_restored()
