@@ -190,3 +190,16 @@ def test_marks_that_make_no_sense(tmp_path, about):
     tail = entries(2)
     found = restored([{"omitted": about}, *tail], tmp_path / "checkpoint-1")
     assert found[-2:] == tail
+
+
+def test_a_report_of_a_state_that_leaves_entries_out(tmp_path):
+    """Without log.jsonl, it shows the entries that are there."""
+    from oneloop.report import write_report
+
+    (tmp_path / "checkpoint-9").mkdir()
+    mark = {"omitted": {"entries": 7, "sha256": "0", "file": "log.jsonl"}, "step": 7}
+    TrainerState(global_step=9, log_history=[mark, *entries(2, 8)]).save_to_json(
+        tmp_path / "checkpoint-9" / "trainer_state.json"
+    )
+    picture, page = write_report(tmp_path)
+    assert picture.stat().st_size > 0 and "omitted" not in page.read_text()

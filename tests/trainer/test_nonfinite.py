@@ -261,6 +261,18 @@ def test_statistics_of_an_accumulated_update_are_restored(backend, trained):
     assert all(np.isfinite(value).all() for value in backend.weights(model).values())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
+def test_statistics_of_a_compiled_model_are_restored(trained, compiler):
+    torch = pytest.importorskip("torch")
+    from tests.backends.kits.torch_kit import Kit
+
+    data, _ = poisoned(4)
+    model = Kit().classifier(norm=True)
+    trained(model, data, torch_compile=True, torch_compile_backend=compiler, **RUN | BAD)
+    assert all(torch.isfinite(buffer).all() for buffer in model.buffers()) and model.norm.num_batches_tracked == 5
+
+
 def test_a_norm_that_is_frozen_at_first(backend, trained):
     """Its statistics are constant in the first updates; the first update that changes them is a bad one."""
     data, _ = poisoned(4)
