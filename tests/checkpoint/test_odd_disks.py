@@ -4,11 +4,12 @@ import errno
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 
-from oneloop import Trainer
+from oneloop import Trainer, TrainerCallback
 from oneloop.checkpoint import contents, durable, store
 from oneloop.integrations.writers.json_log import JsonLinesCallback
 from oneloop.state import TrainerState
@@ -290,3 +291,21 @@ def test_a_directory_below_a_file_cannot_be_made(tmp_path):
         durable.make_directory(tmp_path / "file" / "out")
     with pytest.raises(FileExistsError):
         durable.make_directory(tmp_path / "file")
+
+
+def test_the_training_thread_flushes_nothing_during_a_run(backend, trained, tmp_path, monkeypatch):
+    """Saves in the background do it in their thread; training would wait for the disk."""
+    fsync, threads = os.fsync, []
+
+    def note(descriptor):
+        threads.append(threading.current_thread().name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+
+    class Starts(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            threads.clear()  # output_dir itself was flushed before
+
+    trained(backend.classifier(), rows(8), max_steps=3, save_total_limit=1, callbacks=[Starts()], **RUN)
+    assert len(threads) > 10 and set(threads) == {"oneloop-save"}

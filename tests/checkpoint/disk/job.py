@@ -198,9 +198,9 @@ class Fails(TrainerCallback):
         self.trainer._oneloop.run.checkpointer.wait()
         self.kept = self.out.with_name("kept")
         shutil.copytree(self.out / "checkpoint-1", self.kept)
-        self.old = snapshot(self.kept)
         count = self.save(0, 0, preload.ONCE)
-        self.new = snapshot(self.out / "checkpoint-2")
+        self.same = self.out.with_name("same")
+        shutil.copytree(self.out / "checkpoint-2", self.same)
         every = self.options.get("every", 1)
         for mode in self.options.get("modes", (preload.ONCE, preload.ONWARD)):
             for number in self.options.get("numbers", NUMBERS):
@@ -215,10 +215,8 @@ class Fails(TrainerCallback):
         for path in [*self.out.glob("checkpoint-*"), *self.out.glob(".checkpoint-*")]:
             shutil.rmtree(path)
         shutil.copytree(self.kept, self.out / "checkpoint-1")
-        if self.options.get("same_step"):
-            shutil.copytree(self.kept, self.out / "checkpoint-2")
-            manifest = json.loads((self.out / "checkpoint-2" / store.MANIFEST).read_text()) | {"step": 2}
-            (self.out / "checkpoint-2" / store.MANIFEST).write_text(json.dumps(manifest))
+        if self.options.get("same_step") and call:
+            shutil.copytree(self.same, self.out / "checkpoint-2")
         preload.arm(self.out, call, number, mode)
         error = ""
         try:
