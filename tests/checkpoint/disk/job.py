@@ -187,6 +187,7 @@ class Fails(TrainerCallback):
     def __init__(self, out, options):
         self.out, self.options, self.trainer = out, options, None
         self.errors, self.wrong = Errors(), []
+        self.same = None  # a copy of checkpoint-2
         self.ended = {"saves": 0, "saved": 0, "not saved": 0}
         self.calls = set()
         logging.getLogger("oneloop").addHandler(self.errors)
@@ -198,9 +199,10 @@ class Fails(TrainerCallback):
         self.trainer._oneloop.run.checkpointer.wait()
         self.kept = self.out.with_name("kept")
         shutil.copytree(self.out / "checkpoint-1", self.kept)
-        count = self.save(0, 0, preload.ONCE)
+        self.save(0, 0, preload.ONCE)
         self.same = self.out.with_name("same")
         shutil.copytree(self.out / "checkpoint-2", self.same)
+        count = self.save(0, 0, preload.ONCE)
         every = self.options.get("every", 1)
         for mode in self.options.get("modes", (preload.ONCE, preload.ONWARD)):
             for number in self.options.get("numbers", NUMBERS):
@@ -215,7 +217,7 @@ class Fails(TrainerCallback):
         for path in [*self.out.glob("checkpoint-*"), *self.out.glob(".checkpoint-*")]:
             shutil.rmtree(path)
         shutil.copytree(self.kept, self.out / "checkpoint-1")
-        if self.options.get("same_step") and call:
+        if self.options.get("same_step") and self.same is not None:
             shutil.copytree(self.same, self.out / "checkpoint-2")
         preload.arm(self.out, call, number, mode)
         error = ""
