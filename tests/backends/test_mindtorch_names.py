@@ -29,6 +29,7 @@ NOT_ASKED = {
     "loaders": {"Loader", "Stream"},
     "models": {"has_adapter", "is_peft_model"},
     "optimizers": {"WITH_OWN_WARMUP", "step_optimizer"},
+    "weights": {"plain_options"},
 }
 
 

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 WATCHES_OVERRIDES = False  # a loss has its graph: backward may be called anywhere
 
 
-def clip_coefficient(norm: torch.Tensor, value: float | None, max_grad_norm: float) -> torch.Tensor:
+def _clip_coefficient(norm: torch.Tensor, value: float | None, max_grad_norm: float) -> torch.Tensor:
     """What torch.nn.utils.clip_grad_norm_ multiplies gradients with, to the last bit. `value`: the norm, if the host
     knows it; then float32 arithmetic on the host replaces five small tensor operations, and `norm` is overwritten."""
     if value is None or norm.dtype != torch.float32:
@@ -127,7 +127,7 @@ class Engine(TapeEngine):
         if not math.isfinite(value) or (loss is not None and not math.isfinite(loss)):
             self._bad = True
         elif not clipped and value + 1e-6 > self.max_grad_norm:  # below the limit it would multiply by exactly one
-            torch._foreach_mul_(gradients, clip_coefficient(norm, value, self.max_grad_norm))
+            torch._foreach_mul_(gradients, _clip_coefficient(norm, value, self.max_grad_norm))
 
     def _look_for_thawed(self, optimizer: Any, count: int) -> None:
         """Warn about layers that were frozen when the optimizer was created, and no longer are: it does not train
@@ -151,7 +151,7 @@ class Engine(TapeEngine):
         if self.nonfinite != "ignore":
             self._bad = ~torch.isfinite(norm if loss is None else norm + loss)
         if not clipped:
-            torch._foreach_mul_(gradients, clip_coefficient(norm, None, self.max_grad_norm))
+            torch._foreach_mul_(gradients, _clip_coefficient(norm, None, self.max_grad_norm))
 
     def apply_update(self, optimizer: Any, step: int) -> int | None:
         """Step the optimizer unless something is not finite; returns the number of a step that was not, once it is

@@ -81,7 +81,7 @@ def test_the_state_of_another_optimizer_is_an_error():
     tensors, data = weights.optimizer_state(adam, model)
     assert "head.weight:exp_avg" in tensors and tensors["head.weight:step"] == 0
     values = {name: weights.copy_to(value, None) for name, value in tensors.items()}
-    with pytest.raises(CheckpointError, match="belongs to AdamW, but this run's optimizer is SGD"):
+    with pytest.raises(CheckpointError, match="is that of AdamW, but this run's optimizer is SGD"):
         weights.load_optimizer(sgd, model, values, data, "a test")
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oneloop.backends.torch.engine import clip_coefficient
+from oneloop.backends.torch.engine import _clip_coefficient
 
 
 @given(
@@ -16,7 +16,7 @@ from oneloop.backends.torch.engine import clip_coefficient
 def test_clip_coefficient_equals_torchs(norm, limit):
     tensor = torch.tensor(norm)
     expected = torch.clamp(limit / (tensor + 1e-6), max=1.0)
-    assert torch.equal(clip_coefficient(tensor.clone(), norm, limit), expected)
+    assert torch.equal(_clip_coefficient(tensor.clone(), norm, limit), expected)
 
 
 @pytest.mark.parametrize("limit", [1.0, 0.3, 5.0])
@@ -27,7 +27,7 @@ def test_clipped_gradients_equal_those_of_clip_grad_norm(limit):
         parameter.grad = torch.randn(parameter.shape, generator=generator)
     gradients = [parameter.grad.clone() for parameter in parameters]
     norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
-    torch._foreach_mul_(gradients, clip_coefficient(norm.clone(), norm.item(), limit))
+    torch._foreach_mul_(gradients, _clip_coefficient(norm.clone(), norm.item(), limit))
     for ours, parameter in zip(gradients, parameters):
         assert torch.equal(ours, parameter.grad)
 
@@ -35,4 +35,4 @@ def test_clipped_gradients_equal_those_of_clip_grad_norm(limit):
 def test_half_precision_norms_stay_with_torch():
     norm = torch.tensor(3.0, dtype=torch.bfloat16)
     expected = torch.clamp(1.0 / (norm + 1e-6), max=1.0)
-    assert torch.equal(clip_coefficient(norm, 3.0, 1.0), expected)
+    assert torch.equal(_clip_coefficient(norm, 3.0, 1.0), expected)

@@ -114,6 +114,7 @@ def test_a_table_is_fetched_by_the_batch(trained, monkeypatch):
 
 
 def test_columns_of_a_table_are_dropped_before_they_are_read(trained, caplog):
+    caplog.set_level("INFO")
     data = table(rows(10), text=["a"] * 10, number=[1] * 10)
     expected, model = KIT.classifier(), KIT.classifier()
     trained(expected, rows(10), **EPOCH)
@@ -146,6 +147,7 @@ def test_formats_of_a_table_change_nothing(trained, kind):
 
 
 def test_a_streamed_table(trained, caplog):
+    caplog.set_level("INFO")
     expected, model = KIT.classifier(), KIT.classifier()
     options = RUN | {"max_steps": 5}
     trained(expected, Streamed(rows(10)), **options)

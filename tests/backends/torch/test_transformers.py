@@ -142,6 +142,7 @@ def test_an_adapter_trains_saves_itself_alone_and_resumes(trained, tmp_path, rec
 
 
 def test_columns_of_the_model_under_the_adapter(trained, caplog):
+    caplog.set_level("INFO")
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["c_attn"])
     data = [row | {"text": "a", "number": 1} for row in texts()]
