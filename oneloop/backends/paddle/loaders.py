@@ -25,6 +25,7 @@ from ...data.loader_options import Loading
 from ...data.process_sharding import ProcessShard
 from ...data.worker_pool import END, Workers
 from ...distributed.preemption import leave_to_main_process
+from .randomness import set_generators
 
 _WORKERS = -104  # separates the seeds of workers from those of data/worker_seeding.py
 
@@ -237,7 +238,7 @@ class Stream(Source, IterableDataset):
         if worker is None or minds_workers(self.source):
             return iter(self.source)
         worker_state._worker_info = None  # not restored: nothing in this worker uses it afterwards
-        streams = partial(paddle.get_rng_state, "cpu"), partial(paddle.set_rng_state, device="cpu")
+        streams = partial(paddle.get_rng_state, "cpu"), partial(set_generators, "cpu")
         return self.deal((worker.id, worker.num_workers), worker.seed, "paddle", nullcontext, streams)
 
 

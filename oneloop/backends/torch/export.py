@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...errors import DataError, ModelError, RefusedError
+from ...errors import DataError, ModelError
 from .._common.helpers import arrays, compare_outputs
 from .models import eval_mode, invoke, restore_mode, unwrap
 
@@ -60,10 +60,6 @@ def export(model: nn.Module, directory: Path, batch: Any, spec: Any = None) -> l
 
     spec: dynamic_shapes of torch.export, by the name of the input.
     """
-    if not hasattr(torch.export.Dim, "DYNAMIC"):
-        raise RefusedError(
-            f"export needs PyTorch 2.6 or newer; this is {torch.__version__}. Update it, or use save_model()."
-        )
     if not isinstance(batch, dict) or not all(isinstance(value, torch.Tensor) for value in batch.values()):
         raise DataError("export needs a batch of named tensors, but this one has other values. Pass dataset=.")
     base = unwrap(model)

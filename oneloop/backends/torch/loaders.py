@@ -1,6 +1,5 @@
 """Loaders: batches of a dataset in oneloop's order, with torch's DataLoader."""
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -16,7 +15,7 @@ from ...data.loader_options import Loading
 from ...data.process_sharding import ProcessShard
 from ...distributed.preemption import leave_to_main_process
 from ...distributed.world import world
-from ...errors import OneloopError, RefusedError
+from ...errors import OneloopError
 
 _WORKERS = -104  # separates the seeds of workers from those of data/worker_seeding.py
 
@@ -124,10 +123,6 @@ def is_iterable(dataset: Any) -> bool:
 def make_loader(dataset: Any, asked: Loading) -> Loader:
     """Batches of a batch sampler, or in the order of an iterable dataset. The loader has its own generator, so that
     iterating does not use the RNG of the model."""
-    if asked.workers and not asked.in_order and "in_order" not in inspect.signature(DataLoader).parameters:
-        raise RefusedError(
-            f"dataloader_in_order=False needs PyTorch 2.6 or newer; this is {torch.__version__}. Leave it out."
-        )
     options: dict[str, Any] = {
         "collate_fn": asked.collator,
         "num_workers": asked.workers,
@@ -137,8 +132,7 @@ def make_loader(dataset: Any, asked: Loading) -> Loader:
     if asked.workers:
         options["persistent_workers"] = asked.persistent
         options["prefetch_factor"] = asked.prefetch
-        if not asked.in_order:
-            options["in_order"] = False
+        options["in_order"] = asked.in_order
         options["worker_init_fn"] = leave_to_main_process
         options["multiprocessing_context"] = asked.context
     if asked.batches is not None:
