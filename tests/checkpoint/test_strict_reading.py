@@ -3,7 +3,9 @@
 import json
 import logging
 import os
+import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -502,3 +504,13 @@ def test_tied_names_are_names(tmp_path):
     safetensors_io.write(tmp_path / "a.safetensors", {}, {"tied": '{"a": 3}'})
     with pytest.raises(CheckpointError, match="the metadata of a.safetensors is not valid"):
         structure.tied_names(tmp_path / "a.safetensors")
+
+
+def test_one_module_reads_json():
+    """Nothing in the package of checkpoints parses a file around reading.py."""
+    found = {
+        path.name
+        for path in Path(structure.__file__).parent.rglob("*.py")
+        if re.search(r"json\.loads?\(", path.read_text(encoding="utf-8"))
+    }
+    assert found == {"reading.py"}
