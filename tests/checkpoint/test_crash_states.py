@@ -202,7 +202,9 @@ def check_resumes(framework, folder, tmp_path):
 @pytest.mark.parametrize(
     ("mutation", "scenario", "finds"),
     [
-        ("no fsync", "same step", "none can be resumed|is not the new one|there is none"),
+        pytest.param(
+            *("no fsync", "same step", "none can be resumed|is not the new one|there is none"), marks=pytest.mark.slow
+        ),
         ("no fsync", "model", "cannot be read|mixture"),
         ("no fsync of directories", "rotation", "none can be resumed|is not the new one|there is none"),
         ("no fsync of directories", "shards", "mixture"),

@@ -16,7 +16,7 @@ from tests.checkpoint.disk import preload
 from tests.checkpoint.disk.job import NUMBERS
 
 # What a save of the default run does; the slow ones do each call with each number.
-FEW = {"every": 11, "numbers": ["EUCLEAN", "EMFILE"], "every_write": 11}
+FEW = {"every": 17, "numbers": ["EUCLEAN", "EMFILE"], "every_write": 17}
 CHANGES = {"close", "fsync", "mkdir", "open", "rename", "write"}
 
 
@@ -48,7 +48,7 @@ def frameworks():
 @pytest.mark.parametrize("framework", frameworks())
 def test_some_calls_of_a_save(framework, library, memory):
     found = outcome(library, "faults", framework, memory, limit=1, **FEW)
-    assert found["finished"] and found["saves"] > 40
+    assert found["finished"] and found["saves"] > 25
     assert found["saved"] and found["not saved"]
 
 
@@ -72,7 +72,7 @@ def test_every_call_of_a_save_on_the_other_frameworks(framework, library, memory
 @pytest.mark.parametrize("framework", frameworks())
 def test_some_calls_of_save_model(framework, library, memory):
     found = outcome(library, "model_faults", framework, memory, **FEW)
-    assert found["saves"] > 30 and found["saved"] and found["not saved"]
+    assert found["saves"] > 15 and found["saved"] and found["not saved"]
 
 
 @pytest.mark.slow

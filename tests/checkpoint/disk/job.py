@@ -58,6 +58,7 @@ def checkpoint(parent, step, value, limit=None, run="run", below=False):
 def sealed(parent, step, value):
     """A checkpoint to which an override adds a file."""
     made = model(value)
+    made.texts["trainer_state.json"] = json.dumps({"global_step": step}).encode()
     stage = store.open_stage(parent, step)
     path = store.commit(stage, step, "run", "save", made.write(stage), True)
     known = store.fingerprints(path)
@@ -150,6 +151,7 @@ class Saves(TrainerCallback):
 def trainer_of(framework, out, callback, seed=0, **given):
     options = {"report_to": "none", "disable_tqdm": True, "device": "cpu", "per_device_train_batch_size": 4}
     options |= {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "logging_steps": 100}
+    options |= {"lr_scheduler_type": "constant"}  # so that runs of any length have the same steps
     kit = kit_module(framework).Kit()
     args = TrainingArguments(output_dir=str(out), **options | given)
     made = Trainer(kit.classifier(seed=seed), args, train_dataset=rows(16), callbacks=[callback])
