@@ -66,6 +66,7 @@ def surviving(lost: Callable[[str], None]) -> Iterator[None]:
         try:
             yield
         finally:
+            told.update(NAMES)  # a logging handler may keep one of ours; what it meets is no event of this run
             for name, stream in ours.items():
                 if getattr(sys, name) is stream:  # nobody else has replaced it meanwhile
                     setattr(sys, name, before[name])

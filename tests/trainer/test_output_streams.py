@@ -77,8 +77,18 @@ def lost(folder):
 STATUS = {"none": 0, "SIGTERM": 75, "SIGINT": -signal.SIGINT}
 
 
-@pytest.mark.parametrize("number", STATUS)
-@pytest.mark.parametrize("ending", ["dead", "closed", "none from the start", "nothing"])
+# A real process costs seconds; test_signal_phases.py has signals and streams in this one.
+USUAL = [("dead", "none"), ("dead", "SIGINT"), ("closed", "SIGTERM"), ("none from the start", "none")]
+
+
+@pytest.mark.parametrize(
+    ("ending", "number"),
+    [
+        pytest.param(ending, number, marks=[] if (ending, number) in USUAL else [pytest.mark.slow])
+        for ending in ("dead", "closed", "none from the start", "nothing")
+        for number in STATUS
+    ],
+)
 def test_a_run_outlives_its_streams(ending, number, tmp_path):
     folder = tmp_path / ("quiet" if number == "SIGTERM" else "bar")
     assert run(folder, "torch", ending, number) == STATUS[number]
@@ -175,3 +185,13 @@ def test_a_signal_at_the_end_of_training_is_not_forgotten(backend, arguments, tm
     trainer, status, text = interrupted(backend, arguments(tmp_path / "run", **given), "on_train_end")
     assert status == 75 and "checkpoint-2" in text
     assert trainer.state.global_step == 2
+
+
+def test_a_stream_that_is_kept_reports_nothing_after_the_run(monkeypatch):
+    lost, stream = [], io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with surviving(lost.append):
+        kept = sys.stderr
+    stream.close()
+    kept.write("late")
+    assert lost == []
