@@ -265,7 +265,7 @@ def select_columns(core: "Internals", dataset: Any, where: str) -> tuple[Any, An
         return _select_hub_columns(core, dataset, where, keep, collate)
     if core.as_paddlenlp:  # PaddleNLP passes all columns to the collator
         return dataset, collate
-    tells = core.processes.is_main and core.run.events.first_time(where, id(dataset))
+    tells = core.processes.rank == 0 and core.run.events.first_time(where, id(dataset))
     return dataset, ColumnFilter(collate, keep, partial(_tell_of_dropped, where) if tells else None)
 
 
@@ -282,7 +282,7 @@ def _select_hub_columns(core: "Internals", dataset: Any, where: str, keep: set[s
             "set remove_unused_columns=False and pass a data_collator that creates the model's inputs."
         )
     unknown = [name for name in dropped if name != length]
-    if unknown and core.processes.is_main and core.run.events.first_time(where, tuple(unknown)):
+    if unknown and core.processes.rank == 0 and core.run.events.first_time(where, tuple(unknown)):
         _tell_of_dropped(where, unknown)
     if length in dataset.column_names:
         # Needed for grouping, but not by the model: dropped when the batch is created.
