@@ -162,7 +162,7 @@ def loss_of(change):
         (lambda losses: losses, ["shape (4,)", "a single number"]),
         (lambda losses: losses.mean().detach(), ["depends on no trainable parameter", ".detach()"]),
         (lambda losses: losses.mean().item(), ["a float", ".item()"]),
-        (lambda losses: None, ["no loss", "criterion="]),
+        (lambda losses: None, ["loss=None", "criterion="]),
     ],
     ids=["a vector", "detached", "a float", "None"],
 )

@@ -142,6 +142,7 @@ def test_other_names_of_labels(backend, trained, name):
 
 
 def test_columns_that_forward_does_not_take_are_left_out_aloud(backend, trained, caplog):
+    caplog.set_level("INFO")
     expected, model = backend.classifier(), backend.classifier()
     trained(expected, rows(10), **EPOCH)
     trained(model, [row | {"text": "a", "weight": 1.0} for row in rows(10)], **EPOCH)
