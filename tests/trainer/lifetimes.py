@@ -446,6 +446,14 @@ def _(s, names):
     assert sorted(names) == ["head.weight", "hidden.weight"]
 
 
+@row(
+    "compare_trainer_and_checkpoint_args",
+    lambda s: s.trainer.compare_trainer_and_checkpoint_args(s.trainer.args, s.trainer.state),
+)
+def _(s, found):
+    assert found is None  # it warns, and in scripts of transformers alone
+
+
 @row("get_num_trainable_parameters", lambda s: s.trainer.get_num_trainable_parameters())
 def _(s, found):
     assert found == PARAMETERS
