@@ -22,7 +22,8 @@ OFFERED = (
     *("set_optimizer_grouped_parameters", "tokenizer", "torch_jit_model_eval", "use_apex"),
 )
 ONCE = ("tokenizer",)  # another name of processing_class: what is set is the tokenizer
-MEANT = ("criterion",)  # an argument of the constructor: whoever sets it wants that loss
+# An argument of the constructor: whoever sets it wants that loss; and a method that transformers 4 calls on a resume.
+MEANT = ("criterion", "compare_trainer_and_checkpoint_args")
 
 RUN = {
     "max_steps": 3,
