@@ -354,11 +354,15 @@ class Checkpointer:
             return
 
         def job() -> None:
+            others = range(1, processes.size)
             try:
-                check()
-                room_for(stage, size)
-                facts = contents.write(stage)
-                others = range(1, processes.size)
+                try:
+                    check()
+                    room_for(stage, size)
+                    facts = contents.write(stage)
+                except Exception:
+                    sharded.let_finish(stage, others, self.waiting)
+                    raise
                 self._commit(save, stage, facts | sharded.collect(stage, others, args.ddp_timeout, self.waiting))
             except BaseException:
                 store.discard(stage)

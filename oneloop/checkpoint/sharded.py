@@ -89,6 +89,16 @@ def collect(stage: Path, ranks: range, timeout: float, waiting: Waiting) -> dict
     return found
 
 
+def let_finish(stage: Path, ranks: range, waiting: Waiting) -> None:
+    """After the process that commits has failed, give the others a moment: a file that one creates while the staged
+    directory is being removed would keep it from going away."""
+    end = time.monotonic() + _GRACE
+    while not (waiting.failed.is_set() or waiting.leaving.is_set() or time.monotonic() > end):
+        if all(_note(stage, rank).exists() for rank in ranks):
+            return
+        time.sleep(_LOOK)
+
+
 def number_files(contents: Contents, processes: ProcessGroup) -> int:
     """Number the tensor files consecutively across processes, and give the main process the index of all; returns the
     total bytes of all processes."""
