@@ -100,6 +100,7 @@ class OptimizerNames(TextEnum):
     APOLLO_ADAMW = "apollo_adamw"
     APOLLO_ADAMW_LAYERWISE = "apollo_adamw_layerwise"
     STABLE_ADAMW = "stable_adamw"
+    MUON = "muon"
 
 
 class FSDPOption(TextEnum):

@@ -43,8 +43,9 @@ class Optimization(Group):
     )
     optim: str = arg(
         "adamw_torch",
-        "The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. If an optimizer needs "
-        "a package, the error message names it.",
+        "The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. muon is Muon for "
+        "matrices of hidden layers and AdamW for the rest. If an optimizer needs a package, the error message names "
+        "it.",
         enum=OptimizerNames,
         shown="adamw",
     )
@@ -52,7 +53,10 @@ class Optimization(Group):
         None, 'Additional options of the optimizer: "key=value,key=value".', convert=to_optim_args
     )
     optim_target_modules: None | str | list[str] = arg(
-        None, "For GaLore and APOLLO optimizers: the modules to optimize with it.", convert=to_modules
+        None,
+        "For GaLore, APOLLO and Muon: the modules to optimize with it. Required by the first two; by default, Muon "
+        "updates all matrices except embeddings and the head.",
+        convert=to_modules,
     )
     lr_scheduler_type: str = arg("linear", "Learning rate schedule.", enum=SchedulerType)
     lr_scheduler_kwargs: dict[str, Any] | str | None = arg(
@@ -75,9 +79,9 @@ class Optimization(Group):
 
     def check(self) -> None:
         projecting = str(self.optim).startswith(PROJECTING)
-        if self.optim_target_modules and not projecting:
+        if self.optim_target_modules and not projecting and self.optim != "muon":
             raise ArgumentError(
-                f"optim_target_modules={self.optim_target_modules!r} is for GaLore and APOLLO optimizers, but optim is "
+                f"optim_target_modules={self.optim_target_modules!r} is for GaLore, APOLLO and Muon, but optim is "
                 f"'{self.optim}'; remove it, or use one of those."
             )
         if projecting and not self.optim_target_modules:

@@ -26,11 +26,24 @@ def usual_writers(every: bool) -> list[str]:
     ]
 
 
-# optim -> (module, package to install). NOT_DRIVEN: not supported by the torch backend even if it is installed:
-# GaLore and APOLLO need parameter groups by module, LOMO its own backward pass, XLA its own step.
-NOT_DRIVEN = ("galore_", "apollo_", "lomo", "adalomo", "adamw_torch_xla")
+# Optimizers that the torch backend does not support, even if their package is installed, and why.
+_IN_BACKWARD = (
+    "updates the weights during the backward pass, so that there are no gradients to accumulate, to clip or to check"
+)
+_EIGHT_BIT = "keeps 8-bit state that runs on GPUs only and was never tried in checkpoints"
+NOT_DRIVEN = {
+    "adamw_torch_xla": "needs XLA's own step",
+    "galore_adamw_8bit": _EIGHT_BIT,
+    "galore_adamw_layerwise": _IN_BACKWARD,
+    "galore_adamw_8bit_layerwise": _IN_BACKWARD,
+    "galore_adafactor_layerwise": _IN_BACKWARD,
+    "apollo_adamw_layerwise": _IN_BACKWARD,
+    "lomo": _IN_BACKWARD,
+    "adalomo": _IN_BACKWARD,
+}
 _BITSANDBYTES = ("bitsandbytes", "bitsandbytes")
 _GALORE = ("galore_torch", "galore-torch")
+# optim -> (module, package to install)
 OPTIMIZERS = {
     "adamw_apex_fused": ("apex", "apex (from its source repository)"),
     "adamw_torch_xla": ("torch_xla", "torch-xla"),

@@ -94,6 +94,13 @@ def other_optimizer(name: str, title: str) -> Refusal:
     )  # fmt: skip
 
 
+def target_modules(title: str) -> Refusal:
+    return Refusal(
+        "optim_target_modules", "any", lambda args: bool(args.optim_target_modules),
+        f"it is for GaLore, APOLLO and Muon, which {title} does not have", "remove it",
+    )  # fmt: skip
+
+
 def static_graph(title: str, processes: Callable[[], int]) -> Refusal:
     return Refusal(
         "ddp_static_graph", "True, on several processes", lambda args: args.ddp_static_graph and processes() > 1,

@@ -107,11 +107,11 @@ class ArgumentFields(Group):
     max_grad_norm: float = ...
     """Maximum gradient norm, for clipping; 0 disables clipping. The norm is logged."""
     optim: Argument[OptimizerNames, OptimizerNames | str] = ...
-    """The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. If an optimizer needs a package, the error message names it."""
+    """The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. muon is Muon for matrices of hidden layers and AdamW for the rest. If an optimizer needs a package, the error message names it."""
     optim_args: Argument[str | None, Mapping[str, Any] | Text | None] = ...
     """Additional options of the optimizer: "key=value,key=value"."""
     optim_target_modules: Argument[str | list[str] | None, Words | None] = ...
-    """For GaLore and APOLLO optimizers: the modules to optimize with it."""
+    """For GaLore, APOLLO and Muon: the modules to optimize with it. Required by the first two; by default, Muon updates all matrices except embeddings and the head."""
     lr_scheduler_type: Argument[SchedulerType, SchedulerType | Literal["linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"] | str] = ...
     """Learning rate schedule."""
     lr_scheduler_kwargs: Argument[dict[str, Any] | None, JsonDict | None] = ...
@@ -669,9 +669,9 @@ class ArgumentFields(Group):
             adam_beta2: Beta2 of AdamW.
             adam_epsilon: Epsilon of AdamW.
             max_grad_norm: Maximum gradient norm, for clipping; 0 disables clipping. The norm is logged.
-            optim: The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. If an optimizer needs a package, the error message names it.
+            optim: The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. muon is Muon for matrices of hidden layers and AdamW for the rest. If an optimizer needs a package, the error message names it.
             optim_args: Additional options of the optimizer: "key=value,key=value".
-            optim_target_modules: For GaLore and APOLLO optimizers: the modules to optimize with it.
+            optim_target_modules: For GaLore, APOLLO and Muon: the modules to optimize with it. Required by the first two; by default, Muon updates all matrices except embeddings and the head.
             lr_scheduler_type: Learning rate schedule.
             lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
             warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.
@@ -1098,9 +1098,9 @@ class GenerationFields(ArgumentFields):
             adam_beta2: Beta2 of AdamW.
             adam_epsilon: Epsilon of AdamW.
             max_grad_norm: Maximum gradient norm, for clipping; 0 disables clipping. The norm is logged.
-            optim: The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. If an optimizer needs a package, the error message names it.
+            optim: The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. muon is Muon for matrices of hidden layers and AdamW for the rest. If an optimizer needs a package, the error message names it.
             optim_args: Additional options of the optimizer: "key=value,key=value".
-            optim_target_modules: For GaLore and APOLLO optimizers: the modules to optimize with it.
+            optim_target_modules: For GaLore, APOLLO and Muon: the modules to optimize with it. Required by the first two; by default, Muon updates all matrices except embeddings and the head.
             lr_scheduler_type: Learning rate schedule.
             lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
             warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.
@@ -1569,9 +1569,9 @@ class CompressionFields(ArgumentFields):
             adam_beta2: Beta2 of AdamW.
             adam_epsilon: Epsilon of AdamW.
             max_grad_norm: Maximum gradient norm, for clipping; 0 disables clipping. The norm is logged.
-            optim: The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. If an optimizer needs a package, the error message names it.
+            optim: The optimizer. All spellings of AdamW select the same AdamW, except adamw_anyprecision. muon is Muon for matrices of hidden layers and AdamW for the rest. If an optimizer needs a package, the error message names it.
             optim_args: Additional options of the optimizer: "key=value,key=value".
-            optim_target_modules: For GaLore and APOLLO optimizers: the modules to optimize with it.
+            optim_target_modules: For GaLore, APOLLO and Muon: the modules to optimize with it. Required by the first two; by default, Muon updates all matrices except embeddings and the head.
             lr_scheduler_type: Learning rate schedule.
             lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
             warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.

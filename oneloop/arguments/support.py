@@ -111,10 +111,6 @@ EVERYWHERE = _in(
         "use_legacy_prediction_loop", "True", lambda args: args.use_legacy_prediction_loop,
         "there is only one evaluation loop, with the same results", "remove it",
     ),
-    Refusal(
-        "optim_target_modules", "any", lambda args: bool(args.optim_target_modules),
-        "GaLore and APOLLO, which work on named modules, are not supported", 'optim="adamw_torch" or "adafactor"',
-    ),
     *(_accelerator_key(key) for key in ("split_batches", "dispatch_batches", "even_batches", "use_seedable_sampler",
                                         "gradient_accumulation_kwargs", "use_configured_state")),
     Refusal(

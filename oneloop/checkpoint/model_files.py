@@ -115,6 +115,13 @@ class ModelFiles:
         with native_errors():
             trainer.save_model(output_dir, **known)
 
+    def weights_for(self, folder: Any) -> contextlib.AbstractContextManager:
+        """A context in which the model has the weights to save there: in a checkpoint those that training goes on
+        with, elsewhere those that are evaluated."""
+        if folder is not None and store.is_staged(Path(folder)):
+            return contextlib.nullcontext()
+        return self.core.run.update.modes.evaluated_weights()
+
     @contextlib.contextmanager
     def whole_model(self) -> Iterator[None]:
         """A context in which the process that writes has all weights. A collective if they are sharded."""

@@ -70,7 +70,7 @@ def _found_given(args: Any) -> Iterator[str]:
             f"hub_model_id={args.hub_model_id!r} has no effect during training: push_to_hub is False. Set it, or call "
             "trainer.push_to_hub() afterwards."
         )
-    if "adam" not in str(args.optim):
+    if "adam" not in str(args.optim) and args.optim != "muon":
         for name in ("adam_beta1", "adam_beta2", "adam_epsilon"):
             if was_given(args, name):
                 yield f"{name}={getattr(args, name)} has no effect: optim is '{args.optim}', which has no such option."

@@ -1,5 +1,7 @@
 """Training and evaluation mode of the model's layers, and of optimizers that have modes of their own."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,6 +36,27 @@ class Modes:
         self.restore()
         # An optimizer with modes is switched each time, as in transformers: a callback may have changed its mode.
         self.waiting = _switch(self.core.trainer.optimizer, "train")
+
+    def finish(self) -> None:
+        """After the last step: an optimizer with modes leaves the weights in the model that it evaluates."""
+        _switch(self.core.trainer.optimizer, "eval")
+
+    @contextlib.contextmanager
+    def evaluated_weights(self) -> Iterator[None]:
+        """A context in which the model has the weights that a schedule-free optimizer evaluates. Those that it trains
+        are back afterwards, bit for bit: switching the mode alone would round them."""
+        optimizer, models = self.core.trainer.optimizer, self.core.backend.models
+        groups = getattr(optimizer, "param_groups", ())
+        if not any(group.get("train_mode") is True for group in groups):
+            yield
+            return
+        before = models.copy_values(self.core.trainer.model)
+        optimizer.eval()
+        try:
+            yield
+        finally:
+            optimizer.train()
+            models.restore_values(self.core.trainer.model, before)
 
     def restore(self) -> None:
         """The layers as they were before the evaluation; the optimizer stays as it is."""

@@ -312,6 +312,7 @@ class Run:
         if late is not None:
             self.update.nonfinite.found(late)
         self.checkpointer.wait()
+        self.update.modes.finish()
         if args.load_best_model_at_end:
             trainer._load_best_model()
         trainer.store_flos()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import backends, randomness
-from ..backends._common.helpers import given_groups, parameter_groups
+from ..backends._common.helpers import from_factory, given_groups, is_factory, parameter_groups
 from ..callbacks import CallbackHandler
 from ..checkpoint.checkpointer import callback_states
 from ..checkpoint.model_files import write_json, write_state, writing
@@ -129,7 +129,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
             compute_metrics: A function of an EvalPrediction that returns a dict of metrics.
             callbacks: Callbacks, in addition to the default ones.
             optimizers: A pair of optimizer and schedule; None for those that the Trainer should create.
-            optimizer_cls_and_kwargs: A pair of an optimizer's class and its keyword arguments.
+            optimizer_cls_and_kwargs: A pair of an optimizer's class and its keyword arguments. In place of the class, a
+                factory: called without arguments, it returns a function of the model and these arguments.
             preprocess_logits_for_metrics: A function of (logits, labels) that is called on each batch of an
                 evaluation, such as argmax, to keep less in memory.
             map_fn: MindNLP's: a function over columns, for datasets of mindspore.dataset.
@@ -639,9 +640,14 @@ class Trainer(TransformersNames, PaddleNLPNames):
         if self.optimizer is not None:
             return self.optimizer
         cls, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, model)
+        if is_factory(cls):
+            self.optimizer = from_factory(cls, model, options, core.backend.optimizers.is_optimizer)
+            return self.optimizer
+        divide = getattr(options.get("params"), "divide", None)  # of optimizers that treat some parameters differently
         groups, options = given_groups(options)
-        if groups is None:
+        if groups is None or divide is not None:
             groups = self._groups_of(model)
+        groups = groups if divide is None else divide(groups)
         self.optimizer = core.strategy.build_optimizer(cls, groups, options)
         return self.optimizer
 
@@ -989,7 +995,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
             merge_tensor_parallel: PaddleNLP's; the model is always written whole.
         """
         checkpointer = self._oneloop.run.checkpointer
-        with checkpointer.model_files.whole_model():
+        with checkpointer.model_files.weights_for(output_dir), checkpointer.model_files.whole_model():
             if self.args.should_save:
                 self._save(str(output_dir or checkpointer.directory.shown))
         if self.args.push_to_hub and not _internal_call:

@@ -119,6 +119,7 @@ OPTIMIZATION = {
         probes.optimizer, ("adamw", "AdamW"), ("sgd", "SGD"), ("adafactor", "Adafactor"), ("rmsprop", "RMSprop")
     ),
     "optim_args": differs(probes.weights, None, "momentum=0.9", **by_sgd),
+    "optim_target_modules": differs(probes.weights, None, ["head"], optim="muon"),
     "lr_scheduler_type": shows(
         log("learning_rate"), ("constant", [0.5] * 4), ("linear", [0.5, 0.375, 0.25, 0.125]), learning_rate=0.5
     ),

@@ -39,7 +39,7 @@ def test_another_string_is_an_error_that_shows_the_list(cls):
 
 def test_counts():
     assert len(enums.SchedulerType) == 12
-    assert len(enums.OptimizerNames) == 41 + 3
+    assert len(enums.OptimizerNames) == 41 + 4
 
 
 def test_a_service_that_is_gone():

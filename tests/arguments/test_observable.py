@@ -32,14 +32,13 @@ CLOSED = {
     ("device", "mps"),
     ("tpu_num_cores", "any"),
     ("debug", "tpu_metrics_debug"),
-    ("optim", "adamw_torch_xla"),
+    *(("optim", name) for name in packages.NOT_DRIVEN),
     ("sharding", "offload"),
 }
 # Arguments of other trainers, beyond the seeds' and ARGUMENTS.md's own, that nothing here would answer to.
 FOREIGN = {
     "accelerator_config",
     "mp_parameters",
-    "optim_target_modules",
     "save_safetensors",
     "use_legacy_prediction_loop",
 }

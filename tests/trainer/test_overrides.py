@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from oneloop import PredictionOutput, Trainer
+from oneloop.errors import ArgumentError
 from tests.backends.support import largest_difference, rows, same_bytes
 
 STEPS = {"max_steps": 6, "learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4}
@@ -273,6 +274,26 @@ def test_get_optimizer_cls_and_kwargs_that_says_what_is_optimized(backend, train
     groups = trainer._oneloop.backend.optimizers.groups(trainer.optimizer)
     decay = [group["weight_decay"] for group in groups for _ in group["params"]]
     assert decay == ([0.0, 0.0] if name == "params" else [0.5, 0.0])
+
+
+def test_an_optimizer_factory(backend, arguments):
+    """As transformers 5 takes it: an object without arguments, called with the model and the options."""
+    calls = []
+
+    class Factory:
+        def __call__(self, model, **options):
+            calls.append((model, options))
+            return backend.sgd(model, 0.25)
+
+    model = backend.classifier()
+    pair = (Factory, {"a": 1})
+    trainer = Trainer(model, arguments(**STEPS), train_dataset=rows(12), optimizer_cls_and_kwargs=pair)
+    before = backend.weights(model)
+    trainer.train()
+    assert calls == [(model, {"a": 1})] and not same_bytes(before, backend.weights(model))
+    wrong = Trainer(model, arguments(), train_dataset=rows(12), optimizer_cls_and_kwargs=(lambda: lambda model: 3, {}))
+    with pytest.raises(ArgumentError, match="factory .* returned a int"):
+        wrong.create_optimizer()
 
 
 def test_groups_that_are_given_replace_those_of_a_frozen_model(backend, arguments):

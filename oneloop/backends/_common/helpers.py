@@ -244,6 +244,31 @@ def joined_groups(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return joined
 
 
+def is_factory(value: Any) -> bool:
+    """Whether this is an optimizer factory as transformers 5 accepts it: called without arguments it returns a function
+    of the model and the options, which returns the optimizer. A class whose instances are such functions, or a function
+    without required parameters; optimizers of MindSpore can be called as well, but have a construct method."""
+    if isinstance(value, type):
+        return any("__call__" in vars(cls) for cls in value.__mro__) and not (
+            hasattr(value, "step") or hasattr(value, "construct")
+        )
+    if not inspect.isroutine(value):
+        return False
+    parameters = inspect.signature(value).parameters.values()
+    return all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+
+
+def from_factory(factory: Any, model: Any, options: dict[str, Any], is_optimizer: Callable[[Any], bool]) -> Any:
+    """The optimizer of a factory."""
+    optimizer = factory()(model, **options)
+    if not is_optimizer(optimizer):
+        raise ArgumentError(
+            f"the optimizer factory {getattr(factory, '__name__', factory)} returned a {type(optimizer).__name__}; "
+            "expected an optimizer over the model's parameters."
+        )
+    return optimizer
+
+
 def given_groups(options: dict[str, Any]) -> tuple[list[dict[str, Any]] | None, dict[str, Any]]:
     """The parameter groups that the options of an optimizer contain (None: they contain none), and the other options.
 

@@ -1,7 +1,7 @@
 """What is not supported on MindSpore."""
 
 from ...arguments.packages import OPTIMIZERS
-from ...arguments.refusal import Refusal, drawn_order, fsdp_config, other_optimizer, static_graph
+from ...arguments.refusal import Refusal, drawn_order, fsdp_config, other_optimizer, static_graph, target_modules
 from ...distributed.world import world
 
 _NO_BF16 = "MindSpore has no bfloat16 kernels for a CPU"
@@ -20,7 +20,8 @@ def _bf16(name: str) -> Refusal:
 
 REFUSALS: tuple[Refusal, ...] = (
     *(_bf16(name) for name in ("bf16", "bf16_full_eval")),
-    *(other_optimizer(name, "MindSpore") for name in (*OPTIMIZERS, "adamw_anyprecision")),
+    *(other_optimizer(name, "MindSpore") for name in (*OPTIMIZERS, "adamw_anyprecision", "muon")),
+    target_modules("MindSpore"),
     Refusal(
         "optim", "adafactor", lambda args: args.optim == "adafactor",
         "MindSpore's nn.AdaFactor is for Ascend, and ignores the weight decay of parameter groups",

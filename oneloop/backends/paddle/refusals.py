@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...arguments.packages import OPTIMIZERS
-from ...arguments.refusal import Refusal, drawn_order, fsdp_config, other_optimizer, static_graph
+from ...arguments.refusal import Refusal, drawn_order, fsdp_config, other_optimizer, static_graph, target_modules
 from ...arguments.sharding import divides
 from ...distributed.world import world
 
@@ -35,7 +35,8 @@ def _grouped(with_what: str, when: Callable[[Any], bool], why: str, instead: str
 
 REFUSALS: tuple[Refusal, ...] = (
     *(_half(name) for name in ("fp16", "bf16", "fp16_full_eval", "bf16_full_eval")),
-    *(other_optimizer(name, "Paddle") for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision")),
+    *(other_optimizer(name, "Paddle") for name in (*OPTIMIZERS, "adafactor", "adamw_anyprecision", "muon")),
+    target_modules("Paddle"),
     Refusal(
         "torch_compile_backend", "other than CINN", lambda args: args.torch_compile_backend not in (None, "CINN"),
         "it is a compiler of torch", "remove it: the graph is compiled by paddle.jit.to_static",

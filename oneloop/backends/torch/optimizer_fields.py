@@ -68,6 +68,10 @@ def _anyprecision(p: torch.Tensor, group: Mapping[str, Any]) -> Fields:
     return fields | (extra if group.get("use_kahan_summation") else {})
 
 
+def _muon(p: torch.Tensor, group: Mapping[str, Any]) -> Fields:
+    return {"momentum_buffer": _like(p)} if group.get("use_muon") else _adam(p, group)
+
+
 _FLOAT = str(torch.float32)
 _KNOWN: dict[str, Callable[[torch.Tensor, Mapping[str, Any]], Fields]] = {
     "torch.optim.adamw.AdamW": _adam,
@@ -77,6 +81,7 @@ _KNOWN: dict[str, Callable[[torch.Tensor, Mapping[str, Any]], Fields]] = {
     "torch.optim.rmsprop.RMSprop": _rmsprop,
     "oneloop.backends.torch.adafactor.Adafactor": _adafactor,
     "oneloop.backends.torch.anyprecision.AnyPrecisionAdamW": _anyprecision,
+    "oneloop.backends.torch.muon.MuonWithAdamW": _muon,
     "transformers.optimization.Adafactor": _adafactor_of_transformers,
 }
 

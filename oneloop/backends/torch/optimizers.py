@@ -40,6 +40,10 @@ def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, d
         return AnyPrecisionAdamW, options | adam | AnyPrecisionAdamW.read_options(extra)
     if name == "adafactor":
         return _adafactor(options, extra)
+    if name == "muon":
+        return _muon(args, model, options | adam, extra)
+    if name in _PROJECTING:
+        return _projecting(name, args, model, options, adam, extra)
     simple: dict[str, Callable[[], type]] = {
         "sgd": lambda: torch.optim.SGD,
         "adagrad": lambda: torch.optim.Adagrad,
@@ -64,6 +68,51 @@ def _adafactor(options: dict[str, Any], extra: dict[str, Any]) -> tuple[Any, dic
     from .adafactor import Adafactor
 
     return Adafactor, options | extra
+
+
+def _muon(
+    args: Any, model: nn.Module | None, options: dict[str, Any], extra: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    from . import muon, target_groups
+
+    muon.check_release()
+    extra = dict(extra)
+    of_matrices = {"use_muon": True, "lr": extra.pop("muon_lr", args.learning_rate), "eps": muon.MATRIX_EPS}
+    options |= ({"fused": True} if _fused_works(model) else {}) | extra
+    if model is not None:
+        targets = target_groups.hidden_matrices(model, args.optim_target_modules)
+        options["params"] = target_groups.TargetGroups(model, targets, of_matrices, args.weight_decay)
+    return muon.MuonWithAdamW, options
+
+
+# Options of the groups of GaLore and APOLLO whose gradients are projected, with the defaults of transformers.
+_GALORE = {"rank": 128, "update_proj_gap": 200, "scale": 0.25, "proj_type": "std"}
+_APOLLO = _GALORE | {"proj": "random", "scale_type": "channel", "scale": 1.0}
+_PROJECTING: dict[str, dict[str, Any]] = {
+    "galore_adamw": _GALORE,
+    "galore_adafactor": _GALORE,
+    "apollo_adamw": _APOLLO,
+}
+
+
+def _projecting(
+    name: str, args: Any, model: nn.Module | None, options: dict[str, Any], adam: dict[str, Any], extra: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """GaLore and APOLLO: the gradients of some layers are projected to a lower rank."""
+    from . import target_groups
+
+    package, module, attribute, takes_adam = _PACKAGED[name]
+    cls = from_package(package, module, attribute, name)
+    of_targets = {key: extra.get(key, value) for key, value in _PROJECTING[name].items()}
+    extra = {key: value for key, value in extra.items() if key not in of_targets}
+    options |= adam if takes_adam else {"scale_parameter": False, "relative_step": False}
+    if name == "galore_adamw":
+        options["no_deprecation_warning"] = True
+    options |= extra
+    if model is not None:
+        targets = target_groups.linear_weights(model, args.optim_target_modules, name)
+        options["params"] = target_groups.TargetGroups(model, targets, of_targets, args.weight_decay)
+    return cls, options
 
 
 # name: (package on the index, module, class, takes Adam's betas and eps)

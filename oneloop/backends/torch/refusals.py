@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...arguments import packages
+from ...arguments.optimization import PROJECTING
 from ...arguments.packages import NOT_DRIVEN, OPTIMIZERS
 from ...arguments.refusal import Refusal, Section
 from ...arguments.sharding import FSDP_CONFIG, divides, not_honoured
@@ -14,9 +15,17 @@ from ...distributed.world import world
 def _optimizer(name: str) -> Refusal:
     module, package = OPTIMIZERS[name]
     plain = "sgd" if name.endswith("sgd") else "adafactor" if "adafactor" in name else "adamw_torch"
+    if name in NOT_DRIVEN:
+        plain = (
+            name.removesuffix("_layerwise").replace("_8bit", "") if name.endswith(("_layerwise", "_8bit")) else plain
+        )
+        return Refusal(
+            "optim", name, lambda args: args.optim == name, f"this optimizer of {package} {NOT_DRIVEN[name]}",
+            f'optim="{plain}"', section=Section.PACKAGES,
+        )  # fmt: skip
     return Refusal(
         "optim", name, lambda args: args.optim == name, f"needs {package}", f'optim="{plain}"',
-        section=Section.PACKAGES, module=module, package=package, driven=not name.startswith(NOT_DRIVEN),
+        section=Section.PACKAGES, module=module, package=package, driven=True,
     )  # fmt: skip
 
 
@@ -54,12 +63,26 @@ def _with_deepspeed(with_what: str, when: Callable[[Any], bool], why: str, inste
     )
 
 
+def _shards(args: Any) -> bool:
+    return world().size > 1 and bool(args.sharding or args.deepspeed)
+
+
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "deepspeed", "any", lambda args: bool(args.deepspeed), "needs deepspeed", "pip install deepspeed, or sharding",
         module="deepspeed", package="deepspeed", driven=True, section=Section.ENGINE,
     ),
     *(_optimizer(name) for name in OPTIMIZERS),
+    Refusal(
+        "optim", "muon, with sharding stage2, stage3 or deepspeed",
+        lambda args: args.optim == "muon" and _shards(args) and (divides(args) or bool(args.deepspeed)),
+        "it needs whole matrices and their gradients, which are sharded", 'sharding="stage1"', section=Section.SHARDING,
+    ),
+    Refusal(
+        "optim", "galore_adamw, galore_adafactor, apollo_adamw, with sharding or deepspeed",
+        lambda args: str(args.optim).startswith(PROJECTING) and _shards(args),
+        "it needs whole matrices and their gradients, which are sharded", "remove sharding", section=Section.SHARDING,
+    ),
     _divided(
         "auto_find_batch_size", lambda args: args.auto_find_batch_size,
         "all processes must run the same forward passes, so one that runs out of memory cannot repeat its own",

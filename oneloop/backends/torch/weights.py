@@ -18,7 +18,7 @@ from ...checkpoint.structure import is_ours
 from ...errors import CheckpointError, MissingPackageError
 from .._common import optimizer_checks as checks
 from .._common.helpers import any_misfit, check_fit, some
-from . import adapters, optimizer_fields
+from . import adapters, optimizer_fields, projectors
 from .models import is_peft_model, unwrap
 
 logger = logging.getLogger(__name__)
@@ -233,6 +233,8 @@ def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         return {type(value).__name__: [_pack(inner, f"{path}/{i}", tensors) for i, inner in enumerate(value)]}
     if type(value) is dict and all(isinstance(key, str) for key in value):
         return {"dict": {key: _pack(inner, f"{path}/{key}", tensors) for key, inner in value.items()}}
+    if projectors.is_projector(value):
+        return projectors.packed(value, lambda inner, name: _pack(inner, f"{path}/{name}", tensors))
     value = value.item() if isinstance(value, np.generic) else value
     if not isinstance(value, (int, float, str, type(None), torch.dtype)):
         raise CheckpointError(
@@ -256,6 +258,8 @@ def _unpack(value: Any, taken: dict[str, torch.Tensor], source: str) -> Any:
     if kind in ("list", "tuple") and isinstance(inner, list):
         items = [_unpack(one, taken, source) for one in inner]
         return tuple(items) if kind == "tuple" else items
+    if kind == "projector":
+        return projectors.unpacked(inner, lambda one: _unpack(one, taken, source), source)
     if kind in ("unsaved", "tensor"):
         return value
     raise CheckpointError(f"the optimizer state in {source} has a value that cannot be read: {shown(value)}")
@@ -382,6 +386,8 @@ def _own_copy(value: Any, device: Any) -> Any:
         return value.clone() if device is None else value.to(device, copy=True)
     if isinstance(value, (list, tuple)):
         return type(value)(_own_copy(inner, device) for inner in value)
+    if projectors.is_projector(value):
+        return projectors.mapped(value, lambda inner: _own_copy(inner, device))
     return {key: _own_copy(inner, device) for key, inner in value.items()} if isinstance(value, dict) else value
 
 

@@ -83,6 +83,31 @@ def test_schedule_free_optimizers_resume_to_the_same_bits(arguments, tmp_path, n
     assert same_bytes(KIT.optimizer(whole), KIT.optimizer(again))
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schedule_free_model_is_saved_with_the_weights_that_are_evaluated(arguments, tmp_path, name):
+    """By save_model in the middle of a run, which leaves the training alone to the last bit, and after it."""
+    pytest.importorskip("schedulefree")
+    from safetensors.numpy import load_file
+
+    class Saves(TrainerCallback):
+        def on_step_end(self, args, state, control, optimizer=None, **kwargs):
+            if state.global_step == 3:
+                trainer.save_model(str(tmp_path / "middle"))
+
+    run = RUN | {"optim": name, "eval_strategy": "no", "per_device_train_batch_size": 4}
+    plain = Trainer(KIT.classifier(), arguments(**run), train_dataset=rows(24))
+    plain.train()
+    trainer = Trainer(KIT.classifier(), arguments(**run), train_dataset=rows(24), callbacks=[Saves()])
+    trainer.train()
+    assert same_bytes(KIT.weights(plain.model), KIT.weights(trainer.model))
+    assert not any(group["train_mode"] for group in trainer.optimizer.param_groups)
+    trainer.save_model(str(tmp_path / "end"))
+    assert same_bytes(load_file(tmp_path / "end" / "model.safetensors"), KIT.weights(trainer.model))
+    short = Trainer(KIT.classifier(), arguments(**run | {"max_steps": 3}), train_dataset=rows(24))
+    short.train()
+    assert same_bytes(load_file(tmp_path / "middle" / "model.safetensors"), KIT.weights(short.model))
+
+
 class Notes(torch.optim.SGD):
     """A user's optimizer with modes."""
 
