@@ -1,11 +1,33 @@
 """How the datasets are loaded, batched and ordered."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
-from .fields import Group, declare
+from . import values
+from .fields import Group, declare, declared
+
+if TYPE_CHECKING:
+    from .given import Switch, Text
 
 arg = declare("Data")
+
+
+def to_packing(name: str, value: "Switch | Text") -> bool | str:
+    """True is "end_to_end"."""
+    if isinstance(value, str) and value.strip().lower() in ("end_to_end", "best_fit"):
+        return value.strip().lower()
+    try:
+        return "end_to_end" if values.to_bool(name, value) else False  # type: ignore[arg-type]
+    except ArgumentError:
+        raise values.wrong(name, value, "True, False, 'end_to_end' or 'best_fit'") from None
+
+
+def packing_of(args: Any) -> str | None:
+    """How documents are packed; None if they are not, or if a subclass has fields of these names for itself."""
+    cls: Any = type(args)
+    own = declared(cls)
+    return str(args.packing) if "packing" in own and "max_length" in own and args.packing else None
 
 
 @dataclass
@@ -70,6 +92,21 @@ class Data(Group):
         "Column with each sample's length, for group_by_length; lengths are computed if it is missing.",
         none=True,
     )
+    packing: bool = arg(
+        False,
+        "Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: "
+        "end_to_end (True) cuts them where a row is full, best_fit only those longer than a row.",
+        convert=to_packing,
+        hint=bool | str,
+        yields=True,
+    )
+    max_length: int | None = arg(None, "Tokens in a row of packed documents.", low=1, yields=True)
+    eval_packing: bool | None = arg(
+        None,
+        "Whether evaluations pack as well; False gives each document a row of its own.",
+        shown="as packing",
+        yields=True,
+    )
     seed_each_sample: bool = arg(
         False,
         "Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes "
@@ -81,6 +118,8 @@ class Data(Group):
     )
 
     def check(self) -> None:
+        if packing_of(self) and self.max_length is None:
+            raise ArgumentError(f"packing={self.packing!r} needs max_length, the number of tokens in a row.")
         if self.dataloader_num_workers == 0:
             for name in (
                 "dataloader_prefetch_factor",

@@ -41,6 +41,7 @@ def declare(group: str) -> Callable[..., Any]:
         shown: str | None = None,
         public: str | None = None,
         hint: Any = None,
+        yields: bool = False,
         compare: bool = True,
         repr: bool = True,
     ) -> Any:
@@ -50,7 +51,8 @@ def declare(group: str) -> Callable[..., Any]:
         its type alone cannot. low, high (included), below (excluded), never: the range of a number.
         none: None stands for the default. shown: how the docs print the default. public: the name that users see
         when it is not the field's own. hint: the type, where argparse and the parsers built on it could not take it as
-        an annotation (they know no `str | bool | None`).
+        an annotation (they know no `str | bool | None`). yields: a field of this name that a subclass, or another
+        dataclass of a parser, declares is theirs: libraries and scripts have had it for long.
         """
         rules = {
             "help": help,
@@ -68,6 +70,7 @@ def declare(group: str) -> Callable[..., Any]:
             "shown": shown,
             "public": public,
             "hint": hint,
+            "yields": yields,
             "default": default,
         }
         how: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
@@ -90,10 +93,15 @@ def declared(cls: Any) -> dict[str, tuple[Any, Any]]:
     found: dict[str, tuple[Any, Any]] = {}
     for base in cls.__mro__:
         for name, item in base.__dict__.get("__dataclass_fields__", {}).items():
-            if name not in found and item in _RULES:
+            if name not in found and item in _RULES and not is_taken_over(cls, name, item):
                 hint = _RULES[item]["hint"]
                 found[name] = (_annotation(base, item) if hint is None else hint, _RULES[item])
     return found
+
+
+def is_taken_over(cls: Any, name: str, item: Field) -> bool:
+    """Whether a subclass has declared a field of its own in place of this argument."""
+    return bool(_RULES[item]["yields"]) and cls.__dataclass_fields__.get(name) is not item
 
 
 def _annotation(cls: Any, item: Field) -> Any:

@@ -88,6 +88,12 @@ class ArgumentFields(Group):
     """The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order."""
     length_column_name: str = ...
     """Column with each sample's length, for group_by_length; lengths are computed if it is missing."""
+    packing: Argument[bool | str, Switch | Text] = ...
+    """Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row."""
+    max_length: int | None = ...
+    """Tokens in a row of packed documents."""
+    eval_packing: bool | None = ...
+    """Whether evaluations pack as well; False gives each document a row of its own."""
     seed_each_sample: bool = ...
     """Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one."""
     ignore_data_skip: bool = ...
@@ -456,6 +462,9 @@ class ArgumentFields(Group):
         train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] | str = "random",
         data_order: Literal["oneloop", "transformers"] | str = "oneloop",
         length_column_name: Text | None = "length",
+        packing: Switch | Text = False,
+        max_length: Integer | None = None,
+        eval_packing: Switch | None = None,
         seed_each_sample: Switch = False,
         ignore_data_skip: Switch = False,
         auto_find_batch_size: Switch = False,
@@ -660,6 +669,9 @@ class ArgumentFields(Group):
             train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
             data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
             length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
+            packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row.
+            max_length: Tokens in a row of packed documents.
+            eval_packing: Whether evaluations pack as well; False gives each document a row of its own.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
             ignore_data_skip: On resume, start the data at the beginning of the epoch.
             auto_find_batch_size: On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch.
@@ -880,6 +892,9 @@ class GenerationFields(ArgumentFields):
         train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] | str = "random",
         data_order: Literal["oneloop", "transformers"] | str = "oneloop",
         length_column_name: Text | None = "length",
+        packing: Switch | Text = False,
+        max_length: Integer | None = None,
+        eval_packing: Switch | None = None,
         seed_each_sample: Switch = False,
         ignore_data_skip: Switch = False,
         auto_find_batch_size: Switch = False,
@@ -1089,6 +1104,9 @@ class GenerationFields(ArgumentFields):
             train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
             data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
             length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
+            packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row.
+            max_length: Tokens in a row of packed documents.
+            eval_packing: Whether evaluations pack as well; False gives each document a row of its own.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
             ignore_data_skip: On resume, start the data at the beginning of the epoch.
             auto_find_batch_size: On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch.
@@ -1340,6 +1358,9 @@ class CompressionFields(ArgumentFields):
         train_sampling_strategy: Literal["random", "sequential", "group_by_length", "batch_rebalance"] | str = "random",
         data_order: Literal["oneloop", "transformers"] | str = "oneloop",
         length_column_name: Text | None = "length",
+        packing: Switch | Text = False,
+        max_length: Integer | None = None,
+        eval_packing: Switch | None = None,
         seed_each_sample: Switch = False,
         ignore_data_skip: Switch = False,
         auto_find_batch_size: Switch = False,
@@ -1560,6 +1581,9 @@ class CompressionFields(ArgumentFields):
             train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
             data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
             length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
+            packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row.
+            max_length: Tokens in a row of packed documents.
+            eval_packing: Whether evaluations pack as well; False gives each document a row of its own.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
             ignore_data_skip: On resume, start the data at the beginning of the epoch.
             auto_find_batch_size: On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch.

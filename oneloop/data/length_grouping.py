@@ -99,13 +99,18 @@ class SortishOrder(LengthGroups):
 
 
 def measure_lengths(
-    dataset: Any, column_name: str = "length", model_input_name: str = "input_ids", progress: bool = True
+    dataset: Any,
+    column_name: str = "length",
+    model_input_name: str = "input_ids",
+    progress: bool = True,
+    purpose: str = "grouping by length",
 ) -> np.ndarray:
-    """The length of each sample: its `column_name` if present, otherwise the length of its `model_input_name`."""
+    """The length of each sample: its `column_name` if present, otherwise the length of its `model_input_name`.
+    `purpose` is what they are for, in errors."""
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(
-            f"grouping by length requires a dataset with a length and indices, but {type(dataset).__name__} is an "
-            "iterable dataset. Disable the grouping, or load the data into a map-style dataset."
+            f"{purpose} requires a dataset with a length and indices, but {type(dataset).__name__} is an "
+            "iterable dataset. Disable it, or load the data into a map-style dataset."
         )
     columns = getattr(dataset, "column_names", None) or ()
     if column_name in columns or model_input_name in columns:
@@ -114,7 +119,7 @@ def measure_lengths(
         if column_name in columns:
             return _checked(plain[column_name][:], column_name)
         return _of_column(plain[model_input_name], len(dataset), model_input_name, progress)
-    return _of_samples(dataset, column_name, model_input_name, progress)
+    return _of_samples(dataset, column_name, model_input_name, progress, purpose)
 
 
 def _of_column(column: Any, rows: int, name: str, progress: bool) -> np.ndarray:
@@ -127,7 +132,7 @@ def _of_column(column: Any, rows: int, name: str, progress: bool) -> np.ndarray:
     return lengths
 
 
-def _of_samples(dataset: Any, column_name: str, model_input_name: str, progress: bool) -> np.ndarray:
+def _of_samples(dataset: Any, column_name: str, model_input_name: str, progress: bool, purpose: str) -> np.ndarray:
     lengths = np.empty(len(dataset), np.int64)
     with _bar(len(dataset), progress) as bar:
         for index in range(len(dataset)):
@@ -140,9 +145,9 @@ def _of_samples(dataset: Any, column_name: str, model_input_name: str, progress:
             else:
                 has = f"the keys {', '.join(map(repr, sample))}" if isinstance(sample, Mapping) else "no keys"
                 raise DataError(
-                    f"grouping by length found neither {column_name!r} nor {model_input_name!r} in sample {index}, a "
+                    f"{purpose} found neither {column_name!r} nor {model_input_name!r} in sample {index}, a "
                     f"{type(sample).__name__} with {has}. Add one of them to every sample, set length_column_name to "
-                    "the column with the lengths, or disable the grouping."
+                    "the column with the lengths, or disable it."
                 )
             bar.update()
     return lengths

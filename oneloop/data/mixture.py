@@ -58,7 +58,8 @@ class Mixture:
                 f"Invalid stop={stop!r}: expected 'first_exhausted', 'all_exhausted' or a number of samples."
             )
         self.stop = stop
-        self.schedule = self._schedule(weights, temperature)
+        self.weights, self.temperature = weights, temperature
+        self.schedule = self._schedule(self.sizes)
         self._ends = list(itertools.accumulate(self.sizes.values()))
 
     # -- a map-style dataset: the samples of all, one dataset after the other
@@ -85,11 +86,13 @@ class Mixture:
 
     # -- proportions
 
-    def _schedule(self, weights: Any, temperature: float) -> list[tuple[int, list[Fraction]]]:
+    def _schedule(self, sizes: Mapping[str, int]) -> list[tuple[int, list[Fraction]]]:
+        weights: Any = self.weights
+        temperature = self.temperature
         if weights is None:
             if not temperature > 0:
                 raise ArgumentError(f"Invalid temperature={temperature!r}: expected a number > 0.")
-            powers = [size if temperature == 1 else size ** (1 / temperature) for size in self.sizes.values()]
+            powers = [size if temperature == 1 else size ** (1 / temperature) for size in sizes.values()]
             return [(0, [_fraction(power) for power in powers])]
         if temperature != 1:
             raise ArgumentError("temperature applies to weights by size: remove weights=, or temperature=.")
@@ -114,22 +117,27 @@ class Mixture:
 
     # -- the order
 
-    def orders(self, seed: int, samples_per_step: int, shuffle: bool = True) -> Callable[[int], "MixtureOrder"]:
-        """A function from the epoch to the order of its samples."""
-        plan = Interleaving([(step * samples_per_step, weights) for step, weights in self.schedule])
-        length = self._length(plan)
+    def orders(
+        self, seed: int, samples_per_step: int, shuffle: bool = True, packs: Sequence[int] | None = None
+    ) -> Callable[[int], "MixtureOrder"]:
+        """A function from the epoch to the order of its samples. Given the number of packs of each dataset, these are
+        the samples, and proportions are theirs."""
+        sizes = self.sizes if packs is None else dict(zip(self.names, packs))
+        schedule = self.schedule if packs is None else self._schedule(sizes)
+        plan = Interleaving([(step * samples_per_step, weights) for step, weights in schedule])
+        length = self._length(plan, sizes)
 
         def order(epoch: int) -> MixtureOrder:
-            return MixtureOrder(self, plan, length, seed, epoch, shuffle)
+            return MixtureOrder(self, plan, length, seed, epoch, shuffle, packs)
 
         return order
 
-    def _length(self, plan: Interleaving) -> int:
+    def _length(self, plan: Interleaving, sizes: Mapping[str, int]) -> int:
         """Samples of an epoch."""
         if isinstance(self.stop, Integral):
             return int(self.stop)
         last = 1 if self.stop == "all_exhausted" else 0
-        ends = {name: plan.position_of(s, size - last) for s, (name, size) in enumerate(self.sizes.items())}
+        ends = {name: plan.position_of(s, size - last) for s, (name, size) in enumerate(sizes.items())}
         if self.stop == "all_exhausted":
             missing = [name for name, end in ends.items() if end is None]
             if missing:
@@ -143,21 +151,34 @@ class Mixture:
 
 
 class MixtureOrder(Order):
-    """The samples of one epoch of a mixture. Epochs follow one another: a dataset that was not exhausted goes on."""
+    """The samples of one epoch of a mixture. Epochs follow one another: a dataset that was not exhausted goes on.
+
+    With `packs`, the number of packs of each dataset, samples are packs, which differ from pass to pass: those of pass
+    p are numbered from p * sum(packs) on.
+    """
 
     def __init__(
-        self, mixture: Mixture, plan: Interleaving, length: int, seed: int, epoch: int, shuffle: bool = True
+        self,
+        mixture: Mixture,
+        plan: Interleaving,
+        length: int,
+        seed: int,
+        epoch: int,
+        shuffle: bool = True,
+        packs: Sequence[int] | None = None,
     ) -> None:
         super().__init__(length, seed, epoch, shuffle)
         self.mixture = mixture
         self.plan = plan
+        self.sizes = list(mixture.sizes.values() if packs is None else packs)
+        self.in_a_pass = 0 if packs is None else sum(packs)
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         flat = positions.ravel() + self.epoch * self.length
         sources, numbers = self.plan.at(flat)
         result = np.empty(flat.shape, np.int64)
         first = 0
-        for s, size in enumerate(self.mixture.sizes.values()):
+        for s, size in enumerate(self.sizes):
             of_source = np.flatnonzero(sources == s)
             passes, places = np.divmod(numbers[of_source], size)
             if self.shuffle:
@@ -165,7 +186,7 @@ class MixtureOrder(Order):
                 for number in np.unique(passes):
                     chosen = passes == number
                     places[chosen] = permute(places[chosen], size, key, int(number))
-            result[of_source] = first + places
+            result[of_source] = first + places + passes * self.in_a_pass
             first += size
         return result.reshape(positions.shape)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import randomness
+from ..arguments.data import packing_of
 from ..compat import mode
 from ..compat.introspect import shards_itself, takes_arguments
 from ..data import collators
@@ -17,12 +18,13 @@ from ..data.length_grouping import LengthGroups, SortishOrder, measure_lengths
 from ..data.loader_options import Loading
 from ..data.mixture import Mixture
 from ..data.order import BatchSampler, Order
+from ..data.packing import PackedDocuments
 from ..data.process_sharding import ProcessShard, every_nth, is_prepared, shards_by_sampler, with_streams_of
 from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_batches, shuffles
 from ..data.transformers_order import DrawnOrders, ShardedBatches, random_orders
 from ..data.worker_seeding import GivesBack, SeededData
 from ..errors import DataError
-from . import validation
+from . import packing, validation
 from .validation import has_length
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ def train_orders(core: "Internals", dataset: Any) -> Any:
     """A function from the epoch to the order of the training samples."""
     args = core.trainer.args
     strategy = str(args.train_sampling_strategy)
+    if isinstance(dataset, PackedDocuments):
+        return packing.orders(core, dataset)
     if isinstance(dataset, Mixture):
         return _mixture_orders(core, dataset, strategy)
     if core.in_transformers_order and strategy != "sequential":
@@ -103,7 +107,10 @@ def make_loader(
     """
     args, loaders, processes = core.trainer.args, core.backend.loaders, core.processes
     validation.dataset(where, dataset, core.backend)
-    dataset, collate = select_columns(core, dataset, where)
+    if packing_of(args) is None:
+        dataset, collate = select_columns(core, dataset, where)
+    else:
+        dataset, collate = packing.packed(core, dataset, where, train)
     # An evaluation uses every sample, except in scripts of transformers, whose figures are of whole batches there.
     drop_last = args.dataloader_drop_last and (train or mode.follows("transformers"))
     options = Loading(

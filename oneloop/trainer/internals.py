@@ -238,6 +238,10 @@ class Internals:
             models.restore_values(trainer.model, before)
             self.model_info = info
 
+    def know_of_model(self, **facts: Any) -> None:
+        """Keep what was found out about the model."""
+        self.model_info = replace(self.model_info, **facts)
+
     @property
     def clips_by_override(self) -> bool:
         """Whether methods of the Trainer's class clip the gradients, rather than the engine."""

@@ -118,6 +118,10 @@ class WorkMeter:
 
     def _add_unpadded(self, inputs: Any) -> None:
         """include_num_input_tokens_seen="non_padding": by the attention mask, or by the pad token."""
+        useful = getattr(inputs, "useful_tokens", None)
+        if useful is not None:  # packed documents
+            self.unpadded += useful
+            return
         mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
         main = self._main_input(inputs)
         pad = getattr(self.core.trainer.processing_class, "pad_token_id", None)

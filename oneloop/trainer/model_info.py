@@ -18,6 +18,8 @@ class ModelInfo:
     matrix_parameters: int  # for the estimate of floating-point operations
     # Fp16 or bf16 while the weights are in pure half precision, which does not accept float32 inputs.
     input_half: str | None = None
+    # The columns by which it keeps the documents of a row apart; None if it was not asked to.
+    pack_columns: tuple[str, ...] | None = None
     model: Any = field(default=None, repr=False, compare=False)  # the one that was prepared
 
     @classmethod

@@ -103,6 +103,18 @@ DATA = {
     "length_column_name": shows(
         probes.first_batch("length"), ("length", [15]), ("size", [0]), train_sampling_strategy="group_by_length"
     ),
+    "packing": shows(
+        probes.rows_of_documents(), (False, [4, 4]), (True, [4, 9]), ("best_fit", [4, 8]), max_length=9, max_steps=1
+    ),
+    "max_length": shows(probes.rows_of_documents(), (8, [4, 8]), (16, [4, 16]), packing=True, max_steps=1),
+    "eval_packing": shows(
+        probes.rows_of_documents(evaluated=True),
+        (None, [8, 8]),
+        (False, [8, 4]),
+        packing=True,
+        max_length=8,
+        max_steps=1,
+    ),
     "seed_each_sample": shows(probes.draws_of_samples, (False, False), (True, True)),
     "ignore_data_skip": shows(probes.resumed_data, (False, 8), (True, 0), resume_from_checkpoint=True),
     "auto_find_batch_size": shows(probes.micro_batches, (False, "out of memory"), (True, [2] * 8)),

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import torch
 
-from oneloop import EarlyStoppingCallback, TrainerCallback, backends
+from oneloop import EarlyStoppingCallback, Trainer, TrainerCallback, backends
 from oneloop.checkpoint import store
 from oneloop.distributed.preemption import Preempted
 from oneloop.errors import OneloopError
@@ -633,3 +633,18 @@ def pushed(tiny_run):
     known |= {"hub_private_repo": "repositories", "hub_revision": "revisions", "hub_always_push": "held"}
     wanted = next((known[name] for name in known if name in tiny_run.given), "repositories")
     return {key: value for key, value in every.items() if key == wanted and value}
+
+
+def rows_of_documents(evaluated=False):
+    """The shape of a batch of documents of four tokens."""
+
+    def see(tiny_run):
+        ids = [[(i + place) % 10 for place in range(4)] for i in range(SAMPLES)]
+        documents = [{"input_ids": each, "labels": each} for each in ids]
+        model = kit_module(tiny_run.framework).Kit().language_model
+        trainer = Trainer(model(), tiny_run.arguments(), train_dataset=documents, eval_dataset=documents)
+        trainer.train()
+        loader = trainer.get_eval_dataloader() if evaluated else trainer.get_train_dataloader()
+        return list(next(iter(loader))["input_ids"].shape)
+
+    return see

@@ -114,14 +114,15 @@ def _settled_option(cls: type, name: str, settled: Any) -> Option:
 
 def _without_unknown(per_class: list[list[Option]]) -> list[list[Option]]:
     """In a PaddleNLP script, the script's field overrides an argument of oneloop with the same name: PaddleNLP has no
-    such argument, or the script would not run there. The argument keeps its default."""
-    if not mode.follows("paddlenlp"):
-        return per_class
+    such argument, or the script would not run there. The argument keeps its default. Elsewhere this holds for arguments
+    whose names scripts often have for their own (`yields`)."""
+    any_name = mode.follows("paddlenlp")
     own = {option.name for options in per_class for option in options if not _is_of_oneloop(option)}
-    return [
-        [option for option in options if not (_is_of_oneloop(option) and option.field.name in own)]
-        for options in per_class
-    ]
+
+    def gives_way(option: Option) -> bool:
+        return _is_of_oneloop(option) and option.field.name in own and (any_name or option.metadata["yields"])
+
+    return [[option for option in options if not gives_way(option)] for options in per_class]
 
 
 def _is_of_oneloop(option: Option) -> bool:

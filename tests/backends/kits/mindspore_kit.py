@@ -24,6 +24,13 @@ class Kit:
 
         return fill(KwargsTagger() if signature == "kwargs" else Tagger(), seed)
 
+    def language_model(self, masked=True, seed=0):
+        """construct(input_ids, labels, attention_mask, position_ids); without the last two if it is not masked."""
+        from tests.backends.kits.mindspore_language import LanguageModel, Unmasked
+        from tests.backends.kits.mindspore_models import fill
+
+        return fill(LanguageModel() if masked else Unmasked(), seed)
+
     def weights(self, model):
         """Copies of all weights and buffers by name, as NumPy arrays."""
         return {name: value.asnumpy().copy() for name, value in model.parameters_and_names()}

@@ -42,6 +42,13 @@ class Kit:
         with seeded(seed):
             return KwargsTagger() if signature == "kwargs" else Tagger()
 
+    def language_model(self, masked=True, seed=0):
+        """forward(input_ids, labels, attention_mask, position_ids); without the last two if it is not masked."""
+        from tests.backends.kits.paddle_language import LanguageModel, Unmasked
+
+        with seeded(seed):
+            return LanguageModel() if masked else Unmasked()
+
     def weights(self, model):
         """Copies of all weights and buffers by name, as NumPy arrays."""
         return {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}

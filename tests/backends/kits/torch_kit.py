@@ -34,6 +34,16 @@ class Kit:
             torch.manual_seed(seed)
             return KwargsTagger() if signature == "kwargs" else Tagger()
 
+    def language_model(self, masked=True, seed=0):
+        """forward(input_ids, labels, attention_mask, position_ids); without the last two if it is not masked."""
+        import torch
+
+        from tests.backends.kits.torch_language import LanguageModel, Unmasked
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return LanguageModel() if masked else Unmasked()
+
     def weights(self, model):
         """Copies of all weights and buffers by name, as NumPy arrays."""
         return {name: value.detach().cpu().numpy().copy() for name, value in model.state_dict().items()}

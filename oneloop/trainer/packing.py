@@ -1,0 +1,263 @@
+"""Packing in a Trainer: which data is packed, how the model keeps documents apart, and what the user is told."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import randomness
+from ..arguments.data import packing_of
+from ..data.collators.packs import COLUMNS, DOCUMENTS, MASK, POSITIONS, ROW_INDICES, SEQUENCE_LENGTHS, PackCollator
+from ..data.length_grouping import measure_lengths
+from ..data.mixture import Mixture
+from ..data.packing import PackedDocuments, PackOrder, Unpacked, layouts_of, pack_of, token_columns
+from ..errors import DataError, ModelError
+from . import setup
+from .loss import find_loss, logits_of, split_labels
+
+if TYPE_CHECKING:
+    from .internals import Internals
+
+logger = logging.getLogger(__name__)
+
+# Collators whose work packing does itself.
+_REPLACED = (
+    *("DefaultDataCollator", "default_data_collator", "DataCollatorWithPadding", "DataCollatorWithFlattening"),
+    "DataCollatorForLanguageModeling",
+)
+FORMS = (
+    f"`{MASK}` of shape (rows, 1, tokens, tokens), True where a token may attend to another; or `{DOCUMENTS}` of shape "
+    "(rows, tokens), the number of each token's document"
+)
+
+
+def packed(core: "Internals", dataset: Any, where: str, train: bool) -> tuple[PackedDocuments, PackCollator]:
+    """The dataset of packs, and its collator."""
+    how = packing_of(core.trainer.args)
+    assert how is not None
+    _refuse(core, dataset, where)
+    sources = list(dataset.datasets.values()) if isinstance(dataset, Mixture) else [dataset]
+    first = token_columns(sources[0][0], what=f"the first document of {where}")
+    extra, dropped = _columns(core, sources[0][0], len(first["input_ids"]))
+    lengths = _lengths(core, sources, where)
+    args = core.trainer.args
+    if train or (where == "eval_dataset" and args.eval_packing is not False):
+        shuffle = train and args.train_sampling_strategy != "sequential"
+        layouts: Sequence[Any] = layouts_of(how, lengths, args.max_length, core.data_seed, shuffle)
+    else:
+        layouts = [Unpacked(of_source) for of_source in lengths]
+    made = PackedDocuments(dataset, layouts, extra, _keeps_first(core, sources[0][0]))
+    _tell(core, made, where, dropped)
+    return made, _collator(core, made)
+
+
+def orders(core: "Internals", dataset: PackedDocuments) -> Any:
+    """A function from the epoch to the order of the packs for training."""
+    args = core.trainer.args
+    shuffle = args.train_sampling_strategy != "sequential"
+    if isinstance(dataset.dataset, Mixture):
+        per_update = core.trainer.get_total_train_batch_size(args)
+        return dataset.dataset.orders(core.data_seed, per_update, shuffle, packs=dataset.sizes)
+    return lambda epoch: PackOrder(len(dataset), core.data_seed, epoch, shuffle)
+
+
+# -- the data
+
+
+def _refuse(core: "Internals", dataset: Any, where: str) -> None:
+    """Raise an error for what does not go with packing."""
+    args, collator = core.trainer.args, core.trainer.data_collator
+    name = getattr(collator, "__name__", type(collator).__name__)
+    if name not in _REPLACED or getattr(collator, "mlm", False):
+        raise DataError(
+            f"packing makes the batches itself, but there is a data_collator ({name}). Remove one of them; what the "
+            "collator does to single documents belongs into the dataset."
+        )
+    for refused, what in (
+        (args.train_sampling_strategy == "group_by_length", "train_sampling_strategy='group_by_length'"),
+        (core.in_transformers_order, "data_order='transformers'"),
+    ):
+        if refused:
+            raise DataError(f"{what} cannot order packed documents, which have an order of their own. Remove it.")
+    if core.backend.loaders.is_iterable(dataset):
+        raise DataError(
+            f"packing expects a dataset with __len__ and __getitem__, but {where} is an iterable "
+            f"{type(dataset).__name__}. Load the data into a map-style dataset."
+        )
+    if len(dataset) == 0:
+        raise DataError(f"{where} is empty. Pass a dataset with at least one sample.")
+
+
+def _columns(core: "Internals", sample: Mapping[str, Any], tokens: int) -> tuple[list[str], list[str]]:
+    """Columns with one value per token that the model takes, besides tokens and labels; and those that are dropped."""
+    accepted = core.backend.models.forward_parameters(core.trainer.model) or ()
+    made = ("input_ids", "labels", *COLUMNS)
+    extra = [
+        name
+        for name, value in sample.items()
+        if name in accepted and name not in made and np.ndim(value) == 1 and len(value) == tokens
+    ]
+    known = {*made, *extra, core.trainer.args.length_column_name}
+    return extra, [name for name in sample if name not in known]
+
+
+def _lengths(core: "Internals", sources: Sequence[Any], where: str) -> list[np.ndarray]:
+    args = core.trainer.args
+    shown = not args.disable_tqdm
+    lengths = [measure_lengths(each, args.length_column_name, "input_ids", shown, "packing") for each in sources]
+    if not all(of_source.sum() for of_source in lengths):
+        raise DataError(f"{where} has only empty documents, or one of its parts has. Packing needs tokens.")
+    return lengths
+
+
+def _keeps_first(core: "Internals", sample: Mapping[str, Any]) -> bool:
+    """Whether labels are known to be compared with their own position, as in token classification. Where it is not
+    known, the first label of each document is left out, rather than predicted from another one."""
+    if core.model_info.shifts_labels or sample.get("labels") is None:
+        return False
+    base = core.backend.models.base_of(core.trainer.model)
+    return getattr(base, "shifts_labels", None) is False or _is_of_transformers(base)
+
+
+def _tell(core: "Internals", data: PackedDocuments, where: str, dropped: list[str]) -> None:
+    if core.processes.rank or not core.run.events.first_time("packing", where):
+        return
+    documents = sum(len(layout.lengths) for layout in data.layouts)
+    facts = {"documents": documents, "packs": len(data), "fill": round(data.fill, 4)}
+    logger.info(
+        "%s: %d documents in %d rows of up to %d tokens, %.1f %% of them text.",
+        where,
+        documents,
+        len(data),
+        max(layout.width for layout in data.layouts),
+        100 * data.fill,
+    )
+    if where == "train_dataset" and core.trainer.is_in_train:
+        core.run.events.add("packing", **facts)
+    if dropped:
+        logger.info("%s: packing drops the columns %s.", where, ", ".join(sorted(map(str, dropped))))
+
+
+# -- how the model keeps documents apart
+
+
+def _collator(core: "Internals", data: PackedDocuments) -> PackCollator:
+    pad = getattr(core.trainer.processing_class, "pad_token_id", None)
+    columns = core.model_info.pack_columns
+    if columns is None:
+        columns = _find_columns(core, data)
+        core.know_of_model(pack_columns=columns)
+    return PackCollator(core.backend.NAME, columns, 0 if pad is None else pad, _is_causal(core))
+
+
+def _is_of_transformers(model: Any) -> bool:
+    return any(base.__module__.partition(".")[0] == "transformers" for base in type(model).__mro__)
+
+
+def _is_causal(core: "Internals") -> bool:
+    """Whether the mask also has to exclude the tokens that follow. Your own model may declare `is_causal = False`."""
+    base = core.backend.models.base_of(core.trainer.model)
+    if _is_of_transformers(base):
+        return bool(core.model_info.shifts_labels)
+    return getattr(base, "is_causal", True) is not False
+
+
+def _candidates(core: "Internals") -> Iterator[tuple[str, ...]]:
+    """Columns that may keep documents apart in this model, the cheapest first."""
+    models, model = core.backend.models, core.trainer.model
+    accepted = models.forward_parameters(model) or ()
+    config = models.config_of(model)
+    positions = (POSITIONS,) if POSITIONS in accepted else ()
+    if _is_of_transformers(models.base_of(model)) and positions:
+        flash = "flash" in str(getattr(config, "_attn_implementation", ""))
+        yield (POSITIONS, SEQUENCE_LENGTHS) if flash else positions
+    for name in (DOCUMENTS, ROW_INDICES, MASK):
+        if name in accepted:
+            yield (*positions, name)
+    yield positions
+
+
+def _find_columns(core: "Internals", data: PackedDocuments) -> tuple[str, ...]:
+    """The first columns with which changing one document does not change what the model says about the next one."""
+    rows = _probe_rows(data)
+    if rows is None:  # fewer than two tokens: nothing to mix
+        return next(_candidates(core))
+    error: Exception | None = None
+    tried = []
+    for columns in dict.fromkeys(_candidates(core)):
+        tried.append(" and ".join(columns) or "none")
+        try:
+            first, second, alone = _outputs(core, PackCollator(core.backend.NAME, columns, 0, _is_causal(core)), rows)
+        except Exception as raised:
+            if core.backend.devices.is_out_of_memory(raised):
+                raise
+            error = error or raised
+            continue
+        rounding = 2.0**-6 if setup.half(core.trainer.args) else 2.0**-17
+        if _equal(first, second, rounding):
+            if not _equal(first, alone, max(rounding, 1e-3)) and core.processes.rank == 0:
+                logger.warning(
+                    "packing: what %s computes for a document depends on where it stands in its row. Its forward takes "
+                    "no position_ids (rows, tokens), which restart at 0 for each document, or ignores them.",
+                    type(core.trainer.model).__name__,
+                )
+            return columns
+    raise ModelError(
+        f"packing=True: {type(core.trainer.model).__name__} does not keep the documents of a row apart. Tried, of the "
+        f"columns that its forward accepts: {', '.join(tried)}. Models of transformers do it by position_ids, unless "
+        f"use_cache=True. Your own model should take {FORMS}. Otherwise set packing=False."
+        + (f" An attempt failed with {type(error).__name__}: {str(error).splitlines()[0][:200]}" if error else "")
+    ) from error
+
+
+def _probe_rows(data: PackedDocuments) -> list[dict[str, np.ndarray]] | None:
+    """Three rows: two documents, another one before the same second one, and the second one alone."""
+    ids = data[0]["input_ids"]
+    others = np.unique(ids)
+    if len(others) < 2:
+        return None
+    half = max(1, min(max(layout.width for layout in data.layouts), len(ids)) // 2)
+    first, second = ids[:half], ids[half : 2 * half]
+    changed = others[(np.searchsorted(others, first) + 1) % len(others)]
+    extra = {name: np.zeros(half, data[0][name].dtype) for name in data.extra}
+
+    def piece(tokens: np.ndarray, counts: bool) -> dict[str, np.ndarray]:
+        labels = tokens if counts else np.full(half, -100)
+        return {"input_ids": tokens, "labels": labels, **extra}
+
+    known = piece(second, True)
+    return [pack_of([piece(each, False), known]) for each in (first, changed)] + [pack_of([known])]
+
+
+def _outputs(core: "Internals", collate: PackCollator, rows: Sequence[dict[str, np.ndarray]]) -> list[np.ndarray]:
+    """What the model says about the second document of each row: its logits or, if it has none, its loss."""
+    trainer, backend = core.trainer, core.backend
+    streams = randomness.get_state(backend)
+    training = backend.models.eval_mode(trainer.model)
+    try:
+        with backend.engine.no_gradients(), trainer.compute_loss_context_manager():
+            return [_output(core, collate([row]), len(rows[-1]["input_ids"])) for row in rows]
+    finally:
+        backend.models.restore_mode(training)
+        randomness.set_state(backend, streams)
+
+
+def _output(core: "Internals", batch: Any, tokens: int) -> np.ndarray:
+    trainer, backend = core.trainer, core.backend
+    inputs = core.to_device(batch)
+    if trainer.criterion is not None or trainer.compute_loss_func is not None:
+        inputs, _ = split_labels(inputs, trainer.label_names)
+    outputs = backend.models.invoke(trainer.model, inputs)
+    width = inputs["input_ids"].shape[1]
+    found = logits_of(outputs)
+    for value in found if isinstance(found, (tuple, list)) else (found,):
+        if backend.tensors.is_tensor(value) and tuple(value.shape[:2]) == (1, width):
+            return backend.tensors.to_numpy(backend.tensors.detach(value))[0, width - tokens :]
+    return backend.tensors.to_numpy(backend.tensors.detach(find_loss(outputs, inputs)))
+
+
+def _equal(first: np.ndarray, second: np.ndarray, rounding: float) -> bool:
+    """Equal but for rounding: a kernel may add in another order."""
+    scale = max(float(np.abs(first).max(initial=0.0)), 1e-6)
+    return first.shape == second.shape and bool(np.abs(first - second).max(initial=0.0) <= rounding * scale)

@@ -1,0 +1,239 @@
+"""Packed documents in training: apart from each other, with the loss that they have alone, resumed exactly."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oneloop import DataCollatorForLanguageModeling, HfArgumentParser, Mixture, Trainer, TrainingArguments
+from oneloop.arguments.data import packing_of
+from oneloop.data.collators.base import to_numpy
+from oneloop.errors import ArgumentError, DataError, ModelError
+from tests.backends.support import WORDS
+
+
+def documents(lengths=(5, 3, 9, 1, 14, 6, 2, 8, 4, 7), seed=0):
+    random = np.random.RandomState(seed)
+    return [{"input_ids": random.randint(1, WORDS, length).tolist()} for length in lengths]
+
+
+def batches(trainer):
+    loader = trainer.get_train_dataloader()
+    return list(loader)
+
+
+def logits(backend, trainer, batch):
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    outputs = trainer._oneloop.backend.models.invoke(trainer.model, inputs)
+    return backend.numpy(outputs["logits"] if isinstance(outputs, dict) else outputs.logits)
+
+
+def changed(backend, batch, row, columns):
+    """The batch with other tokens in these columns of a row."""
+    ids = backend.numpy(batch["input_ids"]).copy()
+    ids[row, columns] = ids[row, columns] % (WORDS - 1) + 1
+    return {**batch, "input_ids": backend.tensor(ids)}
+
+
+@pytest.mark.parametrize("how", ["end_to_end", "best_fit"])
+def test_neighbours_are_bit_identical_when_a_document_changes(backend, arguments, how):
+    trainer = Trainer(
+        backend.language_model(), arguments(packing=how, max_length=16), train_dataset=documents((5, 4, 7) * 4)
+    )
+    batch = batches(trainer)[0]
+    positions = backend.numpy(batch["position_ids"])
+    before = logits(backend, trainer, batch)
+    for row, of_row in enumerate(positions):
+        starts = [*np.flatnonzero(of_row == 0), len(of_row)]
+        assert len(starts) > 2
+        for start, stop in zip(starts, starts[1:]):
+            after = logits(backend, trainer, changed(backend, batch, row, slice(start, stop)))
+            others = np.ones(before.shape[:2], bool)
+            others[row, start:stop] = False
+            assert after[others].tobytes() == before[others].tobytes()
+            assert not np.array_equal(after[row, start:stop], before[row, start:stop])
+
+
+def test_the_loss_is_that_of_the_documents_alone(backend, trained):
+    """An update with packed rows, beside one in which every document is a batch of its own."""
+    data = documents((5, 3, 9, 2, 14, 6, 2, 8, 4, 7, 4))
+    given = {"max_steps": 1, "optim": "sgd", "learning_rate": 0.5, "logging_steps": 1, "max_grad_norm": 0.0}
+    packed = trained(
+        backend.language_model(), data, packing="best_fit", max_length=16, per_device_train_batch_size=16, **given
+    )
+    rows = [{"input_ids": np.array(each["input_ids"]), "labels": np.array(each["input_ids"])} for each in data]
+    single = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": len(rows)}
+    alone = trained(backend.language_model(), rows, **single, **given)
+    losses = [trainer.state.log_history[0]["loss"] for trainer in (packed, alone)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    for name, weight in backend.weights(packed.model).items():
+        assert np.allclose(weight, backend.weights(alone.model)[name], atol=1e-5), name
+
+
+def test_the_number_of_items_is_that_of_the_targets(backend, trained):
+    class Counting(Trainer):
+        seen = []
+
+        def get_batch_samples(self, *given, **more):
+            found = super().get_batch_samples(*given, **more)
+            self.seen.append(found[1])
+            return found
+
+    data = documents()
+    given = {"packing": "best_fit", "max_length": 16, "per_device_train_batch_size": 2, "num_train_epochs": 1}
+    trained(backend.language_model(), data, Counting, gradient_accumulation_steps=2, **given)
+    assert sum(Counting.seen) == sum(len(each["input_ids"]) - 1 for each in data)
+
+
+def test_tokens_are_counted_without_padding(backend, trained):
+    data = documents()
+    tokens = sum(len(each["input_ids"]) for each in data)
+    given = {"max_length": 16, "num_train_epochs": 2, "include_num_input_tokens_seen": "non_padding"}
+    trainer = trained(backend.language_model(), data, packing="best_fit", **given)
+    assert trainer.state.num_input_tokens_seen == 2 * tokens
+
+
+def test_a_packed_mixture_resumes_in_the_middle(backend, trained, tmp_path):
+    """In the middle of a document: rows are shorter than most documents."""
+
+    def mixture():
+        return Mixture({"a": documents((20, 31, 3)), "b": documents((40, 5), seed=1)}, [0.6, 0.4], stop=30)
+
+    given = {"per_device_train_batch_size": 3, "num_train_epochs": 2, "save_strategy": "steps", "save_steps": 4}
+    given |= {"packing": True, "max_length": 8, "save_total_limit": None}
+    whole = trained(backend.language_model(), mixture(), output_dir=tmp_path / "whole", **given)
+    assert whole.state.global_step == 20
+    checkpoint = str(tmp_path / "whole" / "checkpoint-12")
+    again = trained(backend.language_model(), mixture(), output_dir=tmp_path / "again", resume=checkpoint, **given)
+    for name, weight in backend.weights(whole.model).items():
+        assert weight.tobytes() == backend.weights(again.model)[name].tobytes(), name
+
+
+def test_workers_make_the_same_batches(backend, arguments):
+    found = []
+    for workers in (0, 2):
+        args = arguments(packing=True, max_length=16, per_device_train_batch_size=2, dataloader_num_workers=workers)
+        made = batches(Trainer(backend.language_model(), args, train_dataset=documents()))
+        found.append([{name: to_numpy(value).tolist() for name, value in batch.items()} for batch in made])
+    assert found[0] == found[1]
+
+
+def test_evaluations_pack_and_predictions_do_not(backend, trained):
+    data = documents()
+    trainer = trained(backend.language_model(), data, eval_dataset=data, packing=True, max_length=16, max_steps=1)
+    assert np.isfinite(trainer.evaluate()["eval_loss"])
+    assert trainer.num_examples(trainer.get_eval_dataloader()) == 4
+    predictions = trainer.predict(data).predictions
+    assert predictions.shape == (10, 14, WORDS)
+
+
+def test_the_run_says_how_full_the_rows_are(backend, trained):
+    trainer = trained(backend.language_model(), documents(), packing=True, max_length=16, max_steps=1)
+    lines = [json.loads(line) for line in Path(trainer.args.output_dir, "run.jsonl").read_text().splitlines()]
+    event = next(line for line in lines if line["event"] == "packing")
+    assert (event["documents"], event["packs"], event["fill"]) == (10, 4, round(59 / 64, 4))
+
+
+# -- what is refused
+
+
+def test_a_model_that_mixes_documents_is_refused_before_the_first_step(backend, arguments):
+    trainer = Trainer(
+        backend.language_model(masked=False), arguments(packing=True, max_length=16), train_dataset=documents()
+    )
+    with pytest.raises(ModelError, match=r"Unmasked does not keep the documents of a row apart.*`attention_mask`"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_a_model_that_expects_another_mask_is_refused(arguments):
+    torch = pytest.importorskip("torch")
+    from tests.backends.kits.torch_language import LanguageModel
+
+    class ForPadding(LanguageModel):
+        def forward(self, input_ids, labels=None, attention_mask=None):
+            rows, tokens = attention_mask.shape
+            mask = attention_mask[:, None, None, :].expand(rows, 1, tokens, tokens)
+            return super().forward(input_ids, labels, mask.bool() & torch.ones(tokens, tokens).tril().bool())
+
+    trainer = Trainer(ForPadding(), arguments(packing=True, max_length=16), train_dataset=documents())
+    with pytest.raises(ModelError, match=r"An attempt failed with ValueError: too many values to unpack"):
+        trainer.train()
+
+
+def test_a_model_without_position_ids_is_told_of(arguments, caplog):
+    pytest.importorskip("torch")
+    from tests.backends.kits.torch_language import LanguageModel
+
+    class WithoutPlaces(LanguageModel):
+        def forward(self, input_ids, labels=None, attention_mask=None):
+            return super().forward(input_ids, labels, attention_mask)
+
+    args = arguments(packing=True, max_length=16, max_steps=1)
+    Trainer(WithoutPlaces(), args, train_dataset=documents()).train()
+    assert "depends on where it stands in its row" in caplog.text
+    caplog.clear()
+    Trainer(LanguageModel(), args, train_dataset=documents()).train()
+    assert "depends on where it stands" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "given, data, error, message",
+    [
+        ({"max_length": None}, documents(), ArgumentError, "packing='end_to_end' needs max_length"),
+        ({"packing": "tight"}, documents(), ArgumentError, "True, False, 'end_to_end' or 'best_fit'"),
+        ({}, [{"text": "a"}], DataError, "packing needs token ids in 'input_ids'"),
+        ({}, [{"input_ids": []}], DataError, "only empty documents"),
+        ({"train_sampling_strategy": "group_by_length"}, documents(), DataError, "cannot order packed documents"),
+    ],
+)
+def test_what_cannot_be_packed(backend, trained, given, data, error, message):
+    with pytest.raises(error, match=message):
+        trained(backend.language_model(), data, **{"packing": True, "max_length": 16, "max_steps": 1} | given)
+
+
+def test_collators_that_packing_replaces_and_others(backend, trained):
+    class Tokenizer:
+        pad_token_id, pad_token = 0, "p"
+
+    given = {"packing": True, "max_length": 16, "max_steps": 1}
+    causal = DataCollatorForLanguageModeling(Tokenizer(), mlm=False)
+    trained(backend.language_model(), documents(), data_collator=causal, **given)
+
+    def own(samples):
+        return samples
+
+    with pytest.raises(DataError, match=r"there is a data_collator \(own\)"):
+        trained(backend.language_model(), documents(), data_collator=own, **given)
+
+
+# -- fields of the same names
+
+
+def test_fields_of_a_subclass_are_its_own(backend, tmp_path):
+    @dataclass
+    class Config(TrainingArguments):
+        packing: bool = False
+        max_length: str = "long"
+
+    args = Config(str(tmp_path), packing=True, report_to="none", save_strategy="no", max_steps=1, device="cpu")
+    assert args.max_length == "long" and packing_of(args) is None
+    rows = [{"input_ids": np.arange(4), "labels": np.arange(4)}] * 8
+    Trainer(backend.language_model(), args, train_dataset=rows).train()
+
+
+def test_fields_of_other_dataclasses_on_the_command_line(tmp_path):
+    @dataclass
+    class Script:
+        max_length: int = 7
+        packing: str = "x"
+
+    parser = HfArgumentParser((Script, TrainingArguments))
+    script, args = parser.parse_args_into_dataclasses(["--output_dir", str(tmp_path), "--max_length", "9"])
+    assert (script.max_length, script.packing, args.max_length, args.packing) == (9, "x", None, False)
+    (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(
+        ["--output_dir", str(tmp_path), "--max_length", "9", "--packing", "best_fit"]
+    )
+    assert (args.max_length, args.packing) == (9, "best_fit")
