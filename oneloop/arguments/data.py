@@ -112,6 +112,28 @@ class Data(Group):
         "Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes "
         "and workers. Costs one reseeding per sample, and samples are fetched one by one.",
     )
+    mixture_weights: dict[str, Any] | str | None = arg(
+        None,
+        "For a train_dataset that is a dict of datasets: the proportion of each, such as wiki=0.7,code=0.3, a dict or "
+        "JSON, or a list of [step, weights]. None: by size.",
+        convert=values.to_weights,
+    )
+    mixture_temperature: float = arg(
+        1.0,
+        "For weights by size: the sizes to the power of 1 / temperature; above 1, small datasets get more.",
+        low=0.001,
+    )
+    mixture_stop: str = arg(
+        "first_exhausted",
+        "When an epoch of a mixture ends: first_exhausted, all_exhausted, or a number of samples.",
+        convert=values.to_stop,
+    )
+    mixture_metrics: str = arg(
+        "loss",
+        "What is logged of each dataset of a Mixture: its loss and tokens, its tokens only, or nothing. Losses cost "
+        "a second cross entropy of the logits, without gradients.",
+        choices=("loss", "tokens", "no"),
+    )
     ignore_data_skip: bool = arg(False, "On resume, start the data at the beginning of the epoch.")
     auto_find_batch_size: bool = arg(
         False, "On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch."

@@ -96,6 +96,14 @@ class ArgumentFields(Group):
     """Whether evaluations pack as well; False gives each document a row of its own."""
     seed_each_sample: bool = ...
     """Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one."""
+    mixture_weights: Any = ...
+    """For a train_dataset that is a dict of datasets: the proportion of each, such as wiki=0.7,code=0.3, a dict or JSON, or a list of [step, weights]. None: by size."""
+    mixture_temperature: float = ...
+    """For weights by size: the sizes to the power of 1 / temperature; above 1, small datasets get more."""
+    mixture_stop: Argument[str | int, Any] = ...
+    """When an epoch of a mixture ends: first_exhausted, all_exhausted, or a number of samples."""
+    mixture_metrics: str = ...
+    """What is logged of each dataset of a Mixture: its loss and tokens, its tokens only, or nothing. Losses cost a second cross entropy of the logits, without gradients."""
     ignore_data_skip: bool = ...
     """On resume, start the data at the beginning of the epoch."""
     auto_find_batch_size: bool = ...
@@ -466,6 +474,10 @@ class ArgumentFields(Group):
         max_length: Integer | None = None,
         eval_packing: Switch | None = None,
         seed_each_sample: Switch = False,
+        mixture_weights: Any = None,
+        mixture_temperature: Number = 1.0,
+        mixture_stop: Any = "first_exhausted",
+        mixture_metrics: Literal["loss", "tokens", "no"] | str = "loss",
         ignore_data_skip: Switch = False,
         auto_find_batch_size: Switch = False,
         learning_rate: Number = 5e-05,
@@ -673,6 +685,10 @@ class ArgumentFields(Group):
             max_length: Tokens in a row of packed documents.
             eval_packing: Whether evaluations pack as well; False gives each document a row of its own.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
+            mixture_weights: For a train_dataset that is a dict of datasets: the proportion of each, such as wiki=0.7,code=0.3, a dict or JSON, or a list of [step, weights]. None: by size.
+            mixture_temperature: For weights by size: the sizes to the power of 1 / temperature; above 1, small datasets get more.
+            mixture_stop: When an epoch of a mixture ends: first_exhausted, all_exhausted, or a number of samples.
+            mixture_metrics: What is logged of each dataset of a Mixture: its loss and tokens, its tokens only, or nothing. Losses cost a second cross entropy of the logits, without gradients.
             ignore_data_skip: On resume, start the data at the beginning of the epoch.
             auto_find_batch_size: On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch.
             learning_rate: Peak learning rate.
@@ -896,6 +912,10 @@ class GenerationFields(ArgumentFields):
         max_length: Integer | None = None,
         eval_packing: Switch | None = None,
         seed_each_sample: Switch = False,
+        mixture_weights: Any = None,
+        mixture_temperature: Number = 1.0,
+        mixture_stop: Any = "first_exhausted",
+        mixture_metrics: Literal["loss", "tokens", "no"] | str = "loss",
         ignore_data_skip: Switch = False,
         auto_find_batch_size: Switch = False,
         learning_rate: Number = 5e-05,
@@ -1108,6 +1128,10 @@ class GenerationFields(ArgumentFields):
             max_length: Tokens in a row of packed documents.
             eval_packing: Whether evaluations pack as well; False gives each document a row of its own.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
+            mixture_weights: For a train_dataset that is a dict of datasets: the proportion of each, such as wiki=0.7,code=0.3, a dict or JSON, or a list of [step, weights]. None: by size.
+            mixture_temperature: For weights by size: the sizes to the power of 1 / temperature; above 1, small datasets get more.
+            mixture_stop: When an epoch of a mixture ends: first_exhausted, all_exhausted, or a number of samples.
+            mixture_metrics: What is logged of each dataset of a Mixture: its loss and tokens, its tokens only, or nothing. Losses cost a second cross entropy of the logits, without gradients.
             ignore_data_skip: On resume, start the data at the beginning of the epoch.
             auto_find_batch_size: On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch.
             learning_rate: Peak learning rate.
@@ -1362,6 +1386,10 @@ class CompressionFields(ArgumentFields):
         max_length: Integer | None = None,
         eval_packing: Switch | None = None,
         seed_each_sample: Switch = False,
+        mixture_weights: Any = None,
+        mixture_temperature: Number = 1.0,
+        mixture_stop: Any = "first_exhausted",
+        mixture_metrics: Literal["loss", "tokens", "no"] | str = "loss",
         ignore_data_skip: Switch = False,
         auto_find_batch_size: Switch = False,
         learning_rate: Number = 5e-05,
@@ -1585,6 +1613,10 @@ class CompressionFields(ArgumentFields):
             max_length: Tokens in a row of packed documents.
             eval_packing: Whether evaluations pack as well; False gives each document a row of its own.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
+            mixture_weights: For a train_dataset that is a dict of datasets: the proportion of each, such as wiki=0.7,code=0.3, a dict or JSON, or a list of [step, weights]. None: by size.
+            mixture_temperature: For weights by size: the sizes to the power of 1 / temperature; above 1, small datasets get more.
+            mixture_stop: When an epoch of a mixture ends: first_exhausted, all_exhausted, or a number of samples.
+            mixture_metrics: What is logged of each dataset of a Mixture: its loss and tokens, its tokens only, or nothing. Losses cost a second cross entropy of the logits, without gradients.
             ignore_data_skip: On resume, start the data at the beginning of the epoch.
             auto_find_batch_size: On out-of-memory: retry with a smaller micro-batch and more accumulation, same global batch.
             learning_rate: Peak learning rate.

@@ -162,6 +162,34 @@ def to_steps(name: str, value: "Number") -> int | float:
     return number if 0 < number < 1 else int(number)
 
 
+def to_weights(name: str, value: Any) -> Any:
+    """Weights of datasets: a dict, a list, the same as JSON, or `wiki=0.7,code=0.3`."""
+    expected = "weights by name, such as wiki=0.7,code=0.3 or JSON, or a list of [step, weights]"
+    if isinstance(value, str) and value.strip()[:1] not in ("{", "["):
+        pairs = [part.rpartition("=") for part in value.split(",")]
+        if not all(key.strip() and equals for key, equals, _ in pairs):
+            raise wrong(name, value, expected)
+        value = {key.strip(): to_number(name, number, expected) for key, _, number in pairs}
+        if len(value) < len(pairs):
+            raise wrong(name, value, f"{expected}, each name once")
+    elif isinstance(value, str):
+        value = _json(name, value, expected)
+    if value is not None and not isinstance(value, (Mapping, list, tuple)):
+        raise wrong(name, value, expected)
+    return value
+
+
+def to_stop(name: str, value: Any) -> str | int:
+    """The end of an epoch of a mixture."""
+    if value in ("first_exhausted", "all_exhausted"):
+        return value
+    expected = "'first_exhausted', 'all_exhausted' or a number of samples"
+    number = to_number(name, value, expected)
+    if not 1 <= number <= LARGEST or number != int(number):
+        raise wrong(name, value, expected)
+    return int(number)
+
+
 def _json(name: str, text: str, expected: str) -> Any:
     try:
         return read_json(text)

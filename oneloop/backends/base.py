@@ -198,6 +198,9 @@ class Tensors(Protocol):
     def count_labels(self, labels: Any, shifted: bool, ignore_index: int | None = -100) -> int:
         """The number of labels that count in the loss; all of them if ignore_index is None."""
 
+    def row_losses(self, logits: Any, labels: Any, shift: bool, ignore_index: int) -> Any:
+        """The summed cross entropies of each row, without a graph and on the device."""
+
     def smoothed_loss(self, logits: Any, labels: Any, epsilon: float, shift: bool) -> Any:
         """Cross entropy with label smoothing; labels of -100 are ignored."""
 

@@ -126,6 +126,8 @@ class Checkpointer:
         self.wait(f"{store.PREFIX}-{trainer.state.global_step}")
         self.overrides.called()
         trainer.store_flos()
+        if self.run.meter.sources is not None:
+            self.run.meter.sources.share()
         save = self._new_save()
         ends = partial(self._committed, save), partial(self._forget_best, save)
         shared = self._shared_stage(save.step)
@@ -480,7 +482,8 @@ class Checkpointer:
                 "grad_norm": None if norm is None else norm.hex(),
                 "learning_rate": update.last_rate,
                 "split": update.split,
-            },
+            }
+            | ({} if meter.sources is None else {"sources": meter.sources.state()}),
         )
 
     def reserve_memory(self) -> None:

@@ -263,6 +263,8 @@ def load_run(run: "Run", path: Path) -> loop.Position:
     run.update.resume(stored.measured.get("learning_rate", 0.0), stored.measured.get("split", 1))
     run.meter.losses.load_state(stored.losses)
     run.meter.work.load_state(stored.work)
+    if run.meter.sources is not None:
+        run.meter.sources.load_state(stored.measured.get("sources", {}))
     _warn_of_changes(run, stored.properties)
     run.checkpointer.resumed_from(path)
     return _start(run, stored, path, crosses_from)

@@ -141,6 +141,7 @@ RUN_STATE = record(
         "grad_norm": optional(hex_number),
         "learning_rate": number(0),
         "split": integer(1, 2**20),
+        "sources": mapping(listing(integer(), 4)),
     },
 )
 

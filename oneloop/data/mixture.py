@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any
 
@@ -18,9 +19,10 @@ import numpy as np
 from ..errors import ArgumentError, DataError
 from .feistel import key_of, permute
 from .interleaving import Interleaving
-from .order import Order
+from .order import BatchSampler, Order
 
 STOPS = ("first_exhausted", "all_exhausted")
+AT_ONCE = 64  # micro-batches whose sources are computed together
 _SOURCE = -2  # separates the keys of sources from those of a single dataset
 
 Weights = Mapping[str, float] | Sequence[float]
@@ -190,6 +192,10 @@ class MixtureOrder(Order):
             first += size
         return result.reshape(positions.shape)
 
+    def sources(self, positions: np.ndarray) -> np.ndarray:
+        """The numbers of the datasets that the samples at these positions come from."""
+        return self.plan.at(positions + self.epoch * self.length)[0]
+
     def counts(self, position: int) -> dict[str, int]:
         """The samples of each dataset before a position of this epoch, in this epoch."""
         begin = self.plan.counts(self.epoch * self.length)
@@ -197,9 +203,51 @@ class MixtureOrder(Order):
         return {name: b - a for name, a, b in zip(self.mixture.names, begin, now)}
 
 
+def training_data(dataset: Any, args: Any) -> Any:
+    """A dict of datasets as a Mixture with the weights of the arguments; anything else as it is."""
+    given = [name for name in ("mixture_weights", "mixture_temperature", "mixture_stop") if _is_given(args, name)]
+    if not isinstance(dataset, dict) or type(dataset).__module__.partition(".")[0] == "datasets" or 0 in dataset:
+        if given and dataset is not None:
+            raise ArgumentError(
+                f"{given[0]} applies to a train_dataset that is a dict of datasets, and this is a "
+                f"{type(dataset).__name__}. Pass the datasets by name, or remove {given[0]}."
+            )
+        return dataset
+    columns = [name for name, part in dataset.items() if not hasattr(part, "__iter__") and not hasattr(part, "__len__")]
+    if columns:  # validation.dataset says what is expected
+        return dataset
+    return Mixture(dataset, args.mixture_weights, temperature=args.mixture_temperature or 1.0, stop=args.mixture_stop)
+
+
+def _is_given(args: Any, name: str) -> bool:
+    return getattr(args, name) != {"mixture_stop": "first_exhausted", "mixture_temperature": 1.0}.get(name)
+
+
 def parts_of(dataset: Any) -> Any:
     """The datasets of a mixture, by name, to be evaluated one by one; anything else as it is."""
     return dataset.datasets if isinstance(dataset, Mixture) else dataset
+
+
+def sources_in(mixture: Mixture, loader: Any) -> Callable[[int, int], np.ndarray] | None:
+    """A function of (epoch, number of a micro-batch) that returns the numbers of the datasets that this process's rows
+    come from; None if the loader does not follow the mixture's order."""
+    sampler: Any = getattr(loader, "batch_sampler", None)
+    if not isinstance(sampler, BatchSampler) or not isinstance(sampler.orders(0), MixtureOrder):
+        return None
+
+    @lru_cache(maxsize=2)
+    def several(epoch: int, chunk: int) -> list[np.ndarray]:
+        """Of consecutive micro-batches: one by one, each would cost as much as all of them."""
+        numbers = range(chunk * AT_ONCE, min((chunk + 1) * AT_ONCE, len(sampler)))
+        positions = [sampler.positions(number) for number in numbers]
+        sources = sampler.orders(epoch).sources(np.concatenate(positions))
+        return np.split(sources, np.cumsum([len(each) for each in positions])[:-1])
+
+    def sources(epoch: int, number: int) -> np.ndarray:
+        chunk, place = divmod(number, AT_ONCE)
+        return several(epoch, chunk)[place]
+
+    return sources
 
 
 def _named(datasets: Any) -> dict[str, Any]:

@@ -136,6 +136,13 @@ class BatchSampler:
         epoch = self.epoch
         return (Indices(batch, (epoch, number, self._first(number))) for number, batch in enumerate(batches, first))
 
+    def positions(self, number: int) -> np.ndarray:
+        """The positions of this process's micro-batch `number` in the epoch."""
+        first = self._first(number)
+        whole = (number + 1) * self.batch_size * self.world <= self.length
+        end = first + self.batch_size if whole else self._share(number * self.batch_size * self.world)[1]
+        return np.arange(first, end, dtype=np.int64)
+
     def _first(self, number: int) -> int:
         """The position of the first sample of this process's micro-batch `number`."""
         begin = number * self.batch_size * self.world

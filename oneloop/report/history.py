@@ -68,6 +68,7 @@ class Run:
         candidates = [
             Chart("loss", _existing([self.line("loss", "training"), *self._evaluation_losses()])),
             Chart("evaluation", rates),
+            Chart("training loss by dataset", self._by_source("loss/")),
             Chart("learning rate", _existing([self.line("learning_rate", "learning rate")]), zero=True),
             Chart("samples per second", _existing([self.line("samples_per_second", "training")]), zero=True),
             Chart("tokens per second", _existing([self.line("tokens_per_second", "training")]), zero=True),
@@ -89,6 +90,10 @@ class Run:
         """Names logged by evaluations, in order, both `eval_loss` and `eval_<set>_loss`."""
         keys = dict.fromkeys(key for entry in self.log_history for key in entry if key.startswith(prefix))
         return [key for key in keys if key.endswith(suffix)]
+
+    def _by_source(self, prefix: str) -> list[Line]:
+        """The values of the datasets of a mixture."""
+        return _existing([self.line(key, key.removeprefix(prefix)) for key in self._keys(prefix)])
 
     def _evaluation_losses(self) -> list[Line | None]:
         names = {key: key.removeprefix("eval_").removesuffix("loss").strip("_") for key in self._keys("eval_", "_loss")}

@@ -25,6 +25,12 @@ CHARTS: tuple[tuple[str, dict[str, str], bool], ...] = (
     ),
     ("loss scale", {"loss_scale": "loss scale"}, True),
 )
+# (title, prefix of the values, whether the axis starts at zero) of what is logged of each dataset of a mixture.
+BY_SOURCE = (
+    ("training loss by dataset", "loss/", False),
+    ("tokens by dataset", "num_tokens/", True),
+    ("samples by dataset", "num_samples/", True),
+)
 KNOWN = {"loss", "steps_per_second", "skipped_steps", "total_flos", "num_input_tokens_seen"}
 KNOWN |= {key for _, keys, _ in CHARTS for key in keys}
 
@@ -94,6 +100,7 @@ def charts(curves: Ranges) -> list[dict[str, Any]]:
     others = [key for key in metrics if key not in losses]
     rates = [key for key in others if _is_rate(curves[key])]
     found = [one_chart("loss", {"loss": "training"} | {key: _loss_name(key) for key in losses}, curves)]
+    found += [one_chart(title, of_sources(prefix, curves), curves, zero) for title, prefix, zero in BY_SOURCE]
     alone = [key for key in others if key not in rates or len(rates) == 1]  # then the title names it
     found.append(one_chart("evaluation", {key: _short(key) for key in rates if key not in alone}, curves))
     found += [one_chart(title_of(key), {key: _short(key)}, curves) for key in alone]
@@ -101,6 +108,11 @@ def charts(curves: Ranges) -> list[dict[str, Any]]:
     own = [key for key in curves if is_own(key)]
     found += [one_chart(key.replace("_", " "), {key: key}, curves) for key in own]
     return [chart for chart in found if chart["keys"]]
+
+
+def of_sources(prefix: str, curves: Iterable[str]) -> dict[str, str]:
+    """The values of the datasets of a mixture, and their names."""
+    return {key: key.removeprefix(prefix) for key in curves if key.startswith(prefix)}
 
 
 def title_of(key: str) -> str:
@@ -112,7 +124,8 @@ def title_of(key: str) -> str:
 
 def is_own(key: str) -> bool:
     """Whether this value was logged by the user's code."""
-    return key not in KNOWN and not key.startswith(("eval_", "test_", "train_")) and not key.endswith(TIMES)
+    known = ("eval_", "test_", "train_", *(prefix for _, prefix, _ in BY_SOURCE))
+    return key not in KNOWN and not key.startswith(known) and not key.endswith(TIMES)
 
 
 def one_chart(title: str, keys: dict[str, str], curves: Ranges, zero: bool = False) -> dict[str, Any]:

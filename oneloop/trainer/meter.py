@@ -10,6 +10,7 @@ from ..compat.introspect import is_overridden
 
 if TYPE_CHECKING:
     from .internals import Internals
+    from .source_meter import SourceMeter
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,16 @@ class WorkMeter:
         main = self._main_input(inputs)
         return 0 if main is None else main.shape[0] * (main.shape[1] if len(main.shape) > 1 else 1)
 
+    def tokens_by_row(self, inputs: Any) -> Any:
+        """Tokens of each row of a batch, without padding where it is known; None for data without tokens."""
+        main = self._main_input(inputs)
+        if main is None or len(main.shape) != 2:
+            return None
+        mask, pad = inputs.get("attention_mask"), getattr(self.core.trainer.processing_class, "pad_token_id", None)
+        if mask is not None and len(mask.shape) == 2:
+            return mask.sum(1)
+        return (main == main if pad is None else main != pad).sum(1)
+
     def _main_input(self, inputs: Any) -> Any:
         return inputs.get(self.core.model_info.main_input_name) if isinstance(inputs, Mapping) else None
 
@@ -184,6 +195,7 @@ class Meter:
         self.core = core
         self.losses = LossMeter(core.backend, args.logging_nan_inf_filter or args.nonfinite == "skip")
         self.work = WorkMeter(core)
+        self.sources: SourceMeter | None = None  # for a Mixture
         self.started = time.time()
         self.figures: dict[str, float] = {}  # speed and memory, while a log is being written
         self._logged = (time.perf_counter(), 0)  # the time and the step of the last log
@@ -194,6 +206,10 @@ class Meter:
         self.started = time.time()
         self._logged = (time.perf_counter(), step)
         self._tokens_logged = self.work.tokens
+
+    def follow(self, sources: "SourceMeter | None") -> None:
+        """Called when the loader of the run is known."""
+        self.sources = sources
 
     @property
     def logged_step(self) -> int:

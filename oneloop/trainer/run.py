@@ -23,6 +23,7 @@ from .evaluation import loader_rows
 from .events import RunEvents
 from .meter import Meter, speed_metrics
 from .output_streams import surviving
+from .source_meter import SourceMeter
 from .step_end import StepEnd
 from .update import Update
 
@@ -188,6 +189,7 @@ class Run:
             resume.load_state(trainer, checkpoint)
             resume.keep_global_batch(self, checkpoint)
         self.plan = self._make_plan()
+        self.meter.follow(SourceMeter.of(self))
         self.checkpointer.model_files.begin()
         core.wrap_model()
         if checkpoint is not None and late:

@@ -146,6 +146,8 @@ class StepEnd:
             logs["loss_scale"] = scale
         if engine.skipped:
             logs["skipped_steps"] = engine.skipped
+        if meter.sources is not None:
+            logs |= meter.sources.take()
         step = trainer.state.global_step
         if is_overridden(trainer, "_maybe_log_save_evaluate"):
             self._log_by_override(loss * (step - meter.logged_step), norm)

@@ -24,7 +24,7 @@ from ..compat.introspect import NUM_ITEMS, accepts, is_overridden
 from ..compat.paddlenlp import PaddleNLPNames
 from ..compat.trainer_utils import takes_trial
 from ..compat.transformers import TransformersNames, warn_unused_overrides
-from ..data.mixture import parts_of
+from ..data.mixture import parts_of, training_data
 from ..data.order import NoBatch
 from ..data.samplers import IndexSampler
 from ..errors import (
@@ -119,7 +119,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
             args: The training arguments; by default TrainingArguments("tmp_trainer").
             data_collator: A function of a list of samples that returns a batch. By default samples are stacked, and
                 padded if there is a tokenizer.
-            train_dataset: Training data: a list, a dataset with a length and items, or an iterable.
+            train_dataset: Training data: a list, a dataset with a length and items, or an iterable. A dict of datasets
+                by name is mixed: see Mixture and the arguments mixture_weights, mixture_temperature and mixture_stop.
             eval_dataset: Evaluation data, or a dict of several by name.
             tokenizer: The same as processing_class.
             model_init: A function that returns a new model, instead of model. It may take the trial of a search.
@@ -162,6 +163,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
         )
         core = self._take_model(model, model_init)
         self.processing_class = validation.tokenizer(tokenizer, processing_class)
+        if not is_overridden(self, "get_train_dataloader"):
+            train_dataset = training_data(train_dataset, self.args)
         self.train_dataset = mindnlp.training_set(train_dataset, map_fn)
         self.eval_dataset = mindnlp.evaluation_sets(parts_of(eval_dataset), map_fn)
         self.criterion = criterion
@@ -406,6 +409,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         else:
             outputs = core.backend.models.invoke(model, inputs)
             loss = core.run.update.weigh(find_loss(outputs, inputs), num_items_in_batch)
+        core.run.update.note_outputs(outputs, inputs, loss)
         if self.args.past_index >= 0:
             core.run.update.keep_past(core.backend.tensors.detach(_output_at(outputs, self.args.past_index)))
         return (loss, outputs) if return_outputs else loss

@@ -116,6 +116,13 @@ class Update:
         self.is_weighted = True
         return loss / divisor
 
+    def note_outputs(self, outputs: Any, inputs: Any, loss: Any) -> None:
+        """For the losses of the datasets of a mixture: the outputs and the loss of compute_loss."""
+        sources, contract = self.run.meter.sources, self.contract
+        if sources is not None and sources.is_waiting:
+            mean = loss * self.weights.divisor if self.is_weighted else loss
+            sources.note(outputs, inputs, mean, is_mean=not (contract.sums or contract.func_is_share))
+
     def of_all_processes(self, loss: Any, num_items: Any) -> Any:
         """Scale a loss that was divided by the items of all processes: the losses of all processes must be summed, but
         gradients are averaged over processes."""
@@ -125,9 +132,11 @@ class Update:
 
     def accumulate(self, micro_batches: list[Any], shared: SharedUpdate) -> Any:
         """Compute the gradients of all micro-batches of an update; returns the loss of the update."""
-        core = self.run.core
+        core, sources = self.run.core, self.run.meter.sources
         if self.nonfinite.skips:
             self.nonfinite.begin()
+        if sources is not None:
+            sources.begin(micro_batches)
         if self.split > 1:
             micro_batches = self._split_batches(micro_batches, self.split)
         while True:
@@ -150,6 +159,8 @@ class Update:
             micro_batches = self._halve(micro_batches, message)
         for inputs in micro_batches:  # only now, so that a repeated step counts once
             self.run.meter.work.add(inputs)
+        if sources is not None:
+            sources.end()
         if core.strategy.finish(core.engine.parameters):
             core.wrap_model(again=True)
         return loss
@@ -188,10 +199,12 @@ class Update:
             pieces = min(parts, rows)
             cut.extend(self.run.core.backend.tensors.split(batch, pieces, rows) if pieces > 1 else [batch])
         self.micro_items = [self.count_items(batch) for batch in cut]
+        if self.run.meter.sources is not None:
+            self.run.meter.sources.split(cut)
         return cut
 
     def _accumulate(self, micro_batches: list[Any], shared: SharedUpdate) -> Any:
-        core, strategy = self.run.core, self.run.core.strategy
+        core, strategy, sources = self.run.core, self.run.core.strategy, self.run.meter.sources
         total = None
         last = len(micro_batches) - 1
         weighs = bool(shared.num_items) and (last > 0 or core.processes.size > 1) and not self.contract.counts_batches
@@ -209,8 +222,12 @@ class Update:
                     strategy.closing(total, counts=True)
                 # compute_loss reads the weight of its micro-batch from here, whether we or an override call it.
                 self.weights = MicroBatchWeights(items, shared.num_items, shared.sharing)
+                if sources is not None:
+                    sources.enter(i)
                 with strategy.micro_batch(i == closing):
                     loss = self._step(model, inputs, shared)
+                if sources is not None:
+                    sources.leave()
                 total = loss if total is None else total + loss
             if i != last:
                 self.run.call("on_substep_end")

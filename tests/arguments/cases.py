@@ -116,6 +116,26 @@ DATA = {
         max_steps=1,
     ),
     "seed_each_sample": shows(probes.draws_of_samples, (False, False), (True, True)),
+    "mixture_weights": shows(
+        probes.mixed,
+        (None, [2, 6]),
+        ("a=0.75,b=0.25", [6, 2]),
+        ({"a": 1, "b": 1}, [4, 4]),
+        ('[[0, {"a": 1, "b": 0}], [1, {"a": 0, "b": 1}]]', [4, 4]),
+        ("a=1", "ArgumentError"),
+        mixture_stop=8,
+    ),
+    "mixture_temperature": shows(probes.mixed, (1.0, [2, 6]), (2.0, [3, 5]), (100.0, [4, 4]), mixture_stop=8),
+    "mixture_stop": shows(
+        probes.epoch_of_mixture, ("first_exhausted", 8), ("all_exhausted", 24), (10, 10), mixture_weights="a=1,b=1"
+    ),
+    "mixture_metrics": shows(
+        probes.logged_of_datasets,
+        ("loss", ["loss/a", "loss/b", "num_samples/a", "num_samples/b"]),
+        ("tokens", ["num_samples/a", "num_samples/b"]),
+        ("no", []),
+        logging_steps=1,
+    ),
     "ignore_data_skip": shows(probes.resumed_data, (False, 8), (True, 0), resume_from_checkpoint=True),
     "auto_find_batch_size": shows(probes.micro_batches, (False, "out of memory"), (True, [2] * 8)),
 }

@@ -76,6 +76,29 @@ def draws_of_samples(tiny_run):
     return drawn[0] == drawn[1]
 
 
+def two_datasets():
+    return {"a": samples()[: SAMPLES // 4], "b": samples()[SAMPLES // 4 :]}
+
+
+def mixed(tiny_run):
+    """How many of the first eight samples come from each of two datasets."""
+    try:
+        numbers = order(tiny_run, data=two_datasets())[:8]
+    except OneloopError as error:
+        return type(error).__name__
+    return [sum(number < SAMPLES // 4 for number in numbers), sum(number >= SAMPLES // 4 for number in numbers)]
+
+
+def epoch_of_mixture(tiny_run):
+    trainer = tiny_run.trainer(data=two_datasets())
+    return sum(len(batch["labels"]) for batch in trainer.get_train_dataloader())
+
+
+def logged_of_datasets(tiny_run):
+    entry = tiny_run.train(data=two_datasets()).state.log_history[0]
+    return sorted(key for key in entry if "/" in key)
+
+
 def first_batch(*columns):
     """Which of the samples 0 and 15 are in the first batch, where each is the longest by one column."""
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from oneloop import Mixture
 from oneloop.data import interleaving
 from oneloop.data.interleaving import Interleaving
+from oneloop.data.mixture import training_data
 from oneloop.data.order import BatchSampler
 from oneloop.errors import ArgumentError, DataError
 from tests.backends.support import rows
@@ -211,6 +213,34 @@ def test_another_order_is_refused(backend, trained, given):
         pytest.skip("refused for the framework before")
     with pytest.raises(DataError, match="cannot order a Mixture"):
         trained(backend.classifier(), Mixture([rows(8)]), max_steps=1, **given)
+
+
+# -- a dict of datasets
+
+
+def options(**given):
+    return SimpleNamespace(
+        **{"mixture_weights": None, "mixture_temperature": 1.0, "mixture_stop": "first_exhausted"} | given
+    )
+
+
+def test_a_dict_of_datasets_is_mixed_as_the_arguments_say():
+    found = training_data({"a": range(9), "b": range(4)}, options(mixture_temperature=2.0, mixture_stop=7))
+    assert [float(weight) for weight in found.schedule[0][1]] == [3.0, 2.0] and found.stop == 7
+    for other in (None, [1, 2], {0: "a sample", 1: "another"}):
+        assert training_data(other, options()) is other
+
+
+def test_weights_for_something_else_are_refused():
+    for other in ([1, 2], Mixture([range(3)])):
+        with pytest.raises(ArgumentError, match="mixture_weights applies to a train_dataset that is a dict"):
+            training_data(other, options(mixture_weights={"a": 1}))
+
+
+def test_splits_of_a_dataset_are_not_mixed():
+    datasets = pytest.importorskip("datasets")
+    splits = datasets.DatasetDict(train=datasets.Dataset.from_dict({"x": [1]}))
+    assert training_data(splits, options()) is splits
 
 
 # -- what is wrong

@@ -21,6 +21,7 @@ OWNERS = {
     "meter": "Meter",
     "work": "WorkMeter",
     "losses": "LossMeter",
+    "sources": "SourceMeter",
     "checkpointer": "Checkpointer",
     "directory": "OutputDirectory",
     "model_files": "ModelFiles",

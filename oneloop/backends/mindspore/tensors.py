@@ -123,6 +123,16 @@ def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) ->
     return int((labels != ignore_index).sum())
 
 
+def row_losses(logits: ms.Tensor, labels: ms.Tensor, shift: bool, ignore_index: int) -> ms.Tensor:
+    """The summed cross entropies of each row, without a graph and on the device."""
+    logits = ops.stop_gradient(logits)
+    if shift:
+        logits, labels = logits[..., :-1, :], labels[..., 1:]
+    scores = ops.log_softmax(logits.reshape(-1, logits.shape[-1]).astype(ms.float32))
+    losses = ops.nll_loss(scores, labels.reshape(-1).astype(ms.int32), ignore_index=ignore_index, reduction="none")
+    return losses.reshape(labels.shape[0], -1).sum(1)
+
+
 def smoothed_loss(logits: ms.Tensor, labels: ms.Tensor, epsilon: float, shift: bool) -> ms.Tensor:
     """Cross entropy with label smoothing epsilon; labels of -100 are ignored."""
     if shift:

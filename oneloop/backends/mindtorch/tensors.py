@@ -10,7 +10,7 @@ import mindtorch
 import numpy as np
 import torch
 
-from ..torch.tensors import Tensor, detach, in_half, is_tensor, smoothed_loss, split
+from ..torch.tensors import Tensor, detach, in_half, is_tensor, row_losses, smoothed_loss, split
 
 __all__ = [
     "Tensor",
@@ -25,6 +25,7 @@ __all__ = [
     "keep",
     "memory_of",
     "put_back",
+    "row_losses",
     "size",
     "smoothed_loss",
     "split",

@@ -138,6 +138,20 @@ def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) ->
     return int(np.count_nonzero(labels != ignore_index))
 
 
+@paddle.no_grad()
+def row_losses(logits: paddle.Tensor, labels: paddle.Tensor, shift: bool, ignore_index: int) -> paddle.Tensor:
+    """The summed cross entropies of each row, without a graph and on the device."""
+    if shift:
+        logits, labels = logits[..., :-1, :], labels[..., 1:]
+    losses = paddle.nn.functional.cross_entropy(
+        logits.detach().reshape([-1, logits.shape[-1]]).astype("float32"),
+        labels.reshape([-1]),
+        ignore_index=ignore_index,
+        reduction="none",
+    )
+    return losses.reshape([len(labels), -1]).sum(1)
+
+
 def smoothed_loss(logits: paddle.Tensor, labels: paddle.Tensor, epsilon: float, shift: bool) -> paddle.Tensor:
     """Cross entropy with label smoothing epsilon; labels of -100 are ignored."""
     if shift:

@@ -118,6 +118,17 @@ def count_labels(labels: Any, shifted: bool, ignore_index: int | None = -100) ->
     return int((labels != ignore_index).sum())
 
 
+@torch.no_grad()
+def row_losses(logits: torch.Tensor, labels: torch.Tensor, shift: bool, ignore_index: int) -> torch.Tensor:
+    """The summed cross entropies of each row, without a graph and on the device."""
+    if shift:  # the labels, which are small: slices of the logits would be copied
+        labels = torch.nn.functional.pad(labels[..., 1:], (0, 1), value=ignore_index)
+    losses = torch.nn.functional.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1), ignore_index=ignore_index, reduction="none"
+    )
+    return losses.reshape(len(labels), -1).sum(1)
+
+
 def smoothed_loss(logits: torch.Tensor, labels: torch.Tensor, epsilon: float, shift: bool) -> torch.Tensor:
     """Cross entropy with label smoothing epsilon; labels of -100 are ignored."""
     if shift:

@@ -72,6 +72,10 @@ def count_labels(labels, shifted, ignore_index=-100):
     return array.size if array.dtype.kind == "f" or ignore_index is None else int((array != ignore_index).sum())
 
 
+def row_losses(logits, labels, shift, ignore_index):
+    raise RefusedError("the toy has no cross entropy")
+
+
 def smoothed_loss(logits, labels, epsilon, shift):
     raise RefusedError("the toy has no cross entropy")
 

@@ -1,0 +1,284 @@
+"""Losses and tokens of each dataset of a mixture, for the logs.
+
+The dataset of a row is computed from its position in the data, so nothing travels with the samples. Losses of rows stay
+on the device until a log or a save reads them. Sums are integers (losses in units of 2**-24): they do not depend on the
+order of adding, so a log after a resume, or on another number of processes, has the same sums.
+"""
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..data.mixture import Mixture, sources_in
+from .evaluation import batch_rows
+from .loss import split_labels
+
+if TYPE_CHECKING:
+    from .internals import Internals
+    from .run import Run
+
+logger = logging.getLogger(__name__)
+
+UNIT = 2.0**24  # of the sums of losses
+UNREAD = 512  # micro-batches whose losses may be on the device
+TOLERANCE = 0.01  # of the recomputed loss of a micro-batch: a loss in bfloat16 has three digits
+
+
+@dataclass
+class MicroBatch:
+    """One value for each row, on the host or the device."""
+
+    sources: np.ndarray
+    tokens: Any  # None: the batch has no tokens
+    items: Any = None  # labels that count in the loss
+    losses: Any = None  # their summed losses
+    loss: Any = None  # of the micro-batch, as training has it
+
+    def rows(self, begin: int, end: int) -> "MicroBatch":
+        return MicroBatch(self.sources[begin:end], None)
+
+
+@dataclass
+class Sums:
+    """By source. `tokens` and `samples` of the whole run, the others since the last log."""
+
+    tokens: list[int]
+    samples: list[int]
+    items: list[int]
+    losses: list[int]
+
+    @classmethod
+    def zero(cls, count: int) -> "Sums":
+        return cls(*([0] * count for _ in range(4)))
+
+    def add(self, other: "Sums") -> None:
+        for mine, more in zip(self.lists(), other.lists()):
+            mine[:] = [a + b for a, b in zip(mine, more)]
+
+    def lists(self) -> tuple[list[int], ...]:
+        return self.tokens, self.samples, self.items, self.losses
+
+
+class SourceMeter:
+    """Created for each run on a Mixture."""
+
+    def __init__(self, core: "Internals", names: list[str], sampler: Any) -> None:
+        self.core = core
+        self.names = names
+        self.sampler = sampler
+        self.wants_losses = core.trainer.args.mixture_metrics == "loss"
+        self.sums = Sums.zero(len(names))  # of this process
+        self.of_all = Sums.zero(len(names))  # of all processes, at the last collective
+        self._update: list[MicroBatch] = []  # of the current update
+        self._current: MicroBatch | None = None  # whose loss is being computed
+        self._unread: list[MicroBatch] = []
+
+    @classmethod
+    def of(cls, run: "Run") -> "SourceMeter | None":
+        """None if the run has no mixture, or its order is not the mixture's own."""
+        core, loader = run.core, run.plan.loader
+        mixture = core.trainer.train_dataset
+        if not isinstance(mixture, Mixture) or core.trainer.args.mixture_metrics == "no":
+            return None
+        sampler = sources_in(mixture, loader)
+        if sampler is None:
+            logger.warning(
+                "Losses and tokens of the datasets of the Mixture are not logged: a sampler or a loader of the script "
+                "decides the order of the samples."
+            )
+            return None
+        return cls(core, mixture.names, sampler)
+
+    # -- during an update
+
+    def begin(self, micro_batches: list[Any]) -> None:
+        """Called with the micro-batches of an update, which are still on the host."""
+        run = self.core.run
+        first = run.position.step_in_epoch * run.plan.accumulation
+        self._update, self._current = [], None
+        for number, batch in enumerate(micro_batches, first):
+            sources = self.sampler(run.position.epoch, number)
+            if sources is None or len(sources) != batch_rows(batch):
+                self._rows_unknown()
+                return
+            self._update.append(self._counted(sources, batch))
+
+    def _rows_unknown(self) -> None:
+        self._update = []
+        if self.core.run.events.first_time("rows of sources", ""):
+            logger.warning(
+                "A batch has another number of rows than samples were drawn for it, so its losses and tokens are not "
+                "counted by dataset. A collator that packs or splits samples does that."
+            )
+
+    def _counted(self, sources: np.ndarray, batch: Any) -> MicroBatch:
+        """Sums over the rows of a batch. On the host, where it still is: no host sync."""
+        work, counting = self.core.run.meter.work, self.core.run.update.counting
+        tokens = work.tokens_by_row(batch)
+        _, labels = split_labels(batch, self.core.trainer.label_names)
+        found = MicroBatch(sources, tokens)
+        if self.wants_losses and getattr(labels, "shape", None) and not _is_float(labels):
+            shifted = self.core.model_info.shifts_labels and len(labels.shape) > 1
+            labels = labels[..., 1:] if shifted else labels
+            counts = labels == labels if counting.ignore_index is None else labels != counting.ignore_index
+            found.items = counts.reshape((len(sources), -1)).sum(1)
+        return found
+
+    def split(self, micro_batches: list[Any]) -> None:
+        """Called when micro-batches were split: their rows are those of before, in order."""
+        if not self._update:
+            return
+        sources = np.concatenate([part.sources for part in self._update])
+        edges = np.cumsum([batch_rows(batch) or 0 for batch in micro_batches])[:-1]
+        self._update = [self._counted(own, batch) for own, batch in zip(np.split(sources, edges), micro_batches)]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the outputs of a micro-batch are wanted."""
+        return self.wants_losses and self._current is not None and self._current.items is not None
+
+    def enter(self, number: int) -> None:
+        """The loss of this micro-batch of the update is computed next."""
+        self._current = self._update[number] if number < len(self._update) else None
+
+    def leave(self) -> None:
+        self._current = None
+
+    def note(self, outputs: Any, inputs: Any, loss: Any, is_mean: bool) -> None:
+        """The outputs of the current micro-batch. A repeated computation replaces the one before.
+
+        `loss` is that of the micro-batch, a mean if `is_mean`; otherwise it cannot be compared, and is not logged.
+        """
+        current = self._current
+        assert current is not None
+        _, labels = split_labels(inputs, self.core.trainer.label_names)
+        logits = _logits_for(outputs, labels)
+        if logits is None or not is_mean:
+            self._losses_unknown("the model returns no logits with one row for each label")
+            return
+        tensors, info = self.core.backend.tensors, self.core.model_info
+        ignored = self.core.run.update.counting.ignore_index
+        shifted = info.shifts_labels and len(labels.shape) > 1
+        current.losses = tensors.row_losses(logits, labels, shifted, -100 if ignored is None else ignored)
+        current.loss = tensors.detach(loss)
+
+    def _losses_unknown(self, why: str) -> None:
+        self.wants_losses = False
+        for part in (*self._update, *self._unread):
+            part.losses = part.loss = None
+        logger.warning(
+            "The losses of the datasets of the Mixture are not logged: %s. They are known where the loss is the mean "
+            "cross entropy of logits and labels. Their tokens are logged; mixture_metrics='tokens' asks for no more.",
+            why,
+        )
+
+    def end(self) -> None:
+        """Called when the update is complete: a step that was repeated counts once."""
+        for part in self._update if self.wants_losses else ():
+            if part.items is None:
+                self._losses_unknown("the batches have no labels that are classes")
+            elif part.losses is None and self._host(part.items).any():
+                self._losses_unknown("an override of compute_loss or training_step computes the loss")
+        self._unread += self._update
+        self._update, self._current = [], None
+        if len(self._unread) >= UNREAD:
+            self.read()
+
+    # -- for logs and checkpoints
+
+    def read(self) -> None:
+        """Host sync: add what is on the device to the sums."""
+        parts, self._unread = self._unread, []
+        if not parts:
+            return
+        size = len(self.names)
+        losses = [self._host(part.losses) if self.wants_losses else None for part in parts]
+        if self.wants_losses and not self._agrees(parts, losses):
+            self._losses_unknown("the loss of the model is not the mean cross entropy of its logits and labels")
+        for part, of_rows in zip(parts, losses):
+            found = Sums.zero(size)
+            found.samples = _by_source(np.ones(len(part.sources)), part.sources, size)
+            if part.tokens is not None:
+                found.tokens = _by_source(self._host(part.tokens), part.sources, size)
+            if self.wants_losses and of_rows is not None:
+                finite = np.isfinite(of_rows)
+                sources = part.sources[finite]
+                found.items = _by_source(self._host(part.items)[finite], sources, size)
+                found.losses = _by_source(np.rint(of_rows[finite].astype(np.float64) * UNIT), sources, size)
+            self.sums.add(found)
+
+    def _agrees(self, parts: list[MicroBatch], losses: list[Any]) -> bool:
+        """Whether the losses of the rows add up to the losses that training has."""
+        for part, of_rows in zip(parts, losses):
+            items = float(self._host(part.items).sum()) if of_rows is not None else 0.0
+            mean = float(self._host(part.loss).reshape(-1)[0]) if items else math.nan
+            found = float(of_rows.sum(dtype=np.float64)) / items if items else math.nan
+            if math.isfinite(mean - found) and abs(found - mean) > TOLERANCE * abs(mean) + 1e-4:
+                return False
+        return True
+
+    def _host(self, values: Any) -> Any:
+        if values is None or isinstance(values, np.ndarray):
+            return values
+        return self.core.backend.tensors.to_numpy(values)
+
+    def share(self) -> None:
+        """Add up the sums of all processes. A collective on several processes, and a host sync."""
+        self.read()
+        self.of_all = Sums.zero(len(self.names))
+        every = self.core.processes.all_gather_object((self.sums.lists(), self.wants_losses))
+        for lists, _ in every:
+            self.of_all.add(Sums(*lists))
+        self.wants_losses = all(wants for _, wants in every)
+
+    def take(self) -> dict[str, float]:
+        """The values for a log. A collective on several processes, and a host sync."""
+        self.share()
+        logs: dict[str, float] = {}
+        for name, items, loss in zip(self.names, self.of_all.items, self.of_all.losses):
+            if self.wants_losses and items:
+                logs[f"loss/{name}"] = loss / UNIT / items
+        counts = ("num_tokens", self.of_all.tokens) if any(self.of_all.tokens) else ("num_samples", self.of_all.samples)
+        logs |= {f"{counts[0]}/{name}": count for name, count in zip(self.names, counts[1])}
+        for each in (self.sums, self.of_all):
+            each.items, each.losses = [0] * len(self.names), [0] * len(self.names)
+        return logs
+
+    def state(self) -> dict[str, Any]:
+        """The sums of all processes, after share()."""
+        return {name: list(values) for name, *values in zip(self.names, *self.of_all.lists())}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """The main process continues with the sums of all; a dataset that is new starts with nothing."""
+        if self.core.processes.is_main:
+            stored = [state.get(name, [0] * 4) for name in self.names]
+            self.sums = Sums(*(list(values) for values in zip(*stored)))
+
+
+def _by_source(values: np.ndarray, sources: np.ndarray, size: int) -> list[int]:
+    """Sums of whole numbers by source."""
+    sums = np.zeros(size, np.int64)
+    np.add.at(sums, sources, values.astype(np.int64))
+    return sums.tolist()
+
+
+def _is_float(labels: Any) -> bool:
+    return "float" in str(labels.dtype).lower()
+
+
+def _logits_for(outputs: Any, labels: Any) -> Any:
+    """The output with one more axis than the labels, the classes; None if there is none."""
+
+    def fits(value: Any) -> bool:
+        shape = tuple(getattr(value, "shape", ()))
+        return len(shape) == len(labels.shape) + 1 and shape[:-1] == tuple(labels.shape)
+
+    logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
+    if logits is not None:
+        return logits if fits(logits) else None
+    several = outputs if isinstance(outputs, (tuple, list)) else [outputs]
+    return next((value for value in several if fits(value)), None)
