@@ -240,7 +240,9 @@ def sources_in(mixture: Mixture, loader: Any) -> Callable[[int, int], np.ndarray
         """Of consecutive micro-batches: one by one, each would cost as much as all of them."""
         numbers = range(chunk * AT_ONCE, min((chunk + 1) * AT_ONCE, len(sampler)))
         positions = [sampler.positions(number) for number in numbers]
-        sources = sampler.orders(epoch).sources(np.concatenate(positions))
+        order = sampler.orders(epoch)
+        assert isinstance(order, MixtureOrder)
+        sources = order.sources(np.concatenate(positions))
         return np.split(sources, np.cumsum([len(each) for each in positions])[:-1])
 
     def sources(epoch: int, number: int) -> np.ndarray:
