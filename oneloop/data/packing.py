@@ -24,9 +24,14 @@ from .order import Order
 
 IGNORED = -100  # the label of the first token of a piece: nothing before it predicts it
 KEPT = 2  # passes in memory
+# Columns that packing makes to keep documents apart; what they contain is in collators/packs.py.
+POSITIONS, DOCUMENTS, MASK = "position_ids", "document_ids", "attention_mask"
+ROW_INDICES, SEQUENCE_LENGTHS = "attn_mask_startend_row_indices", "cu_seq_lens_q"
+MADE = (POSITIONS, DOCUMENTS, MASK, ROW_INDICES, SEQUENCE_LENGTHS)
 _DOCUMENTS = -3  # separates the keys that shuffle documents from those that shuffle samples
 
 Piece = tuple[int, int, int]
+Columns = dict[str, np.ndarray]  # of tokens
 
 
 class Layout:
@@ -239,10 +244,10 @@ class PackedDocuments:
         of_source = number_of_pass * packs + place - (self._ends[source] - packs)
         return [(first + document, start, stop) for document, start, stop in self.layouts[source].pieces(of_source)]
 
-    def __getitem__(self, number: int) -> dict[str, np.ndarray]:
+    def __getitem__(self, number: int) -> Columns:
         return self.__getitems__([number])[0]
 
-    def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, np.ndarray]]:
+    def __getitems__(self, numbers: Sequence[int]) -> list[Columns]:
         of_packs = [self.pieces(int(number)) for number in numbers]
         documents = self._fetch(sorted({document for pieces in of_packs for document, _, _ in pieces}))
         return [
@@ -250,7 +255,7 @@ class PackedDocuments:
             for pieces in of_packs
         ]
 
-    def _fetch(self, wanted: list[int]) -> dict[int, dict[str, np.ndarray]]:
+    def _fetch(self, wanted: list[int]) -> dict[int, Columns]:
         fetch = getattr(self.dataset, "__getitems__", None)
         samples = fetch(wanted) if fetch is not None else [self.dataset[document] for document in wanted]
         found = {}
@@ -277,8 +282,18 @@ class PackedDocuments:
 # -- documents and packs as columns of tokens
 
 
-def token_columns(sample: Any, extra: Sequence[str] = (), what: str = "a document") -> dict[str, np.ndarray]:
-    """The columns of a document that have one value per token. Without labels, the tokens are the labels."""
+def extra_columns(sample: Any, accepted: Sequence[str]) -> list[str]:
+    """Columns with one value per token that the model accepts, besides tokens, labels and what packing makes."""
+    if not isinstance(sample, Mapping) or "input_ids" not in sample:
+        return []
+    made = ("input_ids", "labels", *MADE)
+    found = [(name, value) for name, value in sample.items() if name in accepted and name not in made]
+    return [name for name, value in found if np.ndim(value) == 1 and len(value) == len(sample["input_ids"])]
+
+
+def token_columns(sample: Any, extra: Sequence[str] = (), what: str = "a document") -> Columns:
+    """The columns of a document that have one value per token. Without labels, the tokens are the labels, but for the
+    first."""
     from .collators.base import to_numpy  # imports the backends
 
     if not isinstance(sample, Mapping) or "input_ids" not in sample:
@@ -298,7 +313,8 @@ def token_columns(sample: Any, extra: Sequence[str] = (), what: str = "a documen
     columns = {"input_ids": ids.astype(np.int64, copy=False)}
     for name in ("labels", *extra):
         if name == "labels" and sample.get(name) is None:
-            columns[name] = columns["input_ids"]
+            columns[name] = columns["input_ids"].copy()
+            columns[name][:1] = IGNORED
             continue
         values = to_numpy(sample[name])
         if values.shape != ids.shape:
@@ -310,11 +326,11 @@ def token_columns(sample: Any, extra: Sequence[str] = (), what: str = "a documen
     return columns
 
 
-def cut(document: dict[str, np.ndarray], start: int, stop: int) -> dict[str, np.ndarray]:
+def cut(document: Columns, start: int, stop: int) -> Columns:
     return {name: values[start:stop] for name, values in document.items()}
 
 
-def pack_of(pieces: Sequence[dict[str, np.ndarray]], keeps_first: bool = False) -> dict[str, np.ndarray]:
+def pack_of(pieces: Sequence[Columns], keeps_first: bool = False) -> Columns:
     """A pack: the pieces one after the other, and their lengths. The first label of each is ignored: it would be
     predicted from the piece before."""
     lengths = np.array([len(piece["input_ids"]) for piece in pieces], np.int64)

@@ -18,6 +18,7 @@ from ..data.length_grouping import LengthGroups, SortishOrder, measure_lengths
 from ..data.loader_options import Loading
 from ..data.mixture import Mixture
 from ..data.order import BatchSampler, Order
+from ..data.packed_streams import PackedStream
 from ..data.packing import PackedDocuments
 from ..data.process_sharding import ProcessShard, every_nth, is_prepared, shards_by_sampler, with_streams_of
 from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_batches, shuffles
@@ -108,6 +109,7 @@ def make_loader(
     args, loaders, processes = core.trainer.args, core.backend.loaders, core.processes
     validation.dataset(where, dataset, core.backend)
     if packing_of(args) is None:
+        packing.tell_of_fields(core)
         dataset, collate = select_columns(core, dataset, where)
     else:
         dataset, collate = packing.packed(core, dataset, where, train)
@@ -135,7 +137,8 @@ def make_loader(
                 f"{type(dataset).__name__}. Remove train_sampling_strategy='group_by_length' (group_by_length, "
                 "sortish_sampler), or load the data into a map-style dataset."
             )
-        if processes.size > 1 and not shards_itself(dataset):
+        documents = dataset.source if isinstance(dataset, PackedStream) else dataset
+        if processes.size > 1 and not shards_itself(documents):
             of_all = (batch_size, processes.size, processes.rank, drop_last, core.data_seed, core.backend)
             dataset = ProcessShard(dataset, *of_all, fills=train and core.in_transformers_order)
         return loaders.make_loader(dataset, options)

@@ -1,5 +1,6 @@
 """Packing in a Trainer: which data is packed, how the model keeps documents apart, and what the user is told."""
 
+import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,10 +9,27 @@ import numpy as np
 
 from .. import randomness
 from ..arguments.data import packing_of
-from ..data.collators.packs import COLUMNS, DOCUMENTS, MASK, POSITIONS, ROW_INDICES, SEQUENCE_LENGTHS, PackCollator
+from ..data.collators.packs import PackCollator
 from ..data.length_grouping import measure_lengths
 from ..data.mixture import Mixture
-from ..data.packing import PackedDocuments, PackOrder, Unpacked, layouts_of, pack_of, token_columns
+from ..data.packed_streams import PACKERS, PackedStream, SinglePacker
+from ..data.packing import (
+    DOCUMENTS,
+    IGNORED,
+    MADE,
+    MASK,
+    POSITIONS,
+    ROW_INDICES,
+    SEQUENCE_LENGTHS,
+    Columns,
+    PackedDocuments,
+    PackOrder,
+    Unpacked,
+    extra_columns,
+    layouts_of,
+    pack_of,
+    token_columns,
+)
 from ..errors import DataError, ModelError
 from . import setup
 from .loss import find_loss, logits_of, split_labels
@@ -32,24 +50,32 @@ FORMS = (
 )
 
 
-def packed(core: "Internals", dataset: Any, where: str, train: bool) -> tuple[PackedDocuments, PackCollator]:
+def packed(core: "Internals", dataset: Any, where: str, train: bool) -> tuple[Any, PackCollator]:
     """The dataset of packs, and its collator."""
     how = packing_of(core.trainer.args)
     assert how is not None
     _refuse(core, dataset, where)
-    sources = list(dataset.datasets.values()) if isinstance(dataset, Mixture) else [dataset]
-    first = token_columns(sources[0][0], what=f"the first document of {where}")
-    extra, dropped = _columns(core, sources[0][0], len(first["input_ids"]))
-    lengths = _lengths(core, sources, where)
     args = core.trainer.args
-    if train or (where == "eval_dataset" and args.eval_packing is not False):
+    is_packed = train or (where == "eval_dataset" and args.eval_packing is not False)
+    if core.backend.loaders.is_iterable(dataset):
+        packer = PACKERS[how] if is_packed else SinglePacker
+        accepted = core.backend.models.forward_parameters(core.trainer.model) or ()
+        stream = PackedStream(dataset, packer(args.max_length), accepted, _keeps_first(core))
+        return stream, _collator(core, np.arange(args.max_length) % 2)
+    sources = list(dataset.datasets.values()) if isinstance(dataset, Mixture) else [dataset]
+    if len(dataset) == 0:
+        raise DataError(f"{where} is empty. Pass a dataset with at least one sample.")
+    token_columns(sources[0][0], what=f"the first document of {where}")
+    extra, dropped = _columns(core, sources[0][0])
+    lengths = _lengths(core, sources, where)
+    if is_packed:
         shuffle = train and args.train_sampling_strategy != "sequential"
         layouts: Sequence[Any] = layouts_of(how, lengths, args.max_length, core.data_seed, shuffle)
     else:
         layouts = [Unpacked(of_source) for of_source in lengths]
-    made = PackedDocuments(dataset, layouts, extra, _keeps_first(core, sources[0][0]))
+    made = PackedDocuments(dataset, layouts, extra, _keeps_first(core))
     _tell(core, made, where, dropped)
-    return made, _collator(core, made)
+    return made, _collator(core, made[0]["input_ids"], extra)
 
 
 def orders(core: "Internals", dataset: PackedDocuments) -> Any:
@@ -60,6 +86,24 @@ def orders(core: "Internals", dataset: PackedDocuments) -> Any:
         per_update = core.trainer.get_total_train_batch_size(args)
         return dataset.dataset.orders(core.data_seed, per_update, shuffle, packs=dataset.sizes)
     return lambda epoch: PackOrder(len(dataset), core.data_seed, epoch, shuffle)
+
+
+def tell_of_fields(core: "Internals") -> None:
+    """Where a subclass of TrainingArguments has a `packing` of its own, nothing is packed here. TRL's trainers pack
+    their data themselves; anyone else may have wanted a new default."""
+    args, trainer = core.trainer.args, core.trainer
+    if not getattr(args, "packing", False) or not core.run.events.first_time("packing", "a field of its own"):
+        return
+    owner = next(cls for cls in type(args).__mro__ if "packing" in cls.__dict__.get("__annotations__", {}))
+    of_library = owner.__module__.partition(".")[0] == type(trainer).__module__.partition(".")[0] != "__main__"
+    logger.log(
+        logging.INFO if of_library else logging.WARNING,
+        "packing is a field that %s declares, so it is left to %s: oneloop packs nothing. To have it packed, do not "
+        "declare `packing` and `max_length` again, but pass their values: %s(packing=..., max_length=...).",
+        owner.__name__,
+        "its library" if of_library else "your code",
+        owner.__name__,
+    )
 
 
 # -- the data
@@ -74,31 +118,23 @@ def _refuse(core: "Internals", dataset: Any, where: str) -> None:
             f"packing makes the batches itself, but there is a data_collator ({name}). Remove one of them; what the "
             "collator does to single documents belongs into the dataset."
         )
+    if hasattr(dataset, "create_dict_iterator"):
+        raise DataError(
+            f"packing expects documents, one by one, but {where} is a pipeline of mindspore.dataset. Pass a list, a "
+            "dataset with __len__ and __getitem__, or an iterable of dicts."
+        )
     for refused, what in (
         (args.train_sampling_strategy == "group_by_length", "train_sampling_strategy='group_by_length'"),
         (core.in_transformers_order, "data_order='transformers'"),
     ):
         if refused:
             raise DataError(f"{what} cannot order packed documents, which have an order of their own. Remove it.")
-    if core.backend.loaders.is_iterable(dataset):
-        raise DataError(
-            f"packing expects a dataset with __len__ and __getitem__, but {where} is an iterable "
-            f"{type(dataset).__name__}. Load the data into a map-style dataset."
-        )
-    if len(dataset) == 0:
-        raise DataError(f"{where} is empty. Pass a dataset with at least one sample.")
 
 
-def _columns(core: "Internals", sample: Mapping[str, Any], tokens: int) -> tuple[list[str], list[str]]:
-    """Columns with one value per token that the model takes, besides tokens and labels; and those that are dropped."""
-    accepted = core.backend.models.forward_parameters(core.trainer.model) or ()
-    made = ("input_ids", "labels", *COLUMNS)
-    extra = [
-        name
-        for name, value in sample.items()
-        if name in accepted and name not in made and np.ndim(value) == 1 and len(value) == tokens
-    ]
-    known = {*made, *extra, core.trainer.args.length_column_name}
+def _columns(core: "Internals", sample: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Columns besides tokens and labels that are packed, and those that are dropped."""
+    extra = extra_columns(sample, core.backend.models.forward_parameters(core.trainer.model) or ())
+    known = {"input_ids", "labels", *MADE, *extra, core.trainer.args.length_column_name}
     return extra, [name for name in sample if name not in known]
 
 
@@ -111,10 +147,10 @@ def _lengths(core: "Internals", sources: Sequence[Any], where: str) -> list[np.n
     return lengths
 
 
-def _keeps_first(core: "Internals", sample: Mapping[str, Any]) -> bool:
+def _keeps_first(core: "Internals") -> bool:
     """Whether labels are known to be compared with their own position, as in token classification. Where it is not
     known, the first label of each document is left out, rather than predicted from another one."""
-    if core.model_info.shifts_labels or sample.get("labels") is None:
+    if core.model_info.shifts_labels:
         return False
     base = core.backend.models.base_of(core.trainer.model)
     return getattr(base, "shifts_labels", None) is False or _is_of_transformers(base)
@@ -142,11 +178,12 @@ def _tell(core: "Internals", data: PackedDocuments, where: str, dropped: list[st
 # -- how the model keeps documents apart
 
 
-def _collator(core: "Internals", data: PackedDocuments) -> PackCollator:
+def _collator(core: "Internals", tokens: np.ndarray, extra: Sequence[str] = ()) -> PackCollator:
+    """`tokens` are some that the model has, to find out how it keeps documents apart."""
     pad = getattr(core.trainer.processing_class, "pad_token_id", None)
     columns = core.model_info.pack_columns
     if columns is None:
-        columns = _find_columns(core, data)
+        columns = _find_columns(core, _probe_rows(tokens, extra))
         core.know_of_model(pack_columns=columns)
     return PackCollator(core.backend.NAME, columns, 0 if pad is None else pad, _is_causal(core))
 
@@ -178,9 +215,8 @@ def _candidates(core: "Internals") -> Iterator[tuple[str, ...]]:
     yield positions
 
 
-def _find_columns(core: "Internals", data: PackedDocuments) -> tuple[str, ...]:
+def _find_columns(core: "Internals", rows: Sequence[Columns] | None) -> tuple[str, ...]:
     """The first columns with which changing one document does not change what the model says about the next one."""
-    rows = _probe_rows(data)
     if rows is None:  # fewer than two tokens: nothing to mix
         return next(_candidates(core))
     error: Exception | None = None
@@ -211,36 +247,52 @@ def _find_columns(core: "Internals", data: PackedDocuments) -> tuple[str, ...]:
     ) from error
 
 
-def _probe_rows(data: PackedDocuments) -> list[dict[str, np.ndarray]] | None:
+def _probe_rows(tokens: np.ndarray, extra: Sequence[str]) -> list[Columns] | None:
     """Three rows: two documents, another one before the same second one, and the second one alone."""
-    ids = data[0]["input_ids"]
-    others = np.unique(ids)
+    others = np.unique(tokens)
     if len(others) < 2:
         return None
-    half = max(1, min(max(layout.width for layout in data.layouts), len(ids)) // 2)
-    first, second = ids[:half], ids[half : 2 * half]
+    half = len(tokens) // 2
+    first, second = tokens[:half], tokens[half : 2 * half]
     changed = others[(np.searchsorted(others, first) + 1) % len(others)]
-    extra = {name: np.zeros(half, data[0][name].dtype) for name in data.extra}
 
-    def piece(tokens: np.ndarray, counts: bool) -> dict[str, np.ndarray]:
-        labels = tokens if counts else np.full(half, -100)
-        return {"input_ids": tokens, "labels": labels, **extra}
+    def piece(ids: np.ndarray, counts: bool) -> Columns:
+        labels = ids if counts else np.full(half, IGNORED)
+        return {"input_ids": ids, "labels": labels, **{name: np.zeros(half, np.int64) for name in extra}}
 
     known = piece(second, True)
     return [pack_of([piece(each, False), known]) for each in (first, changed)] + [pack_of([known])]
 
 
-def _outputs(core: "Internals", collate: PackCollator, rows: Sequence[dict[str, np.ndarray]]) -> list[np.ndarray]:
+def _outputs(core: "Internals", collate: PackCollator, rows: Sequence[Columns]) -> list[np.ndarray]:
     """What the model says about the second document of each row: its logits or, if it has none, its loss."""
     trainer, backend = core.trainer, core.backend
     streams = randomness.get_state(backend)
     training = backend.models.eval_mode(trainer.model)
     try:
-        with backend.engine.no_gradients(), trainer.compute_loss_context_manager():
+        with backend.engine.no_gradients(), trainer.compute_loss_context_manager(), _without_zeros(core):
             return [_output(core, collate([row]), len(rows[-1]["input_ids"])) for row in rows]
     finally:
         backend.models.restore_mode(training)
         randomness.set_state(backend, streams)
+
+
+@contextlib.contextmanager
+def _without_zeros(core: "Internals") -> Iterator[None]:
+    """Other values in place of weights that are all zero, such as the last projection of a block at the start of
+    training: attention that is multiplied by them would leave no trace in the outputs."""
+    tensors = core.backend.tensors
+    trained = [weight for _, weight in core.backend.models.named_parameters(core.trainer.model)]
+    zeros = [weight for weight in trained if not tensors.to_numpy(tensors.detach((weight * weight).sum())).any()]
+    copies = tensors.keep(zeros, [None] * len(zeros))
+    random = np.random.RandomState(0)
+    try:
+        for weight in zeros:
+            values = (0.1 * random.standard_normal(tuple(weight.shape))).astype(np.float32)
+            tensors.put_back([weight], tensors.keep([core.to_device(tensors.from_numpy(values))], [None]))
+        yield
+    finally:
+        tensors.put_back(zeros, copies)
 
 
 def _output(core: "Internals", batch: Any, tokens: int) -> np.ndarray:

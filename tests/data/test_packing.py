@@ -40,7 +40,7 @@ def documents_of(lengths, first=0):
 
 
 @given(layouts, lengths_of_all, st.integers(1, 50), st.integers(0, 3), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_token_is_in_one_pack_of_a_pass(how, lengths, width, number_of_pass, shuffle):
     layout = LAYOUTS[how](np.array(lengths), width, seed=5, shuffle=shuffle)
     packs = [layout.pieces(number_of_pass * layout.packs + pack) for pack in range(layout.packs)]
@@ -55,7 +55,7 @@ def test_every_token_is_in_one_pack_of_a_pass(how, lengths, width, number_of_pas
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=80), st.integers(20, 30))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_best_fit_is_that_of_one_document_after_the_other(lengths, width):
     ranked = np.array(sorted(lengths, reverse=True))
     rooms = []
@@ -129,7 +129,7 @@ def test_any_number_of_processes_sees_the_same_batches(how, lengths, width, worl
     st.sampled_from(["first_exhausted", "all_exhausted", 17]),
     st.integers(1, 8),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_packs_of_a_mixture(how, sources, weights, width, stop, world):
     """Proportions are those of packs; no token repeats inside a pass of its dataset; processes agree."""
     mixture = Mixture([documents_of(lengths) for lengths in sources], weights[: len(sources)], stop=stop)

@@ -192,7 +192,10 @@ SCENARIOS = [
     Scenario("sft-completion-only", sft, {"data": "completions", **ACCUMULATED}, quick=True),
     Scenario("sft-whole-completion", sft, {"data": "completions", "completion_only_loss": False}),
     *(
-        Scenario(f"sft-packing-{how}", sft, {"packing": True, "packing_strategy": how, "max_length": 16})
+        # By TRL: `packing` and `max_length` of its SFTConfig are not those of TrainingArguments.
+        Scenario(
+            f"sft-packing-{how}", sft, {"packing": True, "packing_strategy": how, "max_length": 16}, quick=how == "bfd"
+        )
         for how in ("bfd", "bfd_split", "wrapped")
     ),
     Scenario("sft-padding-free", sft, {"padding_free": True, "max_length": None}),

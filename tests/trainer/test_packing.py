@@ -148,6 +148,22 @@ def test_a_model_that_mixes_documents_is_refused_before_the_first_step(backend, 
     assert trainer.state.global_step == 0
 
 
+def test_projections_that_start_at_zero_do_not_hide_that_documents_are_mixed(backend, arguments):
+    args = arguments(packing=True, max_length=16)
+    for masked in (True, False):
+        model = backend.language_model(masked)
+        backend.set_to_zero(model.value)
+        before = backend.weights(model)
+        trainer = Trainer(model, args, train_dataset=documents())
+        if masked:
+            trainer.get_train_dataloader()
+        else:
+            with pytest.raises(ModelError, match="does not keep the documents of a row apart"):
+                trainer.get_train_dataloader()
+        for name, weight in backend.weights(model).items():
+            assert weight.tobytes() == before[name].tobytes(), name
+
+
 def test_a_model_that_expects_another_mask_is_refused(arguments):
     torch = pytest.importorskip("torch")
     from tests.backends.kits.torch_language import LanguageModel
@@ -212,7 +228,7 @@ def test_collators_that_packing_replaces_and_others(backend, trained):
 # -- fields of the same names
 
 
-def test_fields_of_a_subclass_are_its_own(backend, tmp_path):
+def test_fields_of_a_subclass_are_its_own(backend, tmp_path, caplog):
     @dataclass
     class Config(TrainingArguments):
         packing: bool = False
@@ -222,6 +238,7 @@ def test_fields_of_a_subclass_are_its_own(backend, tmp_path):
     assert args.max_length == "long" and packing_of(args) is None
     rows = [{"input_ids": np.arange(4), "labels": np.arange(4)}] * 8
     Trainer(backend.language_model(), args, train_dataset=rows).train()
+    assert "packing is a field that Config declares, so it is left to your code" in caplog.text
 
 
 def test_fields_of_other_dataclasses_on_the_command_line(tmp_path):
@@ -237,3 +254,55 @@ def test_fields_of_other_dataclasses_on_the_command_line(tmp_path):
         ["--output_dir", str(tmp_path), "--max_length", "9", "--packing", "best_fit"]
     )
     assert (args.max_length, args.packing) == (9, "best_fit")
+
+
+# -- streams
+
+
+class Stream:
+    """Documents without a length, with a position that can be stored."""
+
+    def __init__(self):
+        self.position = 0
+
+    def __iter__(self):
+        while self.position < 60:
+            self.position += 1
+            yield documents((3 + 7 * self.position % 31,), seed=self.position)[0]
+        self.position = 0
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+@pytest.mark.parametrize("how", ["end_to_end", "best_fit"])
+def test_a_packed_stream_resumes_in_the_middle_of_a_document(backend, trained, tmp_path, caplog, how):
+    given = {"per_device_train_batch_size": 3, "max_steps": 9, "save_strategy": "steps", "save_steps": 4}
+    given |= {"packing": how, "max_length": 8, "save_total_limit": None}
+    whole = trained(backend.language_model(), Stream(), output_dir=tmp_path / "whole", **given)
+    checkpoint = tmp_path / "whole" / "checkpoint-4"
+    state = json.loads((checkpoint / "run.json").read_text())["position"]["data"]
+    assert state["waiting"] and state["source"]["position"] > 1
+    again = trained(backend.language_model(), Stream(), output_dir=tmp_path / "again", resume=str(checkpoint), **given)
+    assert "is not seekable" not in caplog.text
+    for name, weight in backend.weights(whole.model).items():
+        assert weight.tobytes() == backend.weights(again.model)[name].tobytes(), name
+
+
+def test_workers_make_the_same_batches_of_a_stream(backend, arguments):
+    found = []
+    for workers in (0, 2):
+        args = arguments(packing=True, max_length=16, max_steps=3, dataloader_num_workers=workers)
+        made = batches(Trainer(backend.language_model(), args, train_dataset=Stream()))
+        found.append([{name: to_numpy(value).tolist() for name, value in batch.items()} for batch in made])
+    assert found[0] == found[1] and len(found[0]) > 2
+
+
+def test_streams_are_evaluated(backend, trained):
+    trainer = trained(
+        backend.language_model(), Stream(), eval_dataset=Stream(), packing=True, max_length=16, max_steps=1
+    )
+    assert np.isfinite(trainer.evaluate()["eval_loss"])

@@ -1,19 +1,20 @@
-"""Batches of packs: rows of several documents, with what keeps the documents apart."""
+"""Batches of packs: rows of several documents, with what keeps the documents apart.
+
+- position_ids (rows, width): the place of each token in its document.
+- document_ids (rows, width): the number of its document in the row, from 0; padding has the next number.
+- attention_mask (rows, 1, width, width): whether a token (third axis) may attend to another (fourth).
+- attn_mask_startend_row_indices (rows, 1, width, 1): the end of its document, from where on tokens do not attend to it,
+  as PaddlePaddle's flashmask attention takes it.
+- cu_seq_lens_q and three more: transformers' flash attention, with all documents in one row.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ..packing import DOCUMENTS, MASK, POSITIONS, ROW_INDICES, SEQUENCE_LENGTHS, Columns
 from .base import to_backend
-
-POSITIONS = "position_ids"  # (rows, width): the place of each token in its document
-DOCUMENTS = "document_ids"  # (rows, width): the number of its document in the row, from 0; padding has the next number
-MASK = "attention_mask"  # (rows, 1, width, width): whether a token (third axis) may attend to another (fourth)
-# (rows, 1, width, 1): the end of its document, where tokens stop attending to it: PaddlePaddle's flashmask
-ROW_INDICES = "attn_mask_startend_row_indices"
-SEQUENCE_LENGTHS = "cu_seq_lens_q"  # with three more columns: transformers' flash attention, all documents in one row
-COLUMNS = (POSITIONS, DOCUMENTS, MASK, ROW_INDICES, SEQUENCE_LENGTHS)
 
 
 class PackedBatch(dict):
@@ -35,7 +36,7 @@ class PackCollator:
         self.pad_token_id = pad_token_id
         self.causal = causal  # whether MASK also excludes the tokens that follow
 
-    def __call__(self, packs: Sequence[dict[str, np.ndarray]]) -> PackedBatch:
+    def __call__(self, packs: Sequence[Columns]) -> PackedBatch:
         sizes = [len(pack["input_ids"]) for pack in packs]
         flat = SEQUENCE_LENGTHS in self.columns
         batch = _in_one_row(packs) if flat else self._in_rows(packs, max(sizes))
@@ -43,7 +44,7 @@ class PackCollator:
         made.useful_tokens = sum(sizes)
         return made
 
-    def _in_rows(self, packs: Sequence[dict[str, np.ndarray]], width: int) -> dict[str, np.ndarray]:
+    def _in_rows(self, packs: Sequence[Columns], width: int) -> Columns:
         batch = {}
         for name in packs[0]:
             if name == "lengths":
@@ -55,9 +56,9 @@ class PackCollator:
         lengths = [np.append(pack["lengths"], width - len(pack["input_ids"])) for pack in packs]
         return batch | self._apart(lengths, width)
 
-    def _apart(self, lengths: Sequence[np.ndarray], width: int) -> dict[str, np.ndarray]:
+    def _apart(self, lengths: Sequence[np.ndarray], width: int) -> Columns:
         """The columns that keep documents apart."""
-        found: dict[str, np.ndarray] = {}
+        found: Columns = {}
         if POSITIONS in self.columns:
             found[POSITIONS] = np.stack([np.arange(width) - _starts(of_row) for of_row in lengths])
         documents = np.stack([np.repeat(np.arange(len(of_row)), of_row) for of_row in lengths])
@@ -72,7 +73,7 @@ class PackCollator:
         return found
 
 
-def _in_one_row(packs: Sequence[dict[str, np.ndarray]]) -> dict[str, Any]:
+def _in_one_row(packs: Sequence[Columns]) -> dict[str, Any]:
     """All documents in a single row, without padding."""
     batch: dict[str, Any] = {
         name: np.concatenate([pack[name] for pack in packs])[None] for name in packs[0] if name != "lengths"

@@ -31,6 +31,12 @@ class Kit:
 
         return fill(LanguageModel() if masked else Unmasked(), seed)
 
+    def set_to_zero(self, layer):
+        import mindspore
+
+        for p in layer.get_parameters():
+            p.set_data(mindspore.Tensor(np.zeros(p.shape), mindspore.float32))
+
     def weights(self, model):
         """Copies of all weights and buffers by name, as NumPy arrays."""
         return {name: value.asnumpy().copy() for name, value in model.parameters_and_names()}

@@ -49,6 +49,10 @@ class Kit:
         with seeded(seed):
             return LanguageModel() if masked else Unmasked()
 
+    def set_to_zero(self, layer):
+        for p in layer.parameters():
+            p.set_value(np.zeros(p.shape, "float32"))
+
     def weights(self, model):
         """Copies of all weights and buffers by name, as NumPy arrays."""
         return {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}

@@ -44,6 +44,13 @@ class Kit:
             torch.manual_seed(seed)
             return LanguageModel() if masked else Unmasked()
 
+    def set_to_zero(self, layer):
+        import torch
+
+        with torch.no_grad():
+            for p in layer.parameters():
+                p.zero_()
+
     def weights(self, model):
         """Copies of all weights and buffers by name, as NumPy arrays."""
         return {name: value.detach().cpu().numpy().copy() for name, value in model.state_dict().items()}
