@@ -286,12 +286,10 @@ DIVIDED = [
     ({"fsdp": "full_shard", "fsdp_config": {"fsdp_version": 1}}, ["fsdp_config", "version"]),
     ({"fsdp": "full_shard", "fsdp_config": {"reshard_after_forward": False}}, ["fsdp_config", "stage2"]),
     ({"fsdp": "full_shard", "fsdp_config": {"activation_checkpointing": True}}, ["gradient_checkpointing=True"]),
-    ({"deepspeed": CONFIG}, ["deepspeed=", "save_only_model=True"]),
-    ({"deepspeed": CONFIG, "save_strategy": "no", "sharding": "stage1"}, ["both shard"]),
-    ({"deepspeed": CONFIG, "save_strategy": "no", "fp16": True}, ["bf16=True"]),
-    ({"deepspeed": CONFIG, "save_strategy": "no", "torch_compile": True}, ["sharding='stage3'"]),
-    ({"deepspeed": CONFIG, "save_strategy": "no", "nonfinite": "skip"}, ["nonfinite='stop'"]),
-    ({"deepspeed": CONFIG, "save_only_model": True, "auto_find_batch_size": True}, ["per_device_train_batch_size"]),
+    ({"deepspeed": CONFIG, "sharding": "stage1"}, ["both shard"]),
+    ({"deepspeed": CONFIG, "fp16_full_eval": True}, ["deepspeed=", "bf16=True"]),
+    ({"deepspeed": CONFIG, "nonfinite": "skip"}, ["nonfinite='stop'"]),
+    ({"deepspeed": CONFIG, "auto_find_batch_size": True}, ["per_device_train_batch_size"]),
 ]
 
 

@@ -93,14 +93,11 @@ REFUSALS: tuple[Refusal, ...] = (
         "sharded weights keep their dtype", "bf16=True, which evaluates in half precision too",
     ),
     _with_deepspeed("one process", lambda args: world().size == 1, "it shards state across processes", "torchrun"),
-    _with_deepspeed(
-        "complete checkpoints", lambda args: args.save_strategy != "no" and not args.save_only_model,
-        "its optimizer state is not saved in checkpoints",
-        "save_only_model=True, save_strategy='no', or sharding, whose checkpoints are complete",
-    ),
     _with_deepspeed("sharding", lambda args: bool(args.sharding), "both shard the state", "one of them"),
-    _with_deepspeed("fp16", lambda args: args.fp16, "its loss scale is not supported", "bf16=True"),
-    _with_deepspeed("torch_compile", lambda args: args.torch_compile, "it is not supported", "sharding='stage3'"),
+    _with_deepspeed(
+        "fp16_full_eval, bf16_full_eval", lambda args: args.fp16_full_eval or args.bf16_full_eval,
+        "its weights keep their dtype", "bf16=True, which evaluates in half precision too",
+    ),
     _with_deepspeed(
         "nonfinite", lambda args: args.nonfinite == "skip", "an update cannot be skipped", "nonfinite='stop'"
     ),

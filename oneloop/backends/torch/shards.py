@@ -63,7 +63,11 @@ def whole(tensors: dict[str, torch.Tensor], keep: bool) -> dict[str, torch.Tenso
 
 def owners(model: nn.Module, writers: int) -> dict[str, int]:
     """Which process writes a parameter and its state: consecutive parameters, and about the same bytes for each."""
-    sizes = {name: p.numel() * p.element_size() for name, p in unwrap(model).named_parameters()}
+    return spread({name: p.numel() * p.element_size() for name, p in unwrap(model).named_parameters()}, writers)
+
+
+def spread(sizes: dict[str, int], writers: int) -> dict[str, int]:
+    """The writer of each name, by the bytes of all."""
     total, start, found = sum(sizes.values()) or 1, 0, {}
     for name, size in sizes.items():
         found[name] = min(writers - 1, int((start + size / 2) * writers / total))

@@ -343,12 +343,7 @@ def load_optimizer(
     has."""
     names = optimizer_names(optimizer, model)
     by_name = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
-    checks.check_class(data, cls or type(optimizer), source)
-    checks.check_names(data["groups"], by_name, source)
-    _load_options(optimizer, names, data["groups"], source)
-    states = _by_parameter(tensors, data.get("values", {}), by_name, source)
-    checks.check_complete(data, states, source)
-    optimizer_fields.check_states(optimizer, cls or type(optimizer), states, by_name, source)
+    states = checked_states(optimizer, names, tensors, data, source, cls or type(optimizer))
     on_device = {
         id(p): bool(group.get("fused") or group.get("capturable"))
         for group in optimizer.param_groups
@@ -362,6 +357,26 @@ def load_optimizer(
                 key: _own_copy(value, None if key == "step" and not on_device[id(p)] else p.device)
                 for key, value in state.items()
             }
+
+
+def checked_states(
+    optimizer: Any,
+    names: dict[int, str],
+    tensors: dict[str, torch.Tensor],
+    data: dict[str, Any],
+    source: str,
+    cls: type,
+) -> dict[str, dict[str, Any]]:
+    """The state of each parameter by name, after the options of the groups were restored; an error if it does not fit
+    an optimizer of this class."""
+    by_name = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
+    checks.check_class(data, cls, source)
+    checks.check_names(data["groups"], by_name, source)
+    _load_options(optimizer, names, data["groups"], source)
+    states = _by_parameter(tensors, data.get("values", {}), by_name, source)
+    checks.check_complete(data, states, source)
+    optimizer_fields.check_states(optimizer, cls, states, by_name, source)
+    return states
 
 
 def _by_parameter(
