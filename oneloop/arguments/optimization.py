@@ -74,10 +74,31 @@ class Optimization(Group):
     max_steps: int = arg(
         -1, "Total number of optimizer updates; overrides num_train_epochs. -1: off.", low=-1, never=(0,)
     )
+    ema_decay: float | None = arg(
+        None,
+        "Keep an exponential moving average (EMA) of the weights with this decay, such as 0.999; in checkpoints it is "
+        "average.safetensors.",
+        low=0,
+        below=1,
+    )
+    swa_start: float | None = arg(
+        None,
+        "Keep the mean of the weights from this step on (stochastic weight averaging, SWA); a value below 1 is a ratio "
+        "of all steps.",
+        convert=values.to_steps,
+    )
+    averaging_steps: int = arg(1, "Steps between two updates of the average (EMA or SWA) of the weights.", low=1)
+    eval_with_average: bool = arg(False, "Evaluate and predict with the average (EMA or SWA) of the weights.")
+    save_average: bool = arg(
+        False,
+        "Write the average (EMA or SWA) of the weights in save_model, export and pushes to the Hub. Checkpoints always "
+        "have both.",
+    )
     label_smoothing_factor: float = arg(0.0, "Label smoothing: spread this fraction over all classes.", low=0, below=1)
     neftune_noise_alpha: float | None = arg(None, "Alpha of NEFTune embedding noise.", low=0)
 
     def check(self) -> None:
+        self._check_average()
         projecting = str(self.optim).startswith(PROJECTING)
         if self.optim_target_modules and not projecting and self.optim != "muon":
             raise ArgumentError(
@@ -89,3 +110,10 @@ class Optimization(Group):
                 f"optim='{self.optim}' requires optim_target_modules, the modules to optimize with it: a list of "
                 "names, a pattern, or 'all-linear'."
             )
+
+    def _check_average(self) -> None:
+        if self.ema_decay is not None and self.swa_start is not None:
+            raise ArgumentError("ema_decay and swa_start are two averages of the weights; a run has one. Remove one.")
+        for name in ("eval_with_average", "save_average"):
+            if getattr(self, name) and self.ema_decay is None and self.swa_start is None:
+                raise ArgumentError(f"{name}=True needs an average of the weights: set ema_decay or swa_start.")

@@ -122,3 +122,12 @@ def drawn_order(title: str) -> Refusal:
         f"transformers draws this order from torch's default generator, in turn with dropout, and {title} has none",
         'data_order="oneloop"',
     )  # fmt: skip
+
+
+def average_of_shards(name: str, shards: Callable[[Any], bool], section: Section = Section.FRAMEWORK) -> Refusal:
+    """An average of the weights, where no process has whole weights."""
+    return Refusal(
+        name, "with sharding stage2, stage3 or deepspeed",
+        lambda args: getattr(args, name) is not None and shards(args),
+        "the average needs whole weights, which are sharded", 'sharding="stage1"', section=section,
+    )  # fmt: skip

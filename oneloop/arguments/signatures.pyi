@@ -138,6 +138,16 @@ class ArgumentFields(Group):
     """Number of epochs; may be fractional."""
     max_steps: int = ...
     """Total number of optimizer updates; overrides num_train_epochs. -1: off."""
+    ema_decay: float | None = ...
+    """Keep an exponential moving average (EMA) of the weights with this decay, such as 0.999; in checkpoints it is average.safetensors."""
+    swa_start: float | None = ...
+    """Keep the mean of the weights from this step on (stochastic weight averaging, SWA); a value below 1 is a ratio of all steps."""
+    averaging_steps: int = ...
+    """Steps between two updates of the average (EMA or SWA) of the weights."""
+    eval_with_average: bool = ...
+    """Evaluate and predict with the average (EMA or SWA) of the weights."""
+    save_average: bool = ...
+    """Write the average (EMA or SWA) of the weights in save_model, export and pushes to the Hub. Checkpoints always have both."""
     label_smoothing_factor: float = ...
     """Label smoothing: spread this fraction over all classes."""
     neftune_noise_alpha: float | None = ...
@@ -495,6 +505,11 @@ class ArgumentFields(Group):
         warmup_ratio: Number | None = 0.0,
         num_train_epochs: Number = 3.0,
         max_steps: Integer = -1,
+        ema_decay: Number | None = None,
+        swa_start: Number | None = None,
+        averaging_steps: Integer = 1,
+        eval_with_average: Switch = False,
+        save_average: Switch = False,
         label_smoothing_factor: Number = 0.0,
         neftune_noise_alpha: Number | None = None,
         fp16: Switch = False,
@@ -706,6 +721,11 @@ class ArgumentFields(Group):
             warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps. None is 0.
             num_train_epochs: Number of epochs; may be fractional.
             max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
+            ema_decay: Keep an exponential moving average (EMA) of the weights with this decay, such as 0.999; in checkpoints it is average.safetensors.
+            swa_start: Keep the mean of the weights from this step on (stochastic weight averaging, SWA); a value below 1 is a ratio of all steps.
+            averaging_steps: Steps between two updates of the average (EMA or SWA) of the weights.
+            eval_with_average: Evaluate and predict with the average (EMA or SWA) of the weights.
+            save_average: Write the average (EMA or SWA) of the weights in save_model, export and pushes to the Hub. Checkpoints always have both.
             label_smoothing_factor: Label smoothing: spread this fraction over all classes.
             neftune_noise_alpha: Alpha of NEFTune embedding noise.
             fp16: Mixed precision with float16 and loss scaling.
@@ -933,6 +953,11 @@ class GenerationFields(ArgumentFields):
         warmup_ratio: Number | None = 0.0,
         num_train_epochs: Number = 3.0,
         max_steps: Integer = -1,
+        ema_decay: Number | None = None,
+        swa_start: Number | None = None,
+        averaging_steps: Integer = 1,
+        eval_with_average: Switch = False,
+        save_average: Switch = False,
         label_smoothing_factor: Number = 0.0,
         neftune_noise_alpha: Number | None = None,
         fp16: Switch = False,
@@ -1149,6 +1174,11 @@ class GenerationFields(ArgumentFields):
             warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps. None is 0.
             num_train_epochs: Number of epochs; may be fractional.
             max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
+            ema_decay: Keep an exponential moving average (EMA) of the weights with this decay, such as 0.999; in checkpoints it is average.safetensors.
+            swa_start: Keep the mean of the weights from this step on (stochastic weight averaging, SWA); a value below 1 is a ratio of all steps.
+            averaging_steps: Steps between two updates of the average (EMA or SWA) of the weights.
+            eval_with_average: Evaluate and predict with the average (EMA or SWA) of the weights.
+            save_average: Write the average (EMA or SWA) of the weights in save_model, export and pushes to the Hub. Checkpoints always have both.
             label_smoothing_factor: Label smoothing: spread this fraction over all classes.
             neftune_noise_alpha: Alpha of NEFTune embedding noise.
             fp16: Mixed precision with float16 and loss scaling.
@@ -1407,6 +1437,11 @@ class CompressionFields(ArgumentFields):
         warmup_ratio: Number | None = 0.1,
         num_train_epochs: Number = 3.0,
         max_steps: Integer = -1,
+        ema_decay: Number | None = None,
+        swa_start: Number | None = None,
+        averaging_steps: Integer = 1,
+        eval_with_average: Switch = False,
+        save_average: Switch = False,
         label_smoothing_factor: Number = 0.0,
         neftune_noise_alpha: Number | None = None,
         fp16: Switch = False,
@@ -1634,6 +1669,11 @@ class CompressionFields(ArgumentFields):
             warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps. None is 0.
             num_train_epochs: Number of epochs; may be fractional.
             max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
+            ema_decay: Keep an exponential moving average (EMA) of the weights with this decay, such as 0.999; in checkpoints it is average.safetensors.
+            swa_start: Keep the mean of the weights from this step on (stochastic weight averaging, SWA); a value below 1 is a ratio of all steps.
+            averaging_steps: Steps between two updates of the average (EMA or SWA) of the weights.
+            eval_with_average: Evaluate and predict with the average (EMA or SWA) of the weights.
+            save_average: Write the average (EMA or SWA) of the weights in save_model, export and pushes to the Hub. Checkpoints always have both.
             label_smoothing_factor: Label smoothing: spread this fraction over all classes.
             neftune_noise_alpha: Alpha of NEFTune embedding noise.
             fp16: Mixed precision with float16 and loss scaling.

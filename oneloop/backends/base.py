@@ -183,6 +183,15 @@ class Tensors(Protocol):
     def put_back(self, tensors: Sequence[Any], copies: Sequence[Any], where: Any = True) -> None:
         """Write copies into their tensors, if the flag `where` is set; it may be on the device, and is not read."""
 
+    def float32_copies(self, tensors: Sequence[Any]) -> list[Any]:
+        """Copies in float32 on their device, which a checkpoint can store."""
+
+    def lerp(self, targets: Sequence[Any], tensors: Sequence[Any], weight: float) -> None:
+        """Move each target by this share of its distance to the tensor, in place and without a host sync."""
+
+    def assign(self, targets: Sequence[Any], values: Sequence[Any]) -> None:
+        """Write values into targets in place; each keeps its type."""
+
     def equals(self, tensor: Any, copy: Any) -> bool:
         """Whether a tensor has the values of a copy. A host sync."""
 

@@ -26,6 +26,7 @@ from .output_directory import OutputDirectory
 from .overrides import Gathered, SaveOverrides
 from .run_state import OPTIMIZER, RANDOM, RUN, STATE, RunState
 from .safetensors_io import from_numpy
+from .structure import AVERAGE
 
 if TYPE_CHECKING:
     from ..trainer.internals import Internals
@@ -407,6 +408,7 @@ class Checkpointer:
             files.save_quietly(str(stage))  # an override may write anything
         if gathered is not None:
             self._add_optimizer(contents, gathered)
+            self._add_average(contents)
             streams = {name: from_numpy(array.copy()) for name, array in gathered.stored_streams().items()}
             contents.tensors[RANDOM] = (streams, {})
             contents.add_json(RUN, self._run_state(gathered).to_json())
@@ -430,6 +432,13 @@ class Checkpointer:
         copies = self._copies({f"optimizer/{name}": t for name, t in tensors.items()})
         raws = {name.removeprefix("optimizer/"): weights.raw(value) for name, value in copies.items()}
         contents.tensors[OPTIMIZER] = (raws, {"format": weights.LAYOUT})
+
+    def _add_average(self, contents: Contents) -> None:
+        weights, values = self.core.backend.weights, self.run.update.modes.average.named_values()
+        if values:
+            copies = self._copies({f"average/{name}": value for name, value in values.items()})
+            raws = {name.removeprefix("average/"): weights.raw(value) for name, value in copies.items()}
+            contents.tensors[AVERAGE] = (raws, {"format": weights.LAYOUT})
 
     def _gather(self, is_sharded: bool, output_dir: Path) -> Gathered:
         """A collective on several processes: gather the RNG and data states of each, and the optimizer's state."""
@@ -482,6 +491,7 @@ class Checkpointer:
                 "grad_norm": None if norm is None else norm.hex(),
                 "learning_rate": update.last_rate,
                 "split": update.split,
+                **update.modes.average.state(),
             }
             | ({} if meter.sources is None else {"sources": meter.sources.state()}),
         )
@@ -605,6 +615,8 @@ def run_properties(run: "Run") -> dict[str, Any]:
     """What should be the same in a resumed run."""
     plan, args = run.plan, run.core.trainer.args
     chosen = {} if args.data_order == "oneloop" else {"data_order": args.data_order}
+    if run.update.modes.average.kind is not None:
+        chosen |= {name: getattr(args, name) for name in ("ema_decay", "swa_start", "averaging_steps")}
     return (
         chosen
         | {

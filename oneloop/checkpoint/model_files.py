@@ -115,12 +115,16 @@ class ModelFiles:
         with native_errors():
             trainer.save_model(output_dir, **known)
 
-    def weights_for(self, folder: Any) -> contextlib.AbstractContextManager:
+    @contextlib.contextmanager
+    def weights_for(self, folder: Any) -> Iterator[None]:
         """A context in which the model has the weights to save there: in a checkpoint those that training goes on
-        with, elsewhere those that are evaluated."""
+        with, elsewhere the average of a schedule-free optimizer, or that of save_average."""
+        modes, args = self.core.run.update.modes, self.core.trainer.args
         if folder is not None and store.is_staged(Path(folder)):
-            return contextlib.nullcontext()
-        return self.core.run.update.modes.evaluated_weights()
+            yield
+            return
+        with modes.evaluated_weights(), modes.average.in_model(args.save_average):
+            yield
 
     @contextlib.contextmanager
     def whole_model(self) -> Iterator[None]:

@@ -157,6 +157,8 @@ def load_best_model(core: "Internals", last_saved: str | None) -> None:
         )
     logger.info("Loading the best model: %s (%s).", best, core.trainer.state.best_metric)
     load_weights(core, path)
+    with restoring("the average of the weights", path):
+        core.run.update.modes.average.load_best(path)
 
 
 # -- the Trainer's state
@@ -265,6 +267,8 @@ def load_run(run: "Run", path: Path) -> loop.Position:
     run.meter.work.load_state(stored.work)
     if run.meter.sources is not None:
         run.meter.sources.load_state(stored.measured.get("sources", {}))
+    with restoring("the average of the weights", path):
+        run.update.modes.average.load(stored, path)
     _warn_of_changes(run, stored.properties)
     run.checkpointer.resumed_from(path)
     return _start(run, stored, path, crosses_from)

@@ -34,6 +34,7 @@ from .schema import (
 MANIFEST = "manifest.json"
 OPTIMIZER = "optimizer.safetensors"
 RANDOM = "random.safetensors"
+AVERAGE = "average.safetensors"  # of the weights
 STATE = "trainer_state.json"
 RUN = "run.json"
 ARGUMENTS = "training_args.json"
@@ -142,6 +143,7 @@ RUN_STATE = record(
         "learning_rate": number(0),
         "split": integer(1, 2**20),
         "sources": mapping(listing(integer(), 4)),
+        "average": record({"kind": text("ema|swa", "ema or swa"), "count": integer()}, is_closed=True),
     },
 )
 
@@ -313,11 +315,14 @@ def _check_stream(name: str, kind: str, raw: safetensors_io.Raw, source: str) ->
 
 
 def _look_at_tensors(path: Path, manifest: dict[str, Any]) -> None:
-    for kind in ("model", "optimizer"):
+    for kind in ("model", "optimizer", "average"):
         for file in tensor_files(path, kind):
             safetensors_io.read_header(file)
     if RUN not in manifest["files"]:
         return
+    average = json_object(path / RUN).get("average")
+    if isinstance(average, dict) and average.get("count") and not tensor_files(path, "average"):
+        raise CheckpointError(f"{RUN} describes an average of the weights, but {MANIFEST} does not list {AVERAGE}")
     optimizer = json_object(path / RUN).get("optimizer")
     if (
         isinstance(optimizer, dict)

@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .averages import WeightAverage
+
 if TYPE_CHECKING:
     from .internals import Internals
 
@@ -18,6 +20,7 @@ class Modes:
 
     def __init__(self, core: "Internals") -> None:
         self.core = core
+        self.average = WeightAverage(core)
         self.paused: list[Any] = []  # layers that return to training mode when training goes on
         self.waiting = True  # train() has to be called before the next micro-batch
 

@@ -196,6 +196,7 @@ class Run:
             trainer._load_from_checkpoint(str(checkpoint))
         core.make_engine()
         self._make_optimizer()
+        self.update.modes.average.begin()
         if checkpoint is None:
             start_rank_streams(core)
         else:

@@ -817,7 +817,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
         core = self._oneloop
         run = self.prediction_loop if self.args.use_legacy_prediction_loop else self.evaluation_loop
         streams = randomness.get_state(core.backend) if core.abandons_evaluations else None
-        with core.half_precision_evaluation(), core.processes.explaining_lost_peers():
+        average = core.run.update.modes.average.in_model(self.args.eval_with_average)
+        with average, core.half_precision_evaluation(), core.processes.explaining_lost_peers():
             try:
                 return run(
                     loader,
@@ -1060,7 +1061,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
                 "framework's own export."
             )
         folder = Path(output_dir or self._oneloop.run.checkpointer.directory.path / "export")
-        names = exporter.export(self.model, folder, self._example_batch(dataset), input_spec)
+        with self._oneloop.run.checkpointer.model_files.weights_for(None):
+            names = exporter.export(self.model, folder, self._example_batch(dataset), input_spec)
         return [str(folder / name) for name in names]
 
     def _example_batch(self, dataset: Any) -> Any:

@@ -288,6 +288,8 @@ class Update:
         if not run.step_end.steps_by_metric:
             trainer.lr_scheduler.step()
         engine.clear()
+        if self.modes.average.kind is not None:
+            self.modes.average.update(step)
         every = trainer.args.torch_empty_cache_steps
         if every and step % every == 0:
             core.backend.devices.empty_cache(trainer.args.device)

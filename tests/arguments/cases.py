@@ -150,6 +150,11 @@ OPTIMIZATION = {
     "optim": shows(
         probes.optimizer, ("adamw", "AdamW"), ("sgd", "SGD"), ("adafactor", "Adafactor"), ("rmsprop", "RMSprop")
     ),
+    "ema_decay": differs(probes.average, 0.5, 0.9),
+    "swa_start": differs(probes.average, 0, 3),
+    "averaging_steps": differs(probes.average, 1, 2, swa_start=0),
+    "eval_with_average": differs(log("eval_loss"), False, True, ema_decay=0.9, eval_strategy="epoch"),
+    "save_average": differs(probes.saved_weights, False, True, ema_decay=0.9),
     "optim_args": differs(probes.weights, None, "momentum=0.9", **by_sgd),
     "optim_target_modules": differs(probes.weights, None, ["head"], optim="muon"),
     "lr_scheduler_type": shows(

@@ -29,6 +29,18 @@ def weights(tiny_run, **parts):
     return tiny_run.weights_of(tiny_run.train(**parts).model)
 
 
+def average(tiny_run):
+    """The average of the weights after a run."""
+    trainer = tiny_run.train()
+    with trainer._oneloop.run.update.modes.average.in_model(True):
+        return tiny_run.weights_of(trainer.model)
+
+
+def saved_weights(tiny_run):
+    tiny_run.train().save_model(str(tiny_run.folder / "saved"))
+    return (tiny_run.folder / "saved" / "model.safetensors").read_bytes()
+
+
 def outcome(tiny_run):
     """trained, or the kind of error."""
     try:

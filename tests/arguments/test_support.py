@@ -209,7 +209,7 @@ def test_bfloat16_is_for_the_accelerators_of_mindspore():
 
 
 def test_every_refusal_is_tried_here():
-    tried = {name for given, _ in [*REFUSED, *ON_PADDLE, *ON_MINDSPORE] for name in given}
+    tried = {name for given, _ in [*REFUSED, *ON_PADDLE, *ON_MINDSPORE, *DIVIDED] for name in given}
     assert {refusal.argument for refusal in support.refusals()} <= tried | {"ddp_static_graph"}  # which is next
 
 
@@ -276,6 +276,8 @@ DIVIDED = [
     ({"fsdp": "full_shard", "bf16_full_eval": True}, ["fsdp='full_shard'", "bf16=True"]),
     ({"sharding": "stage1", "sharding_degree": 3}, ["sharding_degree=3", "a divisor of the number of processes"]),
     ({"sharding_degree": 2}, ["sharding_degree=2", "set sharding"]),
+    ({"sharding": "stage2", "ema_decay": 0.9}, ["ema_decay=0.9", "whole weights"]),
+    ({"sharding": "stage3", "swa_start": 2}, ["swa_start=2", "whole weights"]),
     ({"sharding": "stage2", "optim": "muon"}, ["optim='muon'", "whole matrices", 'sharding="stage1"']),
     (
         {"sharding": "stage1", "optim": "galore_adamw", "optim_target_modules": ["x"]},

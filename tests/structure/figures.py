@@ -42,6 +42,7 @@ OWNERS = {
     "counting": "ItemCounting",
     "weights": "MicroBatchWeights",
     "modes": "Modes",
+    "average": "WeightAverage",
     "nonfinite": "NonfiniteUpdates",
     "finite_values": "FiniteValues",
     "shared": "SharedUpdate",

@@ -90,6 +90,27 @@ def put_back(tensors: Sequence[ms.Tensor], copies: Sequence[np.ndarray], where: 
             ops.assign(tensor, ms.Tensor(copy.copy(), tensor.dtype))
 
 
+def float32_copies(tensors: Sequence[ms.Tensor]) -> list[ms.Tensor]:
+    """Copies in float32 on their device."""
+    return [
+        ms.Parameter(tensor.astype(ms.float32).copy(), name=f"average.{i}", requires_grad=False)
+        for i, tensor in enumerate(tensors)
+    ]
+
+
+def lerp(targets: Sequence[ms.Tensor], tensors: Sequence[ms.Tensor], weight: float) -> None:
+    """Move each target by this share of its distance to the tensor, in place."""
+    for target, tensor in zip(targets, tensors, strict=True):
+        ops.assign_add(target, (tensor.astype(ms.float32) - target) * weight)
+
+
+def assign(targets: Sequence[ms.Tensor], values: Sequence[ms.Tensor | np.ndarray]) -> None:
+    """Write values into targets in place; each keeps its type."""
+    for target, value in zip(targets, values, strict=True):
+        value = ms.Tensor(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+        ops.assign(target, value.astype(target.dtype).reshape(target.shape))
+
+
 def equals(tensor: ms.Tensor, copy: np.ndarray) -> bool:
     """Whether a tensor has the values of a copy."""
     return np.array_equal(tensor.asnumpy(), copy)

@@ -14,15 +14,18 @@ from ..torch.tensors import Tensor, detach, in_half, is_tensor, row_losses, smoo
 
 __all__ = [
     "Tensor",
+    "assign",
     "copy_into",
     "count_labels",
     "detach",
     "equals",
+    "float32_copies",
     "from_numpy",
     "in_half",
     "is_finite",
     "is_tensor",
     "keep",
+    "lerp",
     "memory_of",
     "put_back",
     "row_losses",
@@ -94,6 +97,26 @@ def put_back(tensors: Sequence[Tensor], copies: Sequence[np.ndarray], where: boo
     for tensor, copy in zip(tensors, copies, strict=True):
         if where:
             write(tensor, copy)
+
+
+def float32_copies(tensors: Sequence[Tensor]) -> list[np.ndarray]:
+    """Copies in float32, as arrays."""
+    return [to_numpy(tensor).astype(np.float32) for tensor in tensors]
+
+
+def lerp(targets: Sequence[np.ndarray], tensors: Sequence[Tensor], weight: float) -> None:
+    """Move each target by this share of its distance to the tensor, in place."""
+    for target, tensor in zip(targets, tensors, strict=True):
+        target += np.float32(weight) * (to_numpy(tensor).astype(np.float32) - target)
+
+
+def assign(targets: Sequence[Any], values: Sequence[np.ndarray]) -> None:
+    """Write values into targets in place; each keeps its type."""
+    for target, value in zip(targets, values, strict=True):
+        if isinstance(target, np.ndarray):
+            np.copyto(target, value)
+        else:
+            write(target, value)
 
 
 def equals(tensor: Tensor, copy: np.ndarray) -> bool:

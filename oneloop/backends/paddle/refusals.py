@@ -4,7 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from ...arguments.packages import OPTIMIZERS
-from ...arguments.refusal import Refusal, drawn_order, fsdp_config, other_optimizer, static_graph, target_modules
+from ...arguments.refusal import (
+    Refusal,
+    average_of_shards,
+    drawn_order,
+    fsdp_config,
+    other_optimizer,
+    static_graph,
+    target_modules,
+)
 from ...arguments.sharding import divides
 from ...distributed.world import world
 
@@ -48,6 +56,9 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "sharding", "stage2, stage3", divides, "Paddle's group_sharded_parallel runs on accelerators only",
         'sharding="stage1"', devices=("cpu",),
+    ),
+    *(
+        average_of_shards(name, lambda args: world().size > 1 and divides(args)) for name in ("ema_decay", "swa_start")
     ),
     _grouped(
         "complete checkpoints", lambda args: args.save_strategy != "no" and not args.save_only_model,

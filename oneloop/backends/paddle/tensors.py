@@ -99,6 +99,26 @@ def put_back(tensors: Sequence[paddle.Tensor], copies: Sequence[paddle.Tensor], 
             tensor.copy_(copy, False)
 
 
+@paddle.no_grad()
+def float32_copies(tensors: Sequence[paddle.Tensor]) -> list[paddle.Tensor]:
+    """Copies in float32 on their device."""
+    return [tensor.detach().clone().astype(paddle.float32) for tensor in tensors]
+
+
+@paddle.no_grad()
+def lerp(targets: Sequence[paddle.Tensor], tensors: Sequence[paddle.Tensor], weight: float) -> None:
+    """Move each target by this share of its distance to the tensor, in place."""
+    for target, tensor in zip(targets, tensors, strict=True):
+        target.lerp_(tensor.detach().astype(paddle.float32), weight)
+
+
+@paddle.no_grad()
+def assign(targets: Sequence[paddle.Tensor], values: Sequence[paddle.Tensor]) -> None:
+    """Write values into targets in place; each keeps its type."""
+    for target, value in zip(targets, values, strict=True):
+        target.copy_(value.astype(target.dtype), False)
+
+
 def equals(tensor: paddle.Tensor, copy: paddle.Tensor) -> bool:
     """Whether a tensor has the values of a copy. A host sync."""
     return tensor.shape == copy.shape and bool((tensor == copy).all())

@@ -7,7 +7,7 @@ from typing import Any
 from ...arguments import packages
 from ...arguments.optimization import PROJECTING
 from ...arguments.packages import NOT_DRIVEN, OPTIMIZERS
-from ...arguments.refusal import Refusal, Section
+from ...arguments.refusal import Refusal, Section, average_of_shards
 from ...arguments.sharding import FSDP_CONFIG, divides, not_honoured
 from ...distributed.world import world
 
@@ -67,6 +67,10 @@ def _shards(args: Any) -> bool:
     return world().size > 1 and bool(args.sharding or args.deepspeed)
 
 
+def _shards_weights(args: Any) -> bool:
+    return _shards(args) and (divides(args) or bool(args.deepspeed))
+
+
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "deepspeed", "any", lambda args: bool(args.deepspeed), "needs deepspeed", "pip install deepspeed, or sharding",
@@ -75,7 +79,7 @@ REFUSALS: tuple[Refusal, ...] = (
     *(_optimizer(name) for name in OPTIMIZERS),
     Refusal(
         "optim", "muon, with sharding stage2, stage3 or deepspeed",
-        lambda args: args.optim == "muon" and _shards(args) and (divides(args) or bool(args.deepspeed)),
+        lambda args: args.optim == "muon" and _shards_weights(args),
         "it needs whole matrices and their gradients, which are sharded", 'sharding="stage1"', section=Section.SHARDING,
     ),
     Refusal(
@@ -83,6 +87,7 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda args: str(args.optim).startswith(PROJECTING) and _shards(args),
         "it needs whole matrices and their gradients, which are sharded", "remove sharding", section=Section.SHARDING,
     ),
+    *(average_of_shards(name, _shards_weights, Section.SHARDING) for name in ("ema_decay", "swa_start")),
     _divided(
         "auto_find_batch_size", lambda args: args.auto_find_batch_size,
         "all processes must run the same forward passes, so one that runs out of memory cannot repeat its own",

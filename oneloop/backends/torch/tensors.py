@@ -82,6 +82,25 @@ def put_back(tensors: Sequence[torch.Tensor], copies: Sequence[torch.Tensor], wh
             tensor.copy_(torch.where(where.to(tensor.device), copy, tensor))
 
 
+@torch.no_grad()
+def float32_copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies in float32 on their device."""
+    return [tensor.detach().to(torch.float32, copy=True) for tensor in tensors]
+
+
+@torch.no_grad()
+def lerp(targets: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], weight: float) -> None:
+    """Move each target by this share of its distance to the tensor, in place."""
+    torch._foreach_lerp_(list(targets), [tensor.detach().to(torch.float32) for tensor in tensors], weight)
+
+
+@torch.no_grad()
+def assign(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Write values into targets in place; each keeps its type."""
+    for target, value in zip(targets, values, strict=True):
+        target.copy_(value)
+
+
 def equals(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
     """Whether a tensor has the values of a copy. A host sync."""
     return torch.equal(tensor, copy)

@@ -46,6 +46,17 @@ def load_weights(core: "Internals", run: "RunState", path: Path, stored: list[Pa
     weights.load_model(core.trainer.model, values, {}, str(path))
 
 
+def load_tensors(core: "Internals", run: "RunState", path: Path, stored: list[Path]) -> dict[str, Any]:
+    """Tensors with the names of some of the weights, for this model."""
+    raws: dict[str, Raw] = {}
+    for file in stored:
+        raws |= files.read(file)
+    own, own_tied = core.backend.weights.model_tensors(core.trainer.model)
+    own = own | {name: own[first] for name, first in own_tied.items()}
+    crossing = _crossing(core, run, path)
+    return _through_file(core, crossing.weights(raws, {name: tuple(tensor.shape) for name, tensor in own.items()}))
+
+
 def load_optimizer(core: "Internals", run: "RunState", path: Path, stored: list[Path]) -> None:
     """Load moments and the count of updates; rates and other options are those of this run."""
     weights = core.backend.weights

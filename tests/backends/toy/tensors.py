@@ -51,6 +51,20 @@ def put_back(tensors, copies, where=True):
         tensor.array = copy.copy()
 
 
+def float32_copies(tensors):
+    return [type(tensor)(tensor.array.astype(np.float32)) for tensor in tensors]
+
+
+def lerp(targets, tensors, weight):
+    for target, tensor in zip(targets, tensors, strict=True):
+        target.array = target.array + np.float32(weight) * (tensor.array - target.array)
+
+
+def assign(targets, values):
+    for target, value in zip(targets, values, strict=True):
+        target.array = getattr(value, "array", value).astype(target.array.dtype)
+
+
 def equals(tensor, copy):
     return bool((tensor.array == copy).all())
 
