@@ -149,13 +149,15 @@ def test_a_count_of_updates_that_cannot_be(kit, checkpoint, count):
         {"weight_decay": [1]},
         {"betas": 3},
         {"eps": {}},
+        {"maximize": None},
+        {"fused": "yes"},
     ],
     ids=str,
 )
 def test_options_of_another_kind(kit, checkpoint, change):
     group = json.loads((checkpoint / "run.json").read_text())["optimizer"]["groups"][0]
     if not change.keys() <= group.keys():
-        pytest.skip("Paddle's groups have no such option")
+        pytest.skip("the framework's groups have no such option")
     edit(checkpoint / "run.json", lambda run: run["optimizer"]["groups"][0].update(change))
     with pytest.raises(CheckpointError, match=f"a parameter group of the optimizer in .*{next(iter(change))}"):
         resume(kit, checkpoint)
@@ -305,6 +307,7 @@ OF_RUN = {
     "a list": lambda run: [run],
     "deep": lambda run: run["course"].update(samples=json.loads("[" * 400 + "]" * 400)),
     "a huge number": lambda run: run["work"].update(tokens=10**400),
+    "an unknown framework": lambda run: run.update(framework=""),
 }
 OF_STATE = {
     "global_step -1": lambda state: state.update(global_step=-1),

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...checkpoint.schema import Rule, alike, check, is_integer, number, record, shown
+from ...checkpoint.schema import Rule, alike, check, flag, is_integer, number, optional, record, shown
 from ...errors import CheckpointError
 from .helpers import check_optimizer_fit, some
 
@@ -17,6 +17,8 @@ MOST_STEPS = 2**53
 
 # Options of groups that have to be in a range, whatever their current value.
 _RANGES: dict[str, Rule] = {"lr": number(0), "eps": number(0), "epsilon": number(0)}
+# Options of torch's optimizers that choose an implementation; null leaves the choice to torch.
+_CHOICES: dict[str, Rule] = {"foreach": optional(flag), "fused": optional(flag)}
 
 
 def check_class(data: Mapping[str, Any], cls: type, source: str) -> None:
@@ -111,7 +113,10 @@ def check_count(value: Any, key: str, source: str) -> None:
 
 def check_options(stored: Mapping[str, Any], current: Mapping[str, Any], source: str) -> None:
     """The options of a group are of the kind of the current ones, which they replace."""
-    rules = {key: alike(value) for key, value in current.items() if key in stored and key != "names"}
+    compared = {key: value for key, value in current.items() if key in stored and key != "names"}
+    rules = {
+        key: _CHOICES.get(key) or (flag if isinstance(value, bool) else alike(value)) for key, value in compared.items()
+    }
     where = f"a parameter group of the optimizer in {source}"
     check(dict(stored), record({}, rules), where)
     ranges = {key: rule for key, rule in _RANGES.items() if is_plain_number(current.get(key))}

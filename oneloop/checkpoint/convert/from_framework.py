@@ -4,9 +4,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...backends import registry
 from ...errors import CheckpointError
 from .. import safetensors_io as files
 from ..safetensors_io import Raw
+from ..schema import shown
 from .framework_layout import ONLY_HERE, Crossing
 
 if TYPE_CHECKING:
@@ -20,6 +22,11 @@ def is_needed(core: "Internals", run: "RunState") -> bool:
 
 
 def _crossing(core: "Internals", run: "RunState", path: Path) -> Crossing:
+    if run.framework not in {spec.name for spec in registry.specs()}:
+        raise CheckpointError(
+            f"{path} was written on the framework {shown(run.framework)}, which is not known here: "
+            f"{', '.join(registry.names())}"
+        )
     if run.layout is None:
         raise CheckpointError(
             f"{path} was written by a run on {run.framework} before layouts were recorded, but this is a model of "
