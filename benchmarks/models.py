@@ -1,7 +1,7 @@
 """The models that the benchmarks train. Each calls `tick` at the start of its forward."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,6 +44,22 @@ def mlp() -> Case:
     return Case("MLP 32-64-2, batch 8", Mlp, samples, batch=8, rounds=100, block=100)
 
 
+class Norms(Mlp):
+    """An MLP with a BatchNorm after each of its six hidden layers: 18 buffers, all of which a step changes."""
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        super().__init__(tick, (32, *[64] * 6, 2))
+        normed: list[nn.Module] = []
+        for layer in self.layers:
+            normed += [nn.BatchNorm1d(64), layer] if isinstance(layer, nn.ReLU) else [layer]
+        self.layers = nn.Sequential(*normed)
+
+
+def norms() -> Case:
+    """Small layers and many buffers: what is done for each buffer shows."""
+    return replace(mlp(), title="MLP 32-64x6-2 with 6 BatchNorms, batch 8", make=Norms)
+
+
 def bert() -> Case:
     """Small, but no toy: what a trainer adds should vanish."""
     from transformers import BertConfig, BertForSequenceClassification
@@ -70,4 +86,4 @@ def bert() -> Case:
     return Case("BERT, 2 layers of 128, length 64, batch 8", make, samples, batch=8, rounds=40, block=20)
 
 
-MODELS: dict[str, Callable[[], Case]] = {"mlp": mlp, "bert": bert}
+MODELS: dict[str, Callable[[], Case]] = {"mlp": mlp, "norms": norms, "bert": bert}

@@ -74,7 +74,7 @@ def hand_written(case: Case, model: torch.nn.Module, steps: int, folder: str) ->
         optimizer.zero_grad()
 
 
-def with_trainer(package: str) -> Callable[[Case, torch.nn.Module, int, str], None]:
+def with_trainer(package: str, **more: Any) -> Callable[[Case, torch.nn.Module, int, str], None]:
     """oneloop and transformers: the same script with another import."""
 
     def train(case: Case, model: torch.nn.Module, steps: int, folder: str) -> None:
@@ -89,6 +89,7 @@ def with_trainer(package: str) -> Callable[[Case, torch.nn.Module, int, str], No
             save_strategy="no",
             report_to="none",
             use_cpu=True,
+            **more,
         )
         module.Trainer(model=model, args=args, train_dataset=case.samples).train()
 

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from common import HERE, print_table
@@ -102,16 +103,27 @@ class InChild(Turns):
 class Child:
     """In the parent: one variant, in the interpreter of its environment."""
 
-    def __init__(self, name: str, python: str, script: str, case: str, block: int, warmup: int, steps: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        python: str,
+        script: str,
+        case: str,
+        block: int,
+        warmup: int,
+        steps: int,
+        tree: Path = HERE.parent,
+        options: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.block = block
         self.blocks: list[list[float]] = []
         self.cpu = 0.0
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        paths = os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")])
+        paths = os.pathsep.join([str(tree), str(HERE), os.environ.get("PYTHONPATH", "")])
         given = [f"--child={name}", f"--model={case}", f"--block={block}", f"--warmup={warmup}", f"--steps={steps}"]
         self.process = subprocess.Popen(
-            [python, str(HERE / script), *given],
+            [python, str(HERE / script), *given, *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -146,14 +158,25 @@ class Child:
 
 
 def measure_children(
-    script: str, case: str, pythons: dict[str, str], rounds: int, block: int, warmup: int
+    script: str,
+    case: str,
+    pythons: dict[str, str],
+    rounds: int,
+    block: int,
+    warmup: int,
+    trees: dict[str, Path] | None = None,
+    options: Sequence[str] = (),
 ) -> dict[str, Child]:
-    """Blocks of every variant, in a new order every round. pythons: variant -> interpreter."""
+    """Blocks of every variant, in a new order every round.
+
+    pythons: variant -> interpreter; trees: variant -> where it has oneloop from, where that is not this tree.
+    """
     steps = warmup + (rounds + 2) * block
     children: dict[str, Child] = {}
     try:
         for name, python in pythons.items():
-            children[name] = Child(name, python, script, case, block, warmup, steps)
+            tree = (trees or {}).get(name, HERE.parent)
+            children[name] = Child(name, python, script, case, block, warmup, steps, tree, options)
         for _ in range(rounds):
             for name in random.sample(list(children), len(children)):
                 children[name].give()

@@ -19,6 +19,7 @@ from ..distributed.collectives import ProcessGroup
 from ..errors import CheckpointError, NonFiniteError
 from . import contents as whole
 from .contents import Contents, split
+from .durable import sync_directory
 from .reading import read_json
 from .safetensors_io import Raw
 
@@ -86,6 +87,7 @@ def collect(stage: Path, ranks: range, timeout: float, waiting: Waiting) -> dict
             raise OSError(note["errno"], f"process {rank} could not write its shard: {note['error']}", str(stage))
         found |= note["facts"]
         path.unlink()
+    sync_directory(stage)  # else a power failure after the manifest could leave a checkpoint that still has notes
     return found
 
 

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections import Counter
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from tests.checkpoint.disk import job, preload
 from tests.checkpoint.disk.crash_states import Record, all_states, materialize, snapshot
 
 CHECKPOINTS = ("second", "first", "rotation", "same step", "directories", "added files")
+IN_PARTS = ("two processes", "two processes, rotation", "two processes, same step", "two processes, first")
 MODELS = ("model", "model and configuration", "shards", "more shards", "one file after shards", "shards after one file")
 INDEX = "model.safetensors.index.json"
 
@@ -50,8 +52,13 @@ def folders(library, tmp_path_factory):
     return folder
 
 
-def record_in(folder):
-    return Record(folder / "before", folder / "inodes.json", folder / "calls")
+def record_in(folder, order=None):
+    return Record(folder / "before", folder / "inodes.json", folder / "calls", order)
+
+
+def records_in(folder, random_orders):
+    """A save of two processes as it was recorded, and in other orders of their calls."""
+    return [record_in(folder, order) for order in (None, "first", "last", *range(random_orders))]
 
 
 @pytest.fixture(autouse=True)
@@ -84,13 +91,13 @@ def checkpoint_problem(state, folder, whole):
     return f"{path.name} is neither the old nor the new one: {sorted(found)}"
 
 
-def check_checkpoints(record, folder, memory, first_only=False):
-    """(states, those with something wrong)"""
+def check_checkpoints(records, folder, memory, first_only=False, every=1):
+    """(states, those with something wrong); `every`: 10 for a tenth of the states"""
     old, new = (sorted(p for p in (folder / part).rglob("checkpoint-*") if p.is_dir()) for part in ("before", "after"))
     whole = {"old": snapshot(old[-1]) if old else {}, "new": snapshot(new[-1])}
     whole["unsealed"] = {name: data for name, data in whole["new"].items() if name not in ("added.bin", store.MANIFEST)}
     count, wrong = 0, Counter()
-    for state in all_states(record):
+    for state in islice(all_states(*records), 0, None, every):
         count += 1
         place = memory / "state"
         place.mkdir()
@@ -151,8 +158,18 @@ def some(scenarios, in_default):
 @pytest.mark.parametrize("scenario", some(CHECKPOINTS, ("rotation", "same step")))
 def test_a_checkpoint_is_the_old_or_the_new_one(scenario, folders, memory):
     record = record_in(folders / scenario)
-    count, wrong = check_checkpoints(record, folders / scenario, memory)
+    count, wrong = check_checkpoints([record], folders / scenario, memory)
     print(f"{scenario}: {len(record.calls)} calls, {count} states")
+    assert not wrong and count > 90
+
+
+@pytest.mark.parametrize("scenario", some(IN_PARTS, ("two processes, same step",)))
+def test_a_checkpoint_of_two_processes_is_the_old_or_the_new_one(scenario, folders, memory, request):
+    many = request.node.get_closest_marker("slow") is not None
+    records = records_in(folders / scenario, 6) if many else [record_in(folders / scenario)]
+    assert len({call[2] for call in records[0].calls}) == 2, "both processes have written"
+    count, wrong = check_checkpoints(records, folders / scenario, memory, every=1 if many else 10)
+    print(f"{scenario}: {len(records[0].calls)} calls, {len(records)} orders, {count} states")
     assert not wrong and count > 90
 
 
@@ -172,7 +189,7 @@ def test_the_save_of_a_run_is_the_old_or_the_new_one(framework, limit, library, 
     folder = tmp_path / "recorded"
     preload.run(library, "record_run", framework, folder, limit)
     record = record_in(folder)
-    count, wrong = check_checkpoints(record, folder, memory)
+    count, wrong = check_checkpoints([record], folder, memory)
     print(f"{framework}, save_total_limit {limit}: {len(record.calls)} calls, {count} states")
     assert not wrong and count > 90
     check_resumes(framework, folder, tmp_path)
@@ -196,6 +213,26 @@ def check_resumes(framework, folder, tmp_path):
         assert same_bytes(run(output, seed=1), straight)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("sharding", "orders"), [("stage1", 6), ("stage3", 0)])
+@pytest.mark.skipif("torch" not in names(), reason="torch writes checkpoints in parts")
+def test_the_save_of_two_processes_is_the_old_or_the_new_one(sharding, orders, library, tmp_path, memory):
+    """Through two Trainers under torchrun; and both resume from some of the states."""
+    folder, runs = tmp_path / "recorded", tmp_path / "runs"
+    preload.run(library, "record_run", "torch", folder, 1, sharding, processes=2)
+    records = records_in(folder, orders)
+    assert len({call[2] for call in records[0].calls}) == 2, "both processes have written"
+    count, wrong = check_checkpoints(records, folder, memory)
+    print(f"{sharding}: {len(records[0].calls)} calls, {len(records)} orders, {count} states")
+    assert not wrong and count > 90
+    (runs / "straight").mkdir(parents=True)
+    for number, state in enumerate(random.Random(0).sample(list(all_states(*records_in(folder, orders))), 12)):
+        (runs / f"resumed{number}").mkdir()
+        materialize(state, runs / f"resumed{number}")
+    digests = json.loads(preload.run(library, "resume_runs", "torch", runs, sharding, processes=2))
+    assert len(digests) == 13 and len(set(digests.values())) == 1
+
+
 # -- that it would find something
 
 
@@ -212,13 +249,19 @@ def check_resumes(framework, folder, tmp_path):
             *("no fsync of directories inside", "directories", "none can be resumed|is not the new one"),
             marks=pytest.mark.slow,
         ),
+        pytest.param(
+            *("no fsync by the second process", "two processes", "none can be resumed|is not the new one"),
+            marks=pytest.mark.slow,
+        ),
         ("no order of shards", "shards", "mixture"),
     ],
 )
 def test_a_save_that_leaves_something_out_is_found_out(mutations, mutation, scenario, finds, memory):
     folder = mutations(mutation) / scenario
-    check = check_models if scenario in MODELS else check_checkpoints
-    _, wrong = check(record_in(folder), folder, memory, first_only=True)
+    if scenario in MODELS:
+        _, wrong = check_models(record_in(folder), folder, memory, first_only=True)
+    else:
+        _, wrong = check_checkpoints([record_in(folder)], folder, memory, first_only=True)
     assert re.search(finds, str(wrong)), wrong
 
 

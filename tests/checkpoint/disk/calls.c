@@ -1,5 +1,6 @@
 /* Loaded with LD_PRELOAD: counts the calls to the file system below one directory, makes one of them fail, and records
- * them with their data. Controlled by the exported functions disk_*, which a test calls through ctypes. */
+ * them with their data. Controlled by the exported functions disk_*, which a test calls through ctypes. Several processes
+ * may record into one file; each has to open it itself. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -86,18 +88,31 @@ static unsigned long inode_at(int descriptor) {
     return syscall(SYS_fstat, descriptor, &found) ? 0 : found.st_ino;
 }
 
-/* "name inode other offset length path" NUL "path" NUL and the data. */
-static void note(const char *name, unsigned long inode, unsigned long other, long offset, const char *path,
-                 const char *target, const void *data, size_t length) {
+/* Around a call and its note, so that the notes of all threads and processes are in the order of their calls. */
+static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
+
+static int begin(int recorded) {
+    recorded = recorded && record >= 0;
+    if (recorded) pthread_mutex_lock(&order), syscall(SYS_flock, record, LOCK_EX);
+    return recorded;
+}
+
+static void end(int recorded) {
+    int before = errno;
+    if (recorded) syscall(SYS_flock, record, LOCK_UN), pthread_mutex_unlock(&order);
+    errno = before;
+}
+
+/* "name inode process offset length path" NUL "path" NUL and the data. */
+static void note(const char *name, unsigned long inode, long offset, const char *path, const char *target,
+                 const void *data, size_t length) {
     if (record < 0) return;
     int before = errno;
     char line[3 * LONG];
-    int size = snprintf(line, sizeof line, "%s %lu %lu %ld %zu %s%c%s%c", name, inode, other, offset, length, path, 0,
-                        target, 0);
-    pthread_mutex_lock(&mutex);
+    int size = snprintf(line, sizeof line, "%s %lu %ld %ld %zu %s%c%s%c", name, inode, (long)getpid(), offset, length,
+                        path, 0, target, 0);
     syscall(SYS_write, record, line, size);
     if (length) syscall(SYS_write, record, data, length);
-    pthread_mutex_unlock(&mutex);
     errno = before;
 }
 
@@ -117,10 +132,14 @@ long disk_disarm(void) {
 const char *disk_failed(void) { return failed_call; }
 
 void disk_record(const char *path) {
-    record = path[0] ? (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644) : -1;
+    record = path[0] ? (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : -1;
 }
 
-void disk_mark(const char *word) { note("mark", 0, 0, 0, word, "", "", 0); }
+void disk_mark(const char *word) {
+    int recorded = begin(1);
+    note("mark", 0, 0, word, "", "", 0);
+    end(recorded);
+}
 
 /* -- opening */
 
@@ -129,13 +148,15 @@ static int opened(const char *name, int directory, const char *path, int flags, 
     const char *place = armed ? full_path(directory, path, buffer) : "";
     int inside = is_inside(place);
     if (inside && turn(name, 0)) return -1;
+    int recorded = begin(inside && (flags & (O_CREAT | O_TRUNC)));
     unsigned long before = inside ? inode_of(place) : 0;
     int found = (int)syscall(SYS_openat, directory, path, flags, rights);
     if (found >= 0 && found < FILES) watched[found] = (unsigned char)inside;
     if (found >= 0 && inside) {
-        if ((flags & O_CREAT) && !before) note("create", inode_at(found), 0, 0, place, "", "", 0);
-        if ((flags & O_TRUNC) && before) note("truncate", before, 0, 0, place, "", "", 0);
+        if ((flags & O_CREAT) && !before) note("create", inode_at(found), 0, place, "", "", 0);
+        if ((flags & O_TRUNC) && before) note("truncate", before, 0, place, "", "", 0);
     }
+    end(recorded);
     return found;
 }
 
@@ -170,12 +191,14 @@ static ssize_t written(const char *name, int descriptor, const void *data, size_
         if (fails == 1) return -1;
         if (fails == 2 && size > 1) size /= 2;
     }
+    int recorded = begin(is_watched(descriptor));
     ssize_t done = place < 0 ? syscall(SYS_write, descriptor, data, size)
                              : syscall(SYS_pwrite64, descriptor, data, size, place);
-    if (done > 0 && is_watched(descriptor) && record >= 0) {
+    if (done > 0 && recorded) {
         long offset = place < 0 ? syscall(SYS_lseek, descriptor, 0, SEEK_CUR) - done : place;
-        note("write", inode_at(descriptor), 0, offset, "", "", data, (size_t)done);
+        note("write", inode_at(descriptor), offset, "", "", data, (size_t)done);
     }
+    end(recorded);
     return done;
 }
 
@@ -203,16 +226,20 @@ ssize_t copy_file_range(int in, off64_t *from, int out, off64_t *to, size_t coun
 
 int ftruncate(int descriptor, off_t size) {
     if (is_watched(descriptor) && turn("ftruncate", 0)) return -1;
+    int recorded = begin(is_watched(descriptor));
     int done = (int)syscall(SYS_ftruncate, descriptor, size);
-    if (!done && is_watched(descriptor)) note("truncate", inode_at(descriptor), 0, size, "", "", "", 0);
+    if (!done && recorded) note("truncate", inode_at(descriptor), size, "", "", "", 0);
+    end(recorded);
     return done;
 }
 int ftruncate64(int descriptor, off64_t size) { return ftruncate(descriptor, size); }
 
 static int synced(const char *name, int descriptor, long number) {
     if (is_watched(descriptor) && turn(name, 0)) return -1;
+    int recorded = begin(is_watched(descriptor));
     int done = (int)syscall(number, descriptor);
-    if (!done && is_watched(descriptor)) note("fsync", inode_at(descriptor), 0, 0, "", "", "", 0);
+    if (!done && recorded) note("fsync", inode_at(descriptor), 0, "", "", "", 0);
+    end(recorded);
     return done;
 }
 int fsync(int descriptor) { return synced("fsync", descriptor, SYS_fsync); }
@@ -230,8 +257,10 @@ static int renamed(const char *name, int from, const char *source, int to, const
     const char *old = armed ? full_path(from, source, one) : "", *new = armed ? full_path(to, target, two) : "";
     int inside = is_inside(old) || is_inside(new);
     if (inside && turn(name, 0)) return -1;
+    int recorded = begin(inside);
     int done = (int)syscall(SYS_renameat2, from, source, to, target, flags);
-    if (!done && inside) note("rename", inode_of(new), 0, 0, old, new, "", 0);
+    if (!done && inside) note("rename", inode_of(new), 0, old, new, "", 0);
+    end(recorded);
     return done;
 }
 int rename(const char *old, const char *new) { return renamed("rename", AT_FDCWD, old, AT_FDCWD, new, 0); }
@@ -243,9 +272,11 @@ static int removed(const char *name, int directory, const char *path, int flags)
     const char *place = armed ? full_path(directory, path, buffer) : "";
     int inside = is_inside(place);
     if (inside && turn(name, 0)) return -1;
+    int recorded = begin(inside);
     unsigned long before = inside ? inode_of(place) : 0;
     int done = (int)syscall(SYS_unlinkat, directory, path, flags);
-    if (!done && inside) note("remove", before, 0, 0, place, "", "", 0);
+    if (!done && inside) note("remove", before, 0, place, "", "", 0);
+    end(recorded);
     return done;
 }
 int unlink(const char *path) { return removed("unlink", AT_FDCWD, path, 0); }
@@ -257,8 +288,10 @@ static int made(const char *name, int directory, const char *path, mode_t rights
     const char *place = armed ? full_path(directory, path, buffer) : "";
     int inside = is_inside(place);
     if (inside && turn(name, 0)) return -1;
+    int recorded = begin(inside);
     int done = (int)syscall(SYS_mkdirat, directory, path, rights);
-    if (!done && inside) note("mkdir", inode_of(place), 0, 0, place, "", "", 0);
+    if (!done && inside) note("mkdir", inode_of(place), 0, place, "", "", 0);
+    end(recorded);
     return done;
 }
 int mkdir(const char *path, mode_t rights) { return made("mkdir", AT_FDCWD, path, rights); }
@@ -268,8 +301,10 @@ static int linked(const char *name, int from, const char *source, int to, const 
     char one[LONG], two[LONG];
     const char *old = armed ? full_path(from, source, one) : "", *new = armed ? full_path(to, target, two) : "";
     if (is_inside(new) && turn(name, 0)) return -1;
+    int recorded = begin(is_inside(new));
     int done = (int)syscall(SYS_linkat, from, source, to, target, flags);
-    if (!done && is_inside(new)) note("link", inode_of(new), 0, 0, old, new, "", 0);
+    if (!done && is_inside(new)) note("link", inode_of(new), 0, old, new, "", 0);
+    end(recorded);
     return done;
 }
 int link(const char *old, const char *new) { return linked("link", AT_FDCWD, old, AT_FDCWD, new, 0); }

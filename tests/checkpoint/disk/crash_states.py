@@ -71,8 +71,9 @@ class State:
 class Record:
     """The calls of a save, as calls.c has written them, and the directory as it was before."""
 
-    def __init__(self, before, inodes, calls):
-        """`before`: a copy of the directory; `inodes`: JSON file {path: inode}; `calls`: the record."""
+    def __init__(self, before, inodes, calls, order=None):
+        """`before`: a copy of the directory; `inodes`: JSON file {path: inode}; `calls`: the record; `order`: puts the
+        calls of several processes into another order, see in_order()."""
         self.known = {}  # node by inode
         self.root = Node(True)
         self.base = {}  # (directory, name) -> node before the save
@@ -81,6 +82,8 @@ class Record:
         self.paths = {}  # live directories by path
         self._load(Path(before), json.loads(Path(inodes).read_text()))
         self.calls = list(_parse(Path(calls).read_bytes()))
+        if order is not None:
+            self.calls = in_order(self.calls, order)
 
     def _load(self, before, inodes):
         self.top = next(path for path, _ in inodes)
@@ -113,7 +116,7 @@ class Record:
     def play(self):
         """Go through the calls; yields after each, and before the first, for the states of a failure there."""
         yield
-        for kind, inode, offset, path, target, data in self.calls:
+        for kind, inode, _, offset, path, target, data in self.calls:
             if kind == "mark":
                 self.marks.add(path)
             elif kind in ("create", "mkdir"):
@@ -205,24 +208,45 @@ def _parse(text):
     start = 0
     while start < len(text):
         end = text.index(b"\0", start)
-        kind, inode, _, offset, length, path = text[start:end].decode().split(" ", 5)
+        kind, inode, process, offset, length, path = text[start:end].decode().split(" ", 5)
         stop = text.index(b"\0", end + 1)
         target, begin = text[end + 1 : stop].decode(), stop + 1
         start = begin + int(length)
-        yield kind, int(inode), int(offset), path, target, text[begin:start]
+        yield kind, int(inode), int(process), int(offset), path, target, text[begin:start]
 
 
-def all_states(record, seed=0):
+def in_order(calls, order):
+    """Calls of two processes as they may have followed each other just as well: the second one's come after the staged
+    directory was created, and before the first removes its note. "first" and "last": all of them as early or as late as
+    that; a number: at random."""
+    main = calls[0][2]
+    own, others = ([call for call in calls if (call[2] == main) == is_main] for is_main in (True, False))
+    start = 1 + next(i for i, call in enumerate(own) if call[0] == "mkdir" and call[4].endswith(".partial"))
+    end = next(i for i, call in enumerate(own) if call[0] == "remove" and "/.part-" in call[4])
+    chance = random.Random(order)
+    places = {
+        "first": lambda: [start] * len(others),
+        "last": lambda: [end] * len(others),
+    }.get(order, lambda: sorted(chance.randint(start, end) for _ in others))()
+    merged = []
+    for i in range(len(own) + 1):
+        merged += [call for call, place in zip(others, places) if place == i]
+        merged += own[i : i + 1]
+    return merged
+
+
+def all_states(*records, seed=0):
     """Every different state of a failure after any call, once."""
     chance, seen = random.Random(seed), set()
-    for _ in record.play():
-        for state in record.states(chance):
-            digest = hashlib.sha256(repr((state.directories, sorted(state.marks))).encode())
-            for path, block in state.files:
-                digest.update(path.encode() + b"\0" + hashlib.sha256(block).digest())
-            if digest.digest() not in seen:
-                seen.add(digest.digest())
-                yield state
+    for record in records:
+        for _ in record.play():
+            for state in record.states(chance):
+                digest = hashlib.sha256(repr((state.directories, sorted(state.marks))).encode())
+                for path, block in state.files:
+                    digest.update(path.encode() + b"\0" + hashlib.sha256(block).digest())
+                if digest.digest() not in seen:
+                    seen.add(digest.digest())
+                    yield state
 
 
 def materialize(state, folder):

@@ -1,15 +1,19 @@
 """Saves of a process that runs under calls.c.
 
     python -m tests.checkpoint.disk.job record FOLDER [MUTATION]
-    python -m tests.checkpoint.disk.job record_run FRAMEWORK FOLDER LIMIT
+    python -m tests.checkpoint.disk.job record_run FRAMEWORK FOLDER LIMIT [SHARDING]
+    python -m tests.checkpoint.disk.job resume_runs FRAMEWORK FOLDER SHARDING
     python -m tests.checkpoint.disk.job faults|model_faults FRAMEWORK FOLDER OPTIONS
 
 `record` makes each of SCENARIOS in a folder of its name, `record_run` one save of a real run: the save itself is in
-`out`, its calls in `calls` and `inodes.json`, and copies of the directory in `before` and `after`. `faults` prints a
-JSON object: how many saves were made to fail, how they ended, and what was wrong afterwards.
+`out`, its calls in `calls` and `inodes.json`, and copies of the directory in `before` and `after`. Under a launcher of
+two processes both write it. `resume_runs` resumes a run in each directory in FOLDER, to the end, and prints digests of
+their weights. `faults` prints a JSON object: how many saves were made to fail, how they ended, and what was wrong
+afterwards.
 """
 
 import errno
+import hashlib
 import json
 import logging
 import os
@@ -21,7 +25,7 @@ from pathlib import Path
 import numpy as np
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
-from oneloop.checkpoint import contents, durable, saved_model, store
+from oneloop.checkpoint import contents, durable, saved_model, sharded, store
 from oneloop.checkpoint.contents import Contents
 from oneloop.checkpoint.safetensors_io import from_numpy
 from tests.backends.support import kit_module, rows
@@ -66,6 +70,25 @@ def sealed(parent, step, value):
     store.seal(path, known)
 
 
+def in_parts(parent, step, value, limit=None):
+    """A checkpoint that two processes write: what the writers of their Checkpointers do."""
+    mine, other = model(value, 2), Contents()
+    name = sorted(mine.tensors)[-1]
+    other.tensors[name] = mine.tensors.pop(name)
+    mine.texts["trainer_state.json"] = json.dumps({"global_step": step}).encode()
+    stage = store.open_stage(parent, step)
+    pid = os.fork()
+    if not pid:
+        preload.record_again()
+        sharded.write_part(stage, 1, other, other.size)
+        os._exit(0)
+    facts = mine.write(stage)
+    facts |= sharded.collect(stage, range(1, 2), 60, sharded.Waiting())
+    path = store.commit(stage, step, "run", "save", facts)
+    store.rotate(parent, "run", limit, {str(path)})
+    assert os.waitpid(pid, 0) == (pid, 0)
+
+
 def save(folder, value, shards=1, config=b"{}"):
     made = model(value, shards, config)
     with saved_model.replacing(folder) as stage:
@@ -80,6 +103,10 @@ SCENARIOS = {
     "same step": (lambda out: checkpoint(out, 2, 1), lambda out: checkpoint(out, 2, 2)),
     "directories": (lambda out: checkpoint(out, 1, 1, below=True), lambda out: checkpoint(out, 2, 2, 1, below=True)),
     "added files": (lambda out: sealed(out, 1, 1), lambda out: sealed(out, 2, 2)),
+    "two processes": (lambda out: in_parts(out, 1, 1), lambda out: in_parts(out, 2, 2)),
+    "two processes, rotation": (lambda out: in_parts(out, 1, 1), lambda out: in_parts(out, 2, 2, limit=1)),
+    "two processes, same step": (lambda out: in_parts(out, 2, 1), lambda out: in_parts(out, 2, 2)),
+    "two processes, first": (lambda out: None, lambda out: in_parts(out / "deep" / "run", 1, 2)),
     "model": (lambda out: save(out, 1), lambda out: save(out, 2)),
     "model and configuration": (lambda out: save(out, 1), lambda out: save(out, 2, config=b'{"other": 1}')),
     "shards": (lambda out: save(out, 1, 2), lambda out: save(out, 2, 2)),
@@ -93,11 +120,20 @@ def nothing(*_):
     pass
 
 
+def without_sync(function):
+    def run(*given):
+        os.fsync = nothing
+        function(*given)
+
+    return run
+
+
 # Saves that leave something out, which the simulation has to find.
 MUTATIONS = {
     "no fsync": lambda: setattr(os, "fsync", nothing),
     "no fsync of directories": lambda: [setattr(m, "sync_directory", nothing) for m in (durable, store, saved_model)],
     "no fsync of directories inside": lambda: setattr(store, "sync_tree", store.sync_directory),
+    "no fsync by the second process": lambda: setattr(sharded, "write_part", without_sync(sharded.write_part)),
     "no order of shards": lambda: setattr(saved_model, "_ENTRIES", ()),
 }
 
@@ -142,10 +178,17 @@ class Saves(TrainerCallback):
         checkpointer = self.trainer._oneloop.run.checkpointer
         checkpointer.wait()
         if state.global_step == 2:
-            begin(self.folder, self.out)
+            processes = self.trainer._oneloop.processes
+            if processes.is_main:
+                begin(self.folder, self.out)
+            processes.barrier()
+            if not processes.is_main:
+                preload.record(self.folder / "calls")
+                preload.arm(self.out)
             checkpointer.request()
             checkpointer.wait()
-            end(self.folder, self.out)
+            if processes.is_main:
+                end(self.folder, self.out)
 
 
 def trainer_of(framework, out, callback, seed=0, **given):
@@ -159,9 +202,30 @@ def trainer_of(framework, out, callback, seed=0, **given):
     return made
 
 
-def record_run(framework, folder, limit):
+def record_run(framework, folder, limit, *sharding):
     folder = Path(folder)
-    trainer_of(framework, folder / "out", Saves(folder, folder / "out"), save_total_limit=int(limit) or None).train()
+    given = {"save_total_limit": int(limit) or None} | in_shards(*sharding)
+    trainer_of(framework, folder / "out", Saves(folder, folder / "out"), **given).train()
+
+
+def in_shards(*sharding):
+    return {"sharding": sharding[0], "optim": "adamw_torch"} if sharding else {}
+
+
+def resume_runs(framework, folder, *sharding):
+    digests = {}
+    for place in sorted(path for path in Path(folder).iterdir() if path.is_dir()):
+        is_new = not any(place.iterdir())
+        given = {"seed": int(not is_new), "max_steps": 4} | in_shards(*sharding)
+        trainer = trainer_of(framework, place, TrainerCallback(), **given)
+        trainer.train(resume_from_checkpoint=not is_new)
+        weights = trainer._oneloop.strategy.model_tensors(trainer.model)[0]
+        digest = hashlib.sha256()
+        for name in sorted(weights):
+            digest.update(name.encode() + weights[name].numpy().tobytes())
+        digests[place.name] = digest.hexdigest()
+    if trainer.is_world_process_zero():
+        print("\n" + json.dumps(digests))
 
 
 # -- saves that fail
@@ -331,4 +395,5 @@ def model_faults(framework, folder, options):
 if __name__ == "__main__":
     logging.getLogger("oneloop").propagate = False
     action, *rest = sys.argv[1:]
-    {"record": record, "record_run": record_run, "faults": faults, "model_faults": model_faults}[action](*rest)
+    actions = (record, record_run, resume_runs, faults, model_faults)
+    next(each for each in actions if each.__name__ == action)(*rest)

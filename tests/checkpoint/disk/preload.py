@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.children import ROOT, environment
+from tests.distributed.launch import free_port
 
 SOURCE = Path(__file__).with_name("calls.c")
+_path = ""  # of the record
 ONCE, ONWARD, SHORT = 1, 2, 3  # one call fails; it and all after it; a write takes half, and then there is no space
 
 
@@ -26,10 +28,12 @@ def build(folder):
     return library
 
 
-def run(library, *argv, timeout=1200):
-    """`python -m tests.checkpoint.disk.job ...` under the library; what it printed last."""
+def run(library, *argv, processes=1, timeout=1200):
+    """`python -m tests.checkpoint.disk.job ...` under the library, or under torchrun; what it printed last."""
+    options = [f"--nproc-per-node={processes}", f"--master-port={free_port()}"]
+    launcher = ["-m", "torch.distributed.run", *options] if processes > 1 else []
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.checkpoint.disk.job", *map(str, argv)],
+        [sys.executable, *launcher, "-m", "tests.checkpoint.disk.job", *map(str, argv)],
         env=environment() | {"LD_PRELOAD": str(library)},
         cwd=ROOT,
         capture_output=True,
@@ -65,8 +69,15 @@ def failed():
 
 
 def record(path=""):
-    """Write all calls below the path of arm() to this file, or stop doing so."""
+    """Append all calls below the path of arm() to this file, or stop doing so. Several processes may name one file."""
+    global _path
+    _path = path
     _library().disk_record(os.fsencode(path))
+
+
+def record_again():
+    """In a process that was forked while its parent recorded: each process opens the file itself."""
+    record(_path)
 
 
 def mark(word):
