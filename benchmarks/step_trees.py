@@ -47,8 +47,9 @@ def main() -> None:
     parser.add_argument("trees", nargs="*", type=named_tree, metavar="NAME=FOLDER")
     parser.add_argument("--model", choices=[*MODELS, "all"], default="all")
     parser.add_argument("--nonfinite", choices=["stop", "skip", "ignore"], default="stop")
-    parser.add_argument("--rounds", type=int, default=60, help="blocks of each tree")
-    parser.add_argument("--block", type=int, default=100, help="steps of a block")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: few steps, figures mean nothing")
+    parser.add_argument("--rounds", type=int, help="blocks of each tree (default: 60)")
+    parser.add_argument("--block", type=int, help="steps of a block (default: 100)")
     for name in ("child", "warmup", "steps"):
         parser.add_argument(f"--{name}", type=str if name == "child" else int, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -56,14 +57,15 @@ def main() -> None:
         run_child(given, train(given.model, given.nonfinite))
         return
     trees = dict(given.trees) | {"now": HERE.parent}
+    rounds, block = given.rounds or (2 if given.quick else 60), given.block or (10 if given.quick else 100)
     for model in MODELS if given.model == "all" else [given.model]:
         turns = measure_children(
             "step_trees.py",
             model,
             dict.fromkeys(trees, sys.executable),
-            given.rounds,
-            given.block,
-            2 * given.block,
+            rounds,
+            block,
+            2 * block,
             trees=trees,
             options=[f"--nonfinite={given.nonfinite}"],
         )

@@ -32,6 +32,13 @@ def test_the_others_print_a_row_for_oneloop(script):
 
 
 @pytest.mark.slow
+def test_steps_of_two_source_trees():
+    table = table_of("step_trees.py", f"same={FOLDER.parent}", "--model", "norms", "--nonfinite", "skip")
+    assert set(table) == {"same", "now"}
+    assert all(int(row[0]) > 0 and row[1].endswith("x") for row in table.values())
+
+
+@pytest.mark.slow
 def test_a_long_run_leaves_no_files_or_threads_behind():
     first, last = table_of("soak.py").values()
     assert int(last[1]) <= int(first[1]) + 1 and int(last[2]) <= int(first[2]) + 1  # those of a save under way

@@ -79,6 +79,16 @@ def test_the_facts_of_all_parts_come_together_and_the_notes_go(tmp_path):
     assert not list(tmp_path.glob(".part-*"))
 
 
+def test_notes_are_durably_gone_before_the_manifest_can_be_written(tmp_path, monkeypatch):
+    """A power failure would otherwise leave a complete checkpoint with a note in it."""
+    seen = []
+    monkeypatch.setattr(sharded, "sync_directory", lambda path: seen.append([each.name for each in path.iterdir()]))
+    for rank in (1, 2):
+        sharded.leave_note(tmp_path, rank, {f"file{rank}": {"bytes": 1, "sha256": "x"}})
+    sharded.collect(tmp_path, range(1, 3), 5, sharded.Waiting())
+    assert seen == [[]]
+
+
 def test_a_part_that_failed_is_an_error_of_the_whole(tmp_path, monkeypatch):
     def full(folder, size):
         raise OSError(errno.ENOSPC, "no space left")

@@ -151,6 +151,8 @@ def test_a_count_of_updates_that_cannot_be(kit, checkpoint, count):
         {"eps": {}},
         {"maximize": None},
         {"fused": "yes"},
+        {"beta2": 2**64},
+        {"betas": [0.9, 2**64]},
     ],
     ids=str,
 )

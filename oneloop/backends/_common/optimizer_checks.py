@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...checkpoint.schema import Rule, alike, check, flag, is_integer, number, optional, record, shown
+from ...checkpoint.schema import Rule, alike, check, flag, integer, is_integer, number, optional, record, shown
 from ...errors import CheckpointError
 from .helpers import check_optimizer_fit, some
 
@@ -119,8 +119,16 @@ def check_options(stored: Mapping[str, Any], current: Mapping[str, Any], source:
     }
     where = f"a parameter group of the optimizer in {source}"
     check(dict(stored), record({}, rules), where)
+    check(dict(stored), record({}, dict.fromkeys(compared, fits_kernels)), where)
     ranges = {key: rule for key, rule in _RANGES.items() if is_plain_number(current.get(key))}
     check(dict(stored), record({}, ranges), where)
+
+
+def fits_kernels(value: Any, place: str) -> None:
+    """Integers of kernels have 64 bits or fewer."""
+    for each in value if isinstance(value, (list, tuple)) else (value,):
+        if is_integer(each):
+            integer(-MOST_STEPS, MOST_STEPS)(each, place)
 
 
 def is_plain_number(value: Any) -> bool:
