@@ -173,9 +173,12 @@ class Tensors(Protocol):
     def copy_into(self, target: np.ndarray, tensor: Any) -> None:
         """Write a tensor into an array of the same shape."""
 
-    def total(self, values: Sequence[Any], skip_nonfinite: bool = False) -> float:
-        """The sum of scalars in float64, with a single host sync. With skip_nonfinite, the others count as the mean of
-        the finite ones; NaN if there are none."""
+    def scalars(self, values: Sequence[Any]) -> np.ndarray:
+        """The values of scalar tensors in float64, with a single host sync if the framework can."""
+
+    def total(self, values: np.ndarray, skip_nonfinite: bool = False) -> float:
+        """The sum of what `scalars` returned. With skip_nonfinite, the others count as the mean of the finite ones;
+        NaN if there are none."""
 
     def keep(self, tensors: Sequence[Any], copies: Sequence[Any]) -> list[Any]:
         """Copies of tensors on their device, in the copies of before if they are not None."""

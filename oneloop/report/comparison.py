@@ -100,7 +100,7 @@ def read(directory: Directory, name: str, limit: int = MOST) -> dict[str, Any]:
 
 def run_data(directory: Directory, name: str) -> dict[str, Any]:
     """The data of a run other than its points; cheap enough to compute every second."""
-    series = directory.points.series
+    series = directory.points.metrics
     return {
         "name": name,
         "ranges": {key: values for key, values in directory.ranges().items() if page_data.is_curve(key)},

@@ -24,6 +24,12 @@ class Tail:
         self._offset = 0
         self._file = -1  # inode
 
+    def restart(self) -> None:
+        """Read the file from its start again."""
+        if self._file != -1:
+            self.generation += 1
+        self._offset, self.whole = 0, True
+
     def read(self, budget: int | None = None) -> Iterator[list[dict[str, Any]]]:
         """The entries of the lines, a block at a time. New bytes beyond the budget are sampled."""
         with contextlib.ExitStack() as stack:

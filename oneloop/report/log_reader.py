@@ -1,4 +1,5 @@
-"""Reads a run from its directory: log.jsonl, run.jsonl, or otherwise trainer_state.json of its newest checkpoint."""
+"""Reads a run from its directory: log.jsonl, curve.jsonl and run.jsonl, or otherwise trainer_state.json of its newest
+checkpoint."""
 
 import itertools
 import math
@@ -12,7 +13,8 @@ import numpy as np
 from ..errors import DataError
 from ..integrations.writers.json_log import NAME as LOG
 from ..trainer.event_log import NAME as EVENTS
-from .downsample import Series
+from ..trainer.loss_curve import NAME as CURVE
+from .downsample import Series, downsample
 from .history import STATE_FILE, Run
 from .json_lines import Tail
 
@@ -21,6 +23,7 @@ RECENT = 5000  # entries that a page may be behind and still receive only the ne
 STARTS = ("started", "resumed")
 _NUMBERS = ("step", "time", "max_steps", "parameters")  # of events
 
+Curve = tuple[np.ndarray, np.ndarray]  # steps, values
 Ranges = dict[str, tuple[float, ...]]  # for each metric some finite values, including the lowest and the highest
 
 
@@ -31,8 +34,42 @@ class Points:
         self._limit = limit
         self.series: dict[str, Series] = {}
         self.clock = Series(limit)  # the time at each step
+        self.finer: Series | None = None  # training loss at more steps than were logged
         self.entries = 0
         self.recent: deque[dict[str, Any]] = deque(maxlen=recent)
+
+    def add_finer(self, entries: list[dict[str, Any]]) -> None:
+        """Add lines of curve.jsonl."""
+        wanted: tuple[str, ...] = ("step", "loss", "time")
+        kept = [{key: entry[key] for key in wanted if key in entry} for entry in entries]
+        kept = [entry for entry in kept if _is_finite(entry.get("step")) and number(entry.get("loss")) is not None]
+        if kept:
+            self.finer = self.finer or Series(self._limit)
+            self.finer.extend(*_column(kept, "loss"))
+            self._add_times(kept)
+
+    @property
+    def metrics(self) -> dict[str, Series]:
+        """What was logged; before the first log, the training loss of the curve."""
+        if self.finer is None or "loss" in self.series:
+            return self.series
+        return {"loss": self.finer} | self.series
+
+    def curve(self, key: str, limit: int, upto: float | None = None) -> Curve:
+        """(steps, values). The training loss has the finer points, and what was logged before and after them."""
+        series = self.metrics[key]
+        steps, values = series.points(limit, upto)
+        if key != "loss" or self.finer is None or self.finer is series:
+            return steps, values
+        finer = self.finer.points(limit, upto)
+        if not len(finer[0]):
+            return steps, values
+        before, after = steps < finer[0][0], steps > finer[0][-1]
+        return downsample(
+            np.concatenate((steps[before], finer[0], steps[after])),
+            np.concatenate((values[before], finer[1], values[after])),
+            limit,
+        )
 
     def add(self, entries: list[dict[str, Any]]) -> None:
         entries = [entry for entry in entries if _is_finite(entry.get("step"))]
@@ -41,6 +78,9 @@ class Points:
                 steps, values = _column(entries, key)
                 if len(steps):
                     self.series.setdefault(key, Series(self._limit)).extend(steps, values)
+        self._add_times(entries)
+
+    def _add_times(self, entries: list[dict[str, Any]]) -> None:
         timed = [(entry["step"], entry["time"]) for entry in entries if _is_finite(entry.get("time"))]
         if timed:
             self.clock.extend(*np.array(timed, dtype=float).T)
@@ -66,7 +106,7 @@ class Directory:
     def __init__(self, folder: Path, limit: int = Series.LIMIT, recent: int = RECENT) -> None:
         self.folder = folder
         self._kept = (limit, recent)  # limits: points per curve, and logged entries
-        self._log, self._record = Tail(folder / LOG), Tail(folder / EVENTS)
+        self._log, self._record, self._curve = Tail(folder / LOG), Tail(folder / EVENTS), Tail(folder / CURVE)
         self._generation = 0
         self._named: str | None = None
         self._state_seen: tuple[Any, ...] | None = None
@@ -78,7 +118,7 @@ class Directory:
     @property
     def generation(self) -> int:
         """Changes when data read before is no longer valid: a resumed run has removed lines."""
-        return self._log.generation + self._record.generation + self._generation
+        return self._log.generation + self._record.generation + self._curve.generation + self._generation
 
     @property
     def whole(self) -> bool:
@@ -93,8 +133,21 @@ class Directory:
         for entries in self._log.read(budget):
             if self._log.generation != lines:
                 self.runs, lines = {}, self._log.generation
+                self._curve.restart()
             self._take(entries)
+        self._look_at_curve()  # after the log: it has the steps of every line of it
         self._select_run()
+
+    def _look_at_curve(self) -> None:
+        lines = self._curve.generation
+        for entries in self._curve.read():
+            if self._curve.generation != lines:
+                lines = self._curve.generation
+                for points in self.runs.values():
+                    points.finer = None
+            for run, own in itertools.groupby(entries, key=lambda entry: str(entry.get("run", ""))):
+                self.run_id = self.run_id or run
+                self.runs.setdefault(run, Points(*self._kept)).add_finer(list(own))
 
     def take(self, entries: list[dict[str, Any]]) -> None:
         """Use this history instead of the files."""
@@ -164,26 +217,30 @@ class Directory:
                 return (parent, _at(event)) if isinstance(parent, str) and parent in self.runs else None
         return None
 
-    def curves(self, limit: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """(steps, values) of every metric; a run that branched off includes the other run's values before that."""
-        found = {key: series.points(limit) for key, series in self.points.series.items()}
-        parent = self._branch()
-        if parent is None:
-            return found
-        for key, series in self.runs[parent[0]].series.items():
-            steps, values = series.points(limit, upto=parent[1])
-            if key in found:
-                steps, values = np.concatenate((steps, found[key][0])), np.concatenate((values, found[key][1]))
-            if len(steps):
-                found[key] = (steps, values)
-        return found
+    def curves(self, limit: int) -> dict[str, Curve]:
+        """Every metric; a run that branched off includes the other run's values before that."""
+        parent, keys = self._branch(), dict.fromkeys(self.points.metrics)
+        if parent is not None:
+            keys |= dict.fromkeys(self.runs[parent[0]].metrics)
+        found = {key: self.curve(key, limit) for key in keys}
+        return {key: curve for key, curve in found.items() if len(curve[0]) or key in self.points.metrics}
+
+    def curve(self, key: str, limit: int) -> Curve:
+        """One of them."""
+        parent, points = self._branch(), self.points
+        found = [points.curve(key, limit)] if key in points.metrics else []
+        if parent is not None and key in self.runs[parent[0]].metrics:
+            found.insert(0, self.runs[parent[0]].curve(key, limit, upto=parent[1]))
+        if len(found) == 1:
+            return found[0]
+        return np.concatenate([steps for steps, _ in found]), np.concatenate([values for _, values in found])
 
     def ranges(self) -> Ranges:
         """The lowest and the highest finite value of every metric in `curves`."""
         parent = self._branch()
         runs = [self.points] if parent is None else [self.points, self.runs[parent[0]]]
         found: Ranges = {}
-        for key, series in ((key, series) for run in runs for key, series in run.series.items()):
+        for key, series in ((key, series) for run in runs for key, series in run.metrics.items()):
             ends = (series.lowest[0], series.highest[0]) if series.lowest and series.highest else ()
             found[key] = found.get(key, ()) + ends
         return found
@@ -191,8 +248,9 @@ class Directory:
     def compact(self) -> None:
         """Drop points that will not be shown."""
         for points in self.runs.values():
-            for series in (points.clock, *points.series.values()):
-                series.compact()
+            for series in (points.clock, points.finer, *points.series.values()):
+                if series is not None:
+                    series.compact()
 
     def clock(self, limit: int = 512) -> tuple[np.ndarray, np.ndarray]:
         """(steps, seconds of training up to them); pauses between the end of a run and its resume do not count."""
@@ -217,7 +275,7 @@ class Directory:
 
     def reached(self) -> float:
         """The last known step."""
-        steps = [series.reached for series in self.points.series.values()]
+        steps = [series.reached for series in (*self.points.metrics.values(), self.points.finer) if series is not None]
         steps += [_at(e) for e in self.own_events()[-1:]]
         return max(steps, default=0.0)
 

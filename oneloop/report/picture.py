@@ -28,8 +28,13 @@ def write(run: Run, path: Path) -> Path:
     figure = Figure(figsize=(6.0 * columns, 3.4 * rows + 0.5), dpi=110, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
     figure.suptitle(run.title, fontsize=14, color=INK, x=0.015, ha="left", fontweight="bold")
+    steps = [step for chart in charts for line in chart.lines for step in line.steps]
     for position, chart in enumerate(charts, start=1):
-        _draw(figure.add_subplot(rows, columns, position), chart)
+        axes = figure.add_subplot(rows, columns, position)
+        _draw(axes, chart)
+        # The same steps in all charts: one of them may have only a few points.
+        axes.update_datalim([(min(steps), axes.dataLim.y0), (max(steps), axes.dataLim.y0)])
+        axes.autoscale_view(scaley=False)
     if not charts:
         figure.text(0.5, 0.5, "nothing was logged", ha="center", color=FAINT)
     figure.savefig(path, metadata={"Software": "oneloop"})

@@ -85,7 +85,7 @@ class Watched:
             if directory is None:
                 return None
             i = run or 0
-            fresh = self._added(directory, known.get(i))
+            fresh = self._added(directory, known.get(i), 4000)
             if fresh is None:
                 fresh = page_data.packed(directory, directory.folder.name, 4000) | {"whole": True}
             fresh |= {"id": i, "generation": directory.generation, "entries": directory.points.entries}
@@ -116,7 +116,7 @@ class Watched:
             if self._changed[i] <= since:
                 continue
             fresh = comparison.table_row(self._rows[i], names) | {"id": i, "link": f"run/{i}"}
-            added = self._added(directory, known.get(i))
+            added = self._added(directory, known.get(i), limit)
             if added is None:
                 points = comparison.curves(directory, limit)
                 added = comparison.packed_points(points, directory.clock(64), limit) | {"whole": True}
@@ -142,22 +142,28 @@ class Watched:
         if self._common["differing"] != before:  # then every row has different columns
             self._changed = dict.fromkeys(self._changed, self._version)
 
-    def _added(self, directory: Directory, known: tuple[int, int] | None) -> dict[str, Any] | None:
-        """The points after the known ones; None if all points must be sent."""
+    def _added(self, directory: Directory, known: tuple[int, int] | None, limit: int) -> dict[str, Any] | None:
+        """The points after the known ones; None if all points must be sent. A training loss that has finer points than
+        the log is sent as a whole: which logged values they replace changes."""
         points = directory.points
         missing = points.entries - known[1] if known else -1
         if known is None or known[0] != directory.generation or not 0 <= missing <= len(points.recent):
             return None
         entries = list(points.recent)[len(points.recent) - missing :]
         added: dict[str, list[list[float | None]]] = {}
+        replaced = {"loss"} if entries and points.finer is not None else set()
         for entry in entries:
             for key in entry:
                 value = number(entry[key])
-                if value is not None and page_data.is_curve(key) and key not in NOT_CURVES:
+                if value is not None and page_data.is_curve(key) and key not in NOT_CURVES and key not in replaced:
                     steps, values = added.setdefault(key, [[], []])
                     steps.append(float(entry["step"]))
                     values.append(value if np.isfinite(value) else None)
-        return {"added": added, "clock": self._clock(directory, [float(entry["step"]) for entry in entries])}
+        return {
+            "added": added,
+            "replaced": {key: page_data.pack(*directory.curve(key, limit)) for key in replaced},
+            "clock": self._clock(directory, [float(entry["step"]) for entry in entries]),
+        }
 
     def _clock(self, directory: Directory, steps: list[float]) -> list[list[float]]:
         if not steps:

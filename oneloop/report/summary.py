@@ -90,11 +90,11 @@ def summary(directory: Directory, now: float) -> list[list[str]]:
             left = f"about {duration(float(seconds[-1]) * (most - step) / step)} remaining"
         found.append(["training time", duration(float(seconds[-1])), left])
     for key, label in (("loss", "loss"), ("eval_loss", "evaluation loss")):
-        series = directory.points.series.get(key)
+        series = directory.points.metrics.get(key)
         if series is not None:
             lowest = f"lowest {figure(series.lowest[0])} at {series.lowest[1]:,.0f}" if series.lowest else ""
             found.append([label, figure(series.last), lowest])
-    for key, series in directory.points.series.items():
+    for key, series in directory.points.metrics.items():
         if key.startswith("eval_") and not key.endswith(("loss", *TIMES)):
             best = series.highest if higher_is_better(key) else series.lowest
             note = f"best {figure(best[0])} at {best[1]:,.0f}" if best else ""
@@ -112,7 +112,7 @@ def _last_written(directory: Directory) -> float:
 def figures(directory: Directory) -> list[list[str]]:
     """[name, last, best, step of the best] of every metric and of the values of the whole run."""
     rows = []
-    for key, series in directory.points.series.items():
+    for key, series in directory.points.metrics.items():
         if not key.startswith(("eval_", "test_", "train_")) and key not in ("loss", "total_flos", "skipped_steps"):
             continue
         best = series.highest if higher_is_better(key) else series.lowest

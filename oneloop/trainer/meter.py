@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..compat.introspect import is_overridden
+from .loss_curve import LossCurve
 
 if TYPE_CHECKING:
     from .internals import Internals
@@ -30,18 +31,25 @@ class LossMeter:
         self.lost_since_log = 0
         self.lost = 0
         self._unread: list[Any] = []
+        self.curve = LossCurve(skip_nonfinite)
+        self._in_curve = 0  # of the unread ones
 
     def add(self, loss: Any) -> None:
         self._unread.append(loss)
         if len(self._unread) >= 512:
             self.read()
+        elif time.monotonic() >= self.curve.due:
+            self.show()
 
     def read(self) -> None:
         """Host sync: add the losses on the device to the sums."""
         if not self._unread:
             return
-        values, count = self.backend.tensors.total(self._unread, self.skip_nonfinite), len(self._unread)
-        self._unread = []
+        tensors, count = self.backend.tensors, len(self._unread)
+        read = tensors.scalars(self._unread)
+        self.curve.extend(read[self._in_curve :].tolist())
+        values = tensors.total(read, self.skip_nonfinite)
+        self._unread, self._in_curve = [], 0
         if self.skip_nonfinite and math.isnan(values):
             self.lost_since_log += count
             self.lost += count
@@ -50,6 +58,13 @@ class LossMeter:
         self.total += values
         self.steps_since_log += count
         self.steps += count
+
+    def show(self) -> None:
+        """Host sync: add the losses on the device to the curve only. The sums are always those of the same groups of
+        losses, so that logs do not depend on how long a step takes."""
+        if self.curve.is_on:
+            self.curve.extend(self.backend.tensors.scalars(self._unread[self._in_curve :]).tolist())
+            self._in_curve = len(self._unread)
 
     def take(self) -> float | None:
         """The average since the last call; NaN if no loss was finite, None if there was no step."""
@@ -67,14 +82,17 @@ class LossMeter:
         return self.total - self.since_log
 
     def average(self) -> float:
-        """The average over the whole run, across resumes; NaN if no loss was finite."""
+        """At the end of the run: the average over all of it, across resumes; NaN if no loss was finite."""
         self.read()
+        self.curve.end_point()
         if self.lost and not self.steps:
             return math.nan
         return self.total / max(1, self.steps)
 
     def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
         self.read()
+        self.curve.end_point()
         sums = {"total": self.total, "since_log": self.since_log}
         counts = {"steps_since_log": self.steps_since_log, "steps": self.steps}
         if self.lost:
@@ -152,7 +170,8 @@ class WorkMeter:
 
     def _read(self) -> None:
         """Host sync: read the counts from the device, at a log, a save or every 512 micro-batches."""
-        self.unpadded += int(self.core.backend.tensors.total(self._unread))
+        tensors = self.core.backend.tensors
+        self.unpadded += int(tensors.total(tensors.scalars(self._unread)))
         self._unread = []
 
     def store(self, state: Any) -> None:
@@ -206,6 +225,7 @@ class Meter:
         self.started = time.time()
         self._logged = (time.perf_counter(), step)
         self._tokens_logged = self.work.tokens
+        self.losses.curve.start(self.core.run, step)
 
     def follow(self, sources: "SourceMeter | None") -> None:
         """Called when the loader of the run is known."""

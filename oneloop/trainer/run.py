@@ -1,6 +1,7 @@
 """One run: the objects that train() creates, and what it does before and after the loop. For the vocabulary, see
 trainer/__init__.py."""
 
+import contextlib
 import logging
 import sys
 from dataclasses import dataclass, replace
@@ -151,6 +152,7 @@ class Run:
                 self.step_end.leave_if_interrupted()
                 return output
         except BaseException as error:
+            self._show_last_losses()
             self.checkpointer.waiting.leave()
             self.events.end(error)
             raise
@@ -163,6 +165,14 @@ class Run:
                 self.core.backend.loaders.close(self.plan.loader)
             for remove in undo:
                 remove()
+
+    def _show_last_losses(self) -> None:
+        """After an error: write the losses since the last log to the curve, which tell most about it."""
+        # On several processes a loss may depend on a process that has failed, and reading it would wait forever.
+        if self.core.processes.size == 1:
+            with contextlib.suppress(Exception):  # such as a device that has failed
+                self.meter.losses.show()
+                self.meter.losses.curve.end_point()
 
     def _add_hooks(self) -> list[Any]:
         """Hooks that are active during train()."""

@@ -136,6 +136,18 @@ def test_a_log_is_written_once(shared):
     assert [line["loss"] for line in lines if "loss" in line] == shared(2)[0]["sgd"]["losses"]
 
 
+def test_the_finer_curve_is_written_once(shared):
+    """curve.jsonl has each step once, with the loss of all processes."""
+    found = []
+    for processes in (1, 2):
+        shared(processes)
+        lines = (shared.folders[processes] / "counted" / "curve.jsonl").read_text().splitlines()
+        found.append([json.loads(line) for line in lines])
+        assert [entry["step"] for entry in found[-1]] == list(range(1, 9))
+    alone, together = ([entry["loss"] for entry in entries] for entries in found)
+    assert together == pytest.approx(alone, rel=1e-6)
+
+
 def test_what_overrides_gather_themselves(many):
     size = len(many)
     for rank, each in enumerate(many):

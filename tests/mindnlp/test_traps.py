@@ -79,7 +79,7 @@ def test_losses_have_all_their_digits():
     """float() of a tensor is rounded to five of them by mindtorch."""
     value = torch.tensor(1.23456789)
     assert float(value) == 1.23457
-    assert mindtorch.tensors.total([value, value]) == 2 * float(np.float32(1.23456789))
+    assert mindtorch.tensors.total(mindtorch.tensors.scalars([value, value])) == 2 * float(np.float32(1.23456789))
 
 
 def test_dropout_follows_the_seed_and_its_state():

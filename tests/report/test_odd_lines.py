@@ -1,5 +1,5 @@
-"""Whatever the lines of log.jsonl and run.jsonl say: `report`, `watch`, `compare` and `checkpoints` go on with the
-rest."""
+"""Whatever the lines of log.jsonl, curve.jsonl and run.jsonl say: `report`, `watch`, `compare` and `checkpoints` go on
+with the rest."""
 
 import json
 from pathlib import Path
@@ -63,6 +63,7 @@ def write(folder, log, events):
     ]
     (folder / "log.jsonl").write_bytes(b"\n".join([*good[:5], *log, *good[5:], b""]))
     (folder / "run.jsonl").write_bytes(b"\n".join([whole[0], *events, whole[1], b""]))
+    (folder / "curve.jsonl").write_bytes(b"\n".join([*good[:5], *log, b"{", *log]))
 
 
 def look_for(count):

@@ -21,6 +21,7 @@ OWNERS = {
     "meter": "Meter",
     "work": "WorkMeter",
     "losses": "LossMeter",
+    "curve": "LossCurve",
     "sources": "SourceMeter",
     "checkpointer": "Checkpointer",
     "directory": "OutputDirectory",

@@ -1,6 +1,7 @@
 """What the backends share: nested values, calls of a model, and checks of names and shapes. No framework."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -35,6 +36,18 @@ def split(value: Any, parts: int, rows: int, is_array: Callable[[Any], bool]) ->
     if is_array(value) and len(value.shape) > 0 and value.shape[0] == rows:
         return [value[start:end] for start, end in zip(edges, edges[1:])]
     return [value] * parts
+
+
+# -- scalars
+
+
+def total(values: np.ndarray, skip_nonfinite: bool = False) -> float:
+    """The sum of scalars. With skip_nonfinite, a non-finite one counts as the mean of the finite ones, so that it does
+    not lower the average; NaN if none is finite."""
+    if not skip_nonfinite:
+        return float(values.sum())
+    finite = values[np.isfinite(values)]
+    return float(finite.sum()) * (len(values) / len(finite)) if len(finite) else math.nan
 
 
 # -- calls of a model

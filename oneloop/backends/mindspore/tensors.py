@@ -1,6 +1,5 @@
 """Conversion of tensors to and from NumPy, and the few operations on them that the core uses."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from mindspore import ops
 
 from .._common.helpers import map_tensors
 from .._common.helpers import split as common_split
+from .._common.helpers import total as total
 
 Tensor = ms.Tensor
 
@@ -58,17 +58,9 @@ def copy_into(target: np.ndarray, tensor: ms.Tensor) -> None:
     np.copyto(target, tensor.asnumpy() if tensor.dtype != ms.bfloat16 else to_numpy(tensor))
 
 
-def total(values: Sequence[ms.Tensor], skip_nonfinite: bool = False) -> float:
-    """Sum of scalars in float64."""
-    if not values:
-        return 0.0
-    found = np.array([float(value.asnumpy().reshape(-1)[0]) for value in values])
-    if skip_nonfinite:
-        # A non-finite value counts as the mean of the finite ones, so that it does not lower the average.
-        finite = np.isfinite(found)
-        count = int(finite.sum())
-        return float(found[finite].sum()) * (len(values) / count) if count else math.nan
-    return float(found.sum())
+def scalars(values: Sequence[ms.Tensor]) -> np.ndarray:
+    """Scalars in float64."""
+    return np.array([float(value.asnumpy().reshape(-1)[0]) for value in values])
 
 
 def keep(tensors: Sequence[ms.Tensor], copies: Sequence[np.ndarray | None]) -> list[np.ndarray]:

@@ -2,7 +2,6 @@
 some of their kernels, and its float() of a tensor is rounded to five digits."""
 
 import ctypes
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import mindtorch
 import numpy as np
 import torch
 
+from .._common.helpers import total
 from ..torch.tensors import Tensor, detach, in_half, is_tensor, row_losses, smoothed_loss, split
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "memory_of",
     "put_back",
     "row_losses",
+    "scalars",
     "size",
     "smoothed_loss",
     "split",
@@ -77,14 +78,9 @@ def copy_into(target: np.ndarray, tensor: Tensor) -> None:
     np.copyto(target, to_numpy(tensor))
 
 
-def total(values: Sequence[Tensor], skip_nonfinite: bool = False) -> float:
-    """Sum of scalars in float64."""
-    found = np.array([to_numpy(value).reshape(()) for value in values], dtype=np.float64)
-    if skip_nonfinite:
-        # A non-finite value counts as the mean of the finite ones, so that it does not lower the average.
-        finite = found[np.isfinite(found)]
-        return float(finite.sum()) * (len(found) / len(finite)) if len(finite) else math.nan
-    return float(found.sum())
+def scalars(values: Sequence[Tensor]) -> np.ndarray:
+    """Scalars in float64."""
+    return np.array([to_numpy(value).reshape(()) for value in values], dtype=np.float64)
 
 
 def keep(tensors: Sequence[Tensor], copies: Sequence[np.ndarray | None]) -> list[np.ndarray]:

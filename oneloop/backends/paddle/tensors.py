@@ -10,6 +10,7 @@ import paddle
 from ...errors import DataError
 from .._common.helpers import map_tensors
 from .._common.helpers import split as common_split
+from .._common.helpers import total as total
 
 Tensor = paddle.Tensor
 
@@ -69,18 +70,12 @@ def copy_into(target: np.ndarray, tensor: paddle.Tensor) -> None:
     np.copyto(target, np.from_dlpack(tensor.detach()) if here else to_numpy(tensor))
 
 
-def total(values: Sequence[paddle.Tensor], skip_nonfinite: bool = False) -> float:
-    """Sum of scalars in float64, with a single host sync."""
+def scalars(values: Sequence[paddle.Tensor]) -> np.ndarray:
+    """Scalars in float64, with a single host sync."""
     if not values:
-        return 0.0
-    scalars = [value.detach() if value.shape == [] else value.detach().reshape([]) for value in values]
-    stacked = to_numpy(paddle.stack(scalars)).astype(np.float64)
-    if skip_nonfinite:
-        # A non-finite value counts as the mean of the finite ones, so that it does not lower the average.
-        finite = np.isfinite(stacked)
-        count = int(finite.sum())
-        return float(stacked[finite].sum()) * (len(values) / count) if count else math.nan
-    return float(stacked.sum())
+        return np.empty(0)
+    alike = [value.detach() if value.shape == [] else value.detach().reshape([]) for value in values]
+    return to_numpy(paddle.stack(alike)).astype(np.float64)
 
 
 @paddle.no_grad()

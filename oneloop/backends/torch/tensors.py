@@ -50,11 +50,17 @@ def copy_into(target: np.ndarray, tensor: torch.Tensor) -> None:
     torch.from_numpy(target).copy_(tensor.detach())
 
 
-def total(values: Sequence[torch.Tensor], skip_nonfinite: bool = False) -> float:
-    """Sum of scalars in float64, with a single host sync."""
+def scalars(values: Sequence[torch.Tensor]) -> np.ndarray:
+    """Scalars in float64, with a single host sync."""
     if not values:
-        return 0.0
-    stacked = torch.stack([value.detach().reshape(()) for value in values]).double()
+        return np.empty(0)
+    # float64 on the host: not every device has it.
+    return torch.stack([value.detach().reshape(()) for value in values]).cpu().double().numpy()
+
+
+def total(values: np.ndarray, skip_nonfinite: bool = False) -> float:
+    """Their sum. torch adds in another order than NumPy, so the last digits of logged losses depend on it."""
+    stacked = torch.from_numpy(values)
     if skip_nonfinite:
         # A non-finite value counts as the mean of the finite ones, so that it does not lower the average.
         finite = torch.isfinite(stacked)

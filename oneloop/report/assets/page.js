@@ -160,7 +160,7 @@ class Page {
     }
   }
 
-  /** An update: complete runs, or points that follow the known ones. */
+  /** An update: complete runs, or points that follow the known ones and curves that replace them. */
   take(news) {
     let more = false;
     for (const fresh of news.runs) {
@@ -180,9 +180,13 @@ class Page {
         x.forEach((step, i) => { points.x.push(step); points.y.push(y[i] ?? NaN); });
         more = true;
       }
+      for (const [key, pair] of Object.entries(fresh.replaced)) {
+        run.points[key] = unpack(pair);
+        more = true;
+      }
       const last = run.clock.x.at(-1) ?? -1;
       fresh.clock.forEach(([step, seconds]) => { if (step > last) { run.clock.x.push(step); run.clock.y.push(seconds); } });
-      const { added, clock, ...rest } = fresh;
+      const { added, replaced, clock, ...rest } = fresh;
       Object.assign(run, rest);
     }
     const titles = JSON.stringify(this.data.charts);

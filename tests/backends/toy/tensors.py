@@ -34,12 +34,11 @@ def copy_into(target, tensor):
     np.copyto(target, tensor.array)
 
 
-def total(values, skip_nonfinite=False):
-    found = np.array([float(value) for value in values], np.float64)
-    found = found[np.isfinite(found)] if skip_nonfinite else found
-    if skip_nonfinite:
-        return float(found.sum()) * (len(values) / len(found)) if len(found) else float("nan")
-    return float(found.sum())
+def scalars(values):
+    return np.array([float(value) for value in values], np.float64)
+
+
+total = helpers.total
 
 
 def keep(tensors, copies):
