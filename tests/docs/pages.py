@@ -5,7 +5,7 @@ Blocks of a page run in order in one namespace, as a reader who copies them one 
     ```python                       run
     ```bash                         each command is checked: its name, its subcommand and options, the files it names
     <!-- run -->                    before a bash block: it is run as well
-    <!-- setup ... -->              code that readers do not see, run in its place
+    <!-- setup ... -->              code that readers do not see, run in its place; it defines no name that they need
     <!-- raises: text -->           before a python block: it raises an error with this text
     <!-- logs: text -->             before a python block: it logs or warns this text
     <!-- not run: why -->           before a block: it is only compiled, or for bash not checked
@@ -14,7 +14,9 @@ Blocks of a page run in order in one namespace, as a reader who copies them one 
 Blocks in other languages (json, text, html) are data and output.
 """
 
+import builtins
 import re
+import symtable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +49,23 @@ def text_of(name: str) -> str:
 
 def is_slow(text: str) -> bool:
     return "\n<!-- slow -->\n" in text
+
+
+def missing_names(found: list[Block]) -> list[str]:
+    """Names that the python blocks of a page use and none of them defines, such as a hidden import."""
+    code = "\n".join(block.code for block in found if block.language == "python" and block.mark != "not run")
+    module = symtable.symtable(code, "page", "exec")
+    defined = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    defined |= {name for name in module.get_identifiers() if module.lookup(name).is_namespace()}
+    return sorted(_global_names(module) - defined - set(dir(builtins)) - {"__name__", "__file__"})
+
+
+def _global_names(table: symtable.SymbolTable) -> set[str]:
+    """Names that are looked up in the module, in this scope and those inside."""
+    inside = (_global_names(child) for child in table.get_children())
+    is_module = table.get_type() == "module"
+    own = (s.get_name() for s in table.get_symbols() if s.is_referenced() and (is_module or s.is_global()))
+    return set(own).union(*inside)
 
 
 def blocks(text: str) -> list[Block]:

@@ -100,6 +100,20 @@ def _one_line(text):
     return " ".join(text.split())
 
 
+@pytest.mark.parametrize("name", PYTHON_PAGES)
+def test_code_can_be_copied_from_the_page(name):
+    """A reader who copies all blocks has every name that they use."""
+    assert pages.missing_names(pages.blocks(pages.text_of(name))) == []
+
+
+def test_names_that_a_page_does_not_show_are_found():
+    text = (
+        "```python\nimport torch\n\n\ndef f(x):\n    return x + torch.ones(np.prod(shape))\n\n\nprint(f(data))\n```\n"
+    )
+    assert pages.missing_names(pages.blocks(text)) == ["data", "np", "size"]
+    assert pages.missing_names(pages.blocks("<!-- setup\ndata = 1\n-->\n```python\nprint(data)\n```\n")) == ["data"]
+
+
 @pytest.mark.parametrize("name", pages.names())
 def test_shell_commands_exist(name):
     wrong = [
