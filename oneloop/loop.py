@@ -14,6 +14,7 @@ from .errors import CheckpointError
 
 if TYPE_CHECKING:
     from .distributed.step_sync import SharedUpdate
+    from .optim.cooldown import Cooldown
     from .trainer.run import Run
 
 
@@ -29,6 +30,7 @@ class Plan:
     samples: int | None  # in one epoch
     samples_per_step: int  # according to the arguments
     batches_per_step: int = 1  # of all processes
+    cooldown: "Cooldown | None" = None  # of a run that was branched from a checkpoint
     own_batch_size: int | None = None  # of a dataset that yields batches, whose size the arguments do not decide
 
     @property
@@ -42,6 +44,11 @@ class Plan:
         if self.own_batch_size is None:
             return self.samples_per_step
         return self.own_batch_size * self.batches_per_step
+
+    @property
+    def schedule_steps(self) -> int:
+        """The length of the run for its learning-rate schedule."""
+        return self.max_steps if self.cooldown is None else self.cooldown.schedule_steps
 
     def is_over(self, step: int) -> bool:
         return 0 < self.max_steps <= step
@@ -66,11 +73,11 @@ class Position:
     at_boundary: bool = True  # no update is under way: what a checkpoint would have is what the next step starts from
 
 
-def plan_steps(steps_per_epoch: int | None, args: Any) -> tuple[int, int]:
-    """(max_steps, epochs) from max_steps or num_train_epochs, which may be a fraction."""
-    if args.max_steps > 0:
-        epochs = math.ceil(args.max_steps / steps_per_epoch) if steps_per_epoch else 2**62
-        return args.max_steps, epochs
+def plan_steps(steps_per_epoch: int | None, args: Any, last_step: int | None = None) -> tuple[int, int]:
+    """(max_steps, epochs) from the last step if it is known, max_steps or num_train_epochs, which may be a fraction."""
+    max_steps = last_step or args.max_steps
+    if max_steps > 0:
+        return max_steps, math.ceil(max_steps / steps_per_epoch) if steps_per_epoch else 2**62
     if steps_per_epoch is None:
         return -1, math.ceil(args.num_train_epochs)
     return math.ceil(args.num_train_epochs * steps_per_epoch), math.ceil(args.num_train_epochs)

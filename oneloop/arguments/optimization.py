@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..enums import OptimizerNames, SchedulerType
 from ..errors import ArgumentError
+from ..optim.cooldown import KINDS
 from . import values
 from .fields import Group, declare
 
@@ -70,6 +71,13 @@ class Optimization(Group):
     warmup_ratio: float | None = arg(
         0.0, "Warmup as a ratio of all steps; overridden by warmup_steps. None is 0.", low=0, high=1
     )
+    cooldown_steps: int | None = arg(
+        None,
+        "Branch a run: from the checkpoint in resume_from_checkpoint on, decay the learning rate from its value there "
+        "to 0 within this number of steps, which end the run.",
+        low=1,
+    )
+    cooldown_type: str = arg("1-sqrt", "Shape of the decay of cooldown_steps.", choices=KINDS)
     num_train_epochs: float = arg(3.0, "Number of epochs; may be fractional.", low=0)
     max_steps: int = arg(
         -1, "Total number of optimizer updates; overrides num_train_epochs. -1: off.", low=-1, never=(0,)

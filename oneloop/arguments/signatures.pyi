@@ -134,6 +134,10 @@ class ArgumentFields(Group):
     """Steps of linear warmup from 0; a value below 1 is a ratio of all steps."""
     warmup_ratio: float | None = ...
     """Warmup as a ratio of all steps; overridden by warmup_steps. None is 0."""
+    cooldown_steps: int | None = ...
+    """Branch a run: from the checkpoint in resume_from_checkpoint on, decay the learning rate from its value there to 0 within this number of steps, which end the run."""
+    cooldown_type: str = ...
+    """Shape of the decay of cooldown_steps."""
     num_train_epochs: float = ...
     """Number of epochs; may be fractional."""
     max_steps: int = ...
@@ -503,6 +507,8 @@ class ArgumentFields(Group):
         lr_scheduler_kwargs: JsonDict | None = None,
         warmup_steps: Number = 0,
         warmup_ratio: Number | None = 0.0,
+        cooldown_steps: Integer | None = None,
+        cooldown_type: Literal["linear", "cosine", "1-sqrt"] | str = "1-sqrt",
         num_train_epochs: Number = 3.0,
         max_steps: Integer = -1,
         ema_decay: Number | None = None,
@@ -719,6 +725,8 @@ class ArgumentFields(Group):
             lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
             warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.
             warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps. None is 0.
+            cooldown_steps: Branch a run: from the checkpoint in resume_from_checkpoint on, decay the learning rate from its value there to 0 within this number of steps, which end the run.
+            cooldown_type: Shape of the decay of cooldown_steps.
             num_train_epochs: Number of epochs; may be fractional.
             max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
             ema_decay: Keep an exponential moving average (EMA) of the weights with this decay, such as 0.999; in checkpoints it is average.safetensors.
@@ -951,6 +959,8 @@ class GenerationFields(ArgumentFields):
         lr_scheduler_kwargs: JsonDict | None = None,
         warmup_steps: Number = 0,
         warmup_ratio: Number | None = 0.0,
+        cooldown_steps: Integer | None = None,
+        cooldown_type: Literal["linear", "cosine", "1-sqrt"] | str = "1-sqrt",
         num_train_epochs: Number = 3.0,
         max_steps: Integer = -1,
         ema_decay: Number | None = None,
@@ -1172,6 +1182,8 @@ class GenerationFields(ArgumentFields):
             lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
             warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.
             warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps. None is 0.
+            cooldown_steps: Branch a run: from the checkpoint in resume_from_checkpoint on, decay the learning rate from its value there to 0 within this number of steps, which end the run.
+            cooldown_type: Shape of the decay of cooldown_steps.
             num_train_epochs: Number of epochs; may be fractional.
             max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
             ema_decay: Keep an exponential moving average (EMA) of the weights with this decay, such as 0.999; in checkpoints it is average.safetensors.
@@ -1435,6 +1447,8 @@ class CompressionFields(ArgumentFields):
         lr_scheduler_kwargs: JsonDict | None = None,
         warmup_steps: Number = 0,
         warmup_ratio: Number | None = 0.1,
+        cooldown_steps: Integer | None = None,
+        cooldown_type: Literal["linear", "cosine", "1-sqrt"] | str = "1-sqrt",
         num_train_epochs: Number = 3.0,
         max_steps: Integer = -1,
         ema_decay: Number | None = None,
@@ -1667,6 +1681,8 @@ class CompressionFields(ArgumentFields):
             lr_scheduler_kwargs: Additional options of the schedule, as a dict or JSON.
             warmup_steps: Steps of linear warmup from 0; a value below 1 is a ratio of all steps.
             warmup_ratio: Warmup as a ratio of all steps; overridden by warmup_steps. None is 0.
+            cooldown_steps: Branch a run: from the checkpoint in resume_from_checkpoint on, decay the learning rate from its value there to 0 within this number of steps, which end the run.
+            cooldown_type: Shape of the decay of cooldown_steps.
             num_train_epochs: Number of epochs; may be fractional.
             max_steps: Total number of optimizer updates; overrides num_train_epochs. -1: off.
             ema_decay: Keep an exponential moving average (EMA) of the weights with this decay, such as 0.999; in checkpoints it is average.safetensors.

@@ -492,6 +492,7 @@ class Checkpointer:
                 "learning_rate": update.last_rate,
                 "split": update.split,
                 **update.modes.average.state(),
+                **({} if self.run.plan.cooldown is None else {"cooldown": self.run.plan.cooldown.state()}),
             }
             | ({} if meter.sources is None else {"sources": meter.sources.state()}),
         )
@@ -616,7 +617,9 @@ def run_properties(run: "Run") -> dict[str, Any]:
     plan, args = run.plan, run.core.trainer.args
     chosen = {} if args.data_order == "oneloop" else {"data_order": args.data_order}
     if run.update.modes.average.kind is not None:
-        chosen |= {name: getattr(args, name) for name in ("ema_decay", "swa_start", "averaging_steps")}
+        chosen = chosen | {name: getattr(args, name) for name in ("ema_decay", "swa_start", "averaging_steps")}
+    if plan.cooldown is not None:
+        chosen = chosen | {"cooldown_steps": args.cooldown_steps, "cooldown_type": args.cooldown_type}
     return (
         chosen
         | {

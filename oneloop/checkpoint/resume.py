@@ -351,6 +351,8 @@ def _own_or_new_id(run: "Run", run_id: str) -> tuple[str, str | None]:
     """(the id of the resumed run, the id of the run that it is branched from). A run that resumes from an older
     checkpoint gets a new id: the later checkpoints belong to the old one, and are kept."""
     trainer = run.core.trainer
+    if run.plan.cooldown is not None and run.plan.cooldown.is_new:
+        return store.new_run_id(), run_id
     every = store.find(run.checkpointer.directory.path)
     beyond = [c.path for c in every if c.run_id == run_id and c.step > trainer.state.global_step]
     later = [path.name for path in beyond if not store.problems(path)]
@@ -370,7 +372,8 @@ def _shown(value: Any) -> str:
 
 def _warn_of_changes(run: "Run", before: dict[str, Any]) -> None:
     now = run_properties(run)
-    elastic = ("processes", "accumulation") if before.get("processes") != now["processes"] else ()
+    elastic: tuple[str, ...] = ("processes", "accumulation") if before.get("processes") != now["processes"] else ()
+    elastic += () if run.plan.cooldown is None else ("max_steps",)
     before = {"data_order": "oneloop"} | before
     now = {"data_order": "oneloop"} | now
     changed = [

@@ -107,7 +107,7 @@ class RunState:
                 "release that wrote it, or a later one."
             )
         stored = check_run(stored, source)
-        names = ("strategy", "grad_norm", "learning_rate", "split", "sources", "average")
+        names = ("strategy", "grad_norm", "learning_rate", "split", "sources", "average", "cooldown")
         return cls(
             run_id=stored["run_id"],
             framework=stored["framework"],

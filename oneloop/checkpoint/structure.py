@@ -143,6 +143,7 @@ RUN_STATE = record(
         "learning_rate": number(0),
         "split": integer(1, 2**20),
         "sources": mapping(listing(integer(), 4)),
+        "cooldown": record({"start": integer(), "schedule_steps": integer(-1)}, is_closed=True),
         "average": record({"kind": text("ema|swa", "ema or swa"), "count": integer()}, is_closed=True),
     },
 )

@@ -27,6 +27,13 @@ class Scheduler:
     def _initial_rates(self) -> list[float]:
         return self.backend.optimizers.learning_rates(self.optimizer)
 
+    def follow(self, change: Callable[[Callable[[int], float]], Callable[[int], float]]) -> None:
+        """Change the factor, or that of each group."""
+        self.factor = change(self.factor)
+        if self.factors is not None:
+            self.factors = [change(factor) for factor in self.factors]
+        self._apply()
+
     def get_lr(self) -> list[float]:
         """The learning rates of the current step."""
         if self.factors is not None:

@@ -13,9 +13,12 @@ from ..callbacks import in_notebook
 from ..checkpoint import resume, saved_model, store
 from ..checkpoint.checkpointer import Checkpointer, callback_states
 from ..checkpoint.model_files import check_writable
-from ..checkpoint.run_state import PositionState
+from ..checkpoint.run_state import PositionState, RunState
 from ..distributed.step_sync import StepSync
 from ..errors import ArgumentError, CheckpointError, DataError, EvaluationInterrupted, ModelError
+from ..optim.cooldown import Cooldown, cooldown_of
+from ..optim.scheduler import Scheduler
+from ..optim.schedules import follows_metric
 from ..outputs import TrainOutput
 from ..state import TrainerControl, TrainerState
 from . import dataloaders, idle_arguments, profiling
@@ -198,7 +201,7 @@ class Run:
                 trainer._load_from_checkpoint(str(checkpoint))
             resume.load_state(trainer, checkpoint)
             resume.keep_global_batch(self, checkpoint)
-        self.plan = self._make_plan()
+        self.plan = self._make_plan(self._cooldown(checkpoint))
         self.meter.follow(SourceMeter.of(self))
         self.checkpointer.model_files.begin()
         core.wrap_model()
@@ -241,7 +244,21 @@ class Run:
                 trainer.args.output_dir,
             )
 
-    def _make_plan(self) -> loop.Plan:
+    def _cooldown(self, checkpoint: Path | None) -> Cooldown | None:
+        state, args = self.core.trainer.state, self.core.trainer.args
+        stored = None if checkpoint is None else RunState.read(checkpoint)
+        before = None if stored is None else stored.measured.get("cooldown")
+        if before is not None and args.cooldown_steps is None:
+            logger.warning(
+                "%s was written by a run that decays the learning rate from step %d on (cooldown_steps), but "
+                "cooldown_steps is not set: the schedule of the arguments is used.",
+                checkpoint,
+                before["start"],
+            )
+        by_metric = follows_metric(str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)))
+        return cooldown_of(args, None if checkpoint is None else state.global_step, state.max_steps, before, by_metric)
+
+    def _make_plan(self, cooldown: Cooldown | None) -> loop.Plan:
         """The number of steps and epochs; an error if the data and the arguments do not allow any step."""
         core, trainer = self.core, self.core.trainer
         args = trainer.args
@@ -252,7 +269,7 @@ class Run:
             raise DataError("the training loader has no batches. Pass a train_dataset with at least one sample.")
         accumulation = self.sizes.accumulation
         per_epoch = None if batches is None else -(-batches // accumulation)
-        max_steps, epochs = loop.plan_steps(per_epoch, args)
+        max_steps, epochs = loop.plan_steps(per_epoch, args, None if cooldown is None else cooldown.end)
         if max_steps == 0:
             raise ArgumentError(f"Invalid num_train_epochs={args.num_train_epochs}: expected a number above 0")
         samples = loader_rows(loader)
@@ -267,17 +284,25 @@ class Run:
             samples,
             samples_per_step=trainer.get_total_train_batch_size(args),
             batches_per_step=accumulation * args.world_size,
+            cooldown=cooldown,
             own_batch_size=getattr(loader, "own_batch_size", None),
         )
 
     def _make_optimizer(self) -> None:
         core, trainer = self.core, self.core.trainer
-        trainer.create_optimizer_and_scheduler(num_training_steps=self.plan.max_steps)
+        trainer.create_optimizer_and_scheduler(num_training_steps=self.plan.schedule_steps)
         if trainer.optimizer is None or trainer.lr_scheduler is None:
             raise ModelError(
                 "create_optimizer_and_scheduler (or an override of it) created no optimizer or no lr_scheduler; set "
                 "self.optimizer and self.lr_scheduler"
             )
+        if self.plan.cooldown is not None:
+            if not isinstance(trainer.lr_scheduler, Scheduler):
+                raise ArgumentError(
+                    f"cooldown_steps={trainer.args.cooldown_steps} changes the schedule of lr_scheduler_type, but the "
+                    f"run has its own {type(trainer.lr_scheduler).__name__}. Remove cooldown_steps, or the schedule."
+                )
+            trainer.lr_scheduler.follow(self.plan.cooldown.follow)
         core.given_optimizers.use()
         trainer.optimizer = core.strategy.take_optimizer(trainer.optimizer)
         core.backend.optimizers.attach(trainer.optimizer, trainer.lr_scheduler)

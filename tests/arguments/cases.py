@@ -37,6 +37,11 @@ def refuses(value, refused, error="RefusedError", **given):
 
 by_steps = {"eval_strategy": "steps", "eval_steps": 1}
 one_epoch = {"max_steps": -1, "num_train_epochs": 1}
+branches = {
+    "learning_rate": 0.5,
+    "lr_scheduler_type": "constant",
+    "resume_from_checkpoint": True,
+}
 by_sgd = {"optim": "sgd", "learning_rate": 0.1}
 workers = {"dataloader_num_workers": 1}
 saving = {"save_strategy": "steps", "save_steps": 2}
@@ -150,6 +155,10 @@ OPTIMIZATION = {
     "optim": shows(
         probes.optimizer, ("adamw", "AdamW"), ("sgd", "SGD"), ("adafactor", "Adafactor"), ("rmsprop", "RMSprop")
     ),
+    "cooldown_steps": shows(
+        probes.resumed_rates, (None, [0.5, 0.5]), (2, [0.5, 0.25]), **branches, cooldown_type="linear"
+    ),
+    "cooldown_type": differs(probes.resumed_rates, "linear", "1-sqrt", **branches, cooldown_steps=4),
     "ema_decay": differs(probes.average, 0.5, 0.9),
     "swa_start": differs(probes.average, 0, 3),
     "averaging_steps": differs(probes.average, 1, 2, swa_start=0),

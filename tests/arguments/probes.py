@@ -496,6 +496,14 @@ def resumed_steps(tiny_run):
     return tiny_run.watch.steps
 
 
+def resumed_rates(tiny_run):
+    """The learning rates of a run after its second step, at which it is resumed."""
+    first = {"max_steps": 2, "save_strategy": "steps", "resume_from_checkpoint": None, "cooldown_steps": None}
+    tiny_run.train(args=tiny_run.arguments(**first))
+    history = tiny_run.train().state.log_history
+    return [line["learning_rate"] for line in history if "learning_rate" in line and line["step"] > 2]
+
+
 def resumed_data(tiny_run):
     """The part of the epoch's order that the second half of a run is trained on."""
     whole = order(tiny_run)
