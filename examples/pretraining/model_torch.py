@@ -6,8 +6,13 @@ from torch.nn import functional as F
 
 
 class GPT(nn.Module):
-    """A decoder with rotary positions. `attention_mask` is True where a token may look, of shape (batch, 1, query, key);
-    without it every token looks at itself and at all before it."""
+    """A decoder with rotary positions.
+
+    `attention_mask`, of shape (batch, 1, query, key), is True where a token may attend to another. Without it a token
+    attends to itself and to all before it.
+    """
+
+    shifts_labels = True  # labels are compared with the position before
 
     def __init__(self, vocabulary: int, width: int = 128, layers: int = 4, heads: int = 4):
         super().__init__()
@@ -34,7 +39,6 @@ class GPT(nn.Module):
         if labels is None:
             return {"logits": logits}
         return {"loss": F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()), "logits": logits}
-
 
 
 class Block(nn.Module):

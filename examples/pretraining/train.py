@@ -11,7 +11,7 @@ false starts anew. Every training argument of oneloop is an option too.
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -35,8 +35,9 @@ class JobArguments:
     )
     vocabulary: int = field(default=2048, metadata={"help": "Tokens in the vocabulary."})
     width: int = field(default=128, metadata={"help": "The width of the model."})
-    layers: int = field(default=4, metadata={"help": "The number of its layers."})
+    layers: int = field(default=2, metadata={"help": "The number of its layers."})
     reviews: float = field(default=0.25, metadata={"help": "The share of the tokens that are from the reviews."})
+    bytes: int | None = field(default=None, metadata={"help": "Bytes of training text of each source; all by default."})
     baselines: bool = field(default=True, metadata={"help": "Also compute the n-gram model and the compressor."})
 
 
@@ -46,27 +47,40 @@ class Pretraining(TrainingArguments):
 
     output_dir: str = "outputs/pretraining"
     resume_from_checkpoint: str | None = "true"
-    max_steps: int = 700
+    max_steps: int = 600
     per_device_train_batch_size: int = 16
     per_device_eval_batch_size: int = 16
     learning_rate: float = 3e-3
-    lr_scheduler_type: str = "cosine"
-    warmup_steps: float = 50
+    lr_scheduler_type: str = "warmup_stable_decay"
+    lr_scheduler_kwargs: dict | str | None = field(default_factory=lambda: {"num_decay_steps": 300})
+    warmup_steps: float = 30
     weight_decay: float = 0.05
     adam_beta2: float = 0.95
-    max_grad_norm: float = 1.0
-    logging_steps: float = 20
+    logging_steps: float = 10
     eval_strategy: str = "steps"
-    eval_steps: float = 350
+    eval_steps: float = 200
     save_steps: float = 50
     save_total_limit: int = 2
+    report_to: str = "none"
+
+
+@dataclass
+class WithMuon(Pretraining):
+    """PyTorch has Muon, which learns far more from as much text than AdamW."""
+
+    optim: str = "muon"
+    optim_args: str | None = "muon_lr=0.04,adjust_lr_fn=original"
+    learning_rate: float = 1e-2
+    weight_decay: float = 0.01
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Trains, evaluates and reports; returns the bits per byte of each source."""
-    parser = ArgumentParser((JobArguments, Pretraining), description=__doc__.splitlines()[0])
-    parser.set_defaults(packing="best_fit", max_length=256)
-    job, args = parser.parse_args_into_dataclasses(list(sys.argv[1:] if argv is None else argv))
+    argv = list(sys.argv[1:] if argv is None else argv)
+    other = any(name in argv or f"--framework={name}" in argv for name in ("paddle", "mindspore"))
+    parser = ArgumentParser((JobArguments, Pretraining if other else WithMuon), description=__doc__.splitlines()[0])
+    parser.set_defaults(packing="best_fit", max_length=128)
+    job, args = parser.parse_args_into_dataclasses(argv)
     try:
         models = import_module(f"model_{job.framework}")
     except ImportError as error:
@@ -74,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
             f"--framework {job.framework} needs its package: pip install 'oneloop[{job.framework}]'"
         ) from error
 
-    sources = data.load()
+    sources = data.load(job.bytes)
     tokenizer = find_tokenizer(sources, job.vocabulary, Path(args.output_dir))
     documents = {name: tokenizer.encode(source.train) for name, source in sources.items()}
     print(describe(sources, documents))
@@ -98,8 +112,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     seconds = time.perf_counter() - started
     trainer.save_model()
 
-    metrics = trainer.evaluate()
-    results = {name: metrics[f"eval_{name}_bits_per_byte"] for name in sources}
+    results = final_results(trainer, sources)
     trainer.save_metrics("all", {f"{name}_bits_per_byte": value for name, value in results.items()})
     trainer.save_state()
     for name, prompt in PROMPTS.items():
@@ -112,20 +125,34 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     return results
 
 
+def final_results(trainer: Trainer, sources: Iterable[str]) -> dict[str, float]:
+    """Bits per byte of the trained model, from the evaluation at the last step if there was one."""
+    metrics: dict[str, Any] = {}
+    for entry in trainer.state.log_history:
+        if entry["step"] == trainer.state.global_step:
+            metrics |= entry
+    names = {name: f"eval_{name}_bits_per_byte" for name in sources}
+    if not metrics.keys() >= set(names.values()):
+        metrics = trainer.evaluate()
+    return {name: metrics[key] for name, key in names.items()}
+
+
 def find_tokenizer(sources: dict[str, data.Source], size: int, folder: Path) -> BytePairs:
     """The tokenizer that an interrupted run has trained, or a new one; half of its text is from each source."""
     if (folder / FILE).is_file():
-        return BytePairs.from_pretrained(folder)
-    texts = [text for source in sources.values() for text in first_bytes(source.train, 1_500_000)]
+        tokenizer = BytePairs.from_pretrained(folder)
+        if len(tokenizer) != size:
+            raise SystemExit(
+                f"{folder} has a tokenizer of {len(tokenizer)} tokens, not {size}; use another --output_dir"
+            )
+        return tokenizer
+    texts = [text for source in sources.values() for text in data.first_bytes(source.train, 1_500_000)]
     tokenizer = BytePairs.train(texts, size)
+    if len(tokenizer) != size:
+        raise SystemExit(f"the text is too short for --vocabulary {size}; it makes {len(tokenizer)} tokens")
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder)
     return tokenizer
-
-
-def first_bytes(documents: Sequence[str], limit: int) -> list[str]:
-    sizes = np.cumsum([len(document.encode()) for document in documents])
-    return list(documents[: int(np.searchsorted(sizes, limit)) + 1])
 
 
 def describe(sources: dict[str, data.Source], documents: dict[str, list[np.ndarray]]) -> str:
@@ -182,7 +209,10 @@ def table(sources: dict[str, data.Source], results: dict[str, float], baselines:
     if baselines:
         from baselines import ORDER, ngram_bits_per_byte, xz_bits_per_byte
 
-        for label, method in ((f"{ORDER}-gram model", ngram_bits_per_byte), ("xz after training text", xz_bits_per_byte)):
+        for label, method in (
+            (f"{ORDER}-gram model", ngram_bits_per_byte),
+            ("xz after training text", xz_bits_per_byte),
+        ):
             lines[label] = {name: method(source.train, source.held_out) for name, source in sources.items()}
     head = f"{'bits per byte':24}" + "".join(f"{name:>10}" for name in sources)
     return "\n".join(
