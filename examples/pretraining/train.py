@@ -23,7 +23,7 @@ from tokenizer import FILE, START, BytePairs
 
 from oneloop import ArgumentParser, EvalPrediction, Mixture, Trainer, TrainingArguments, set_seed, write_report
 
-PROMPTS = {"python": "def read(self, ", "reviews": "这本书"}
+PROMPTS = {"python": "import os\nimport sys\n\n\ndef ", "reviews": "这本书"}
 
 
 @dataclass
