@@ -72,9 +72,17 @@ def broken_links(site: Path) -> list[str]:
     return found
 
 
+def included_nowhere(site: Path) -> list[str]:
+    """Pages that show the directive that includes a file, instead of the file."""
+    directive = re.compile(r"-+8\s*&lt;\s*-+")
+    pages = sorted(site.rglob("*.html"))
+    return [str(path.relative_to(site)) for path in pages if directive.search(path.read_text(encoding="utf-8"))]
+
+
 def main(words: list[str]) -> int:
     site = Path(words[0]).resolve()
     problems = [f"loads from elsewhere: {each}" for each in fetched_elsewhere(site)]
+    problems += [f"file not included: {each}" for each in included_nowhere(site)]
     problems += [f"broken link: {each}" for each in broken_links(site)]
     print(
         "\n".join(problems) or f"{site.name}: {len(list(site.rglob('*.html')))} pages, no broken link, nothing external"

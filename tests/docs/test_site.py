@@ -18,6 +18,13 @@ def test_nothing_is_loaded_from_other_servers(built):
     assert site.fetched_elsewhere(built[0]) == []
 
 
+def test_files_are_included(built, tmp_path):
+    assert site.included_nowhere(built[0]) == []
+    (tmp_path / "index.html").write_text("<pre>--8&lt;-- &quot;examples/lora.py&quot;</pre>")
+    (tmp_path / "formatted.html").write_text("<pre>--8 &lt; --&quot;examples/lora.py&quot;</pre>")
+    assert site.included_nowhere(tmp_path) == ["formatted.html", "index.html"]
+
+
 def test_every_page_is_in_the_search_index(built):
     index = (built[0] / "search" / "search_index.json").read_text(encoding="utf-8")
     for name in pages.names():
