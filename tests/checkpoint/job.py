@@ -25,9 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
-from oneloop import EarlyStoppingCallback, ExportableState, Trainer, TrainerCallback, TrainingArguments
+from oneloop import EarlyStoppingCallback, ExportableState, Mixture, Trainer, TrainerCallback, TrainingArguments
 from tests.backends.support import JOB_CLASSES as CLASSES
 from tests.backends.support import JOB_WORDS as WORDS
+from tests.backends.support import WORDS as PACKED_WORDS
 from tests.backends.support import kit_module, names
 
 TIMES = re.compile(r"(_runtime|_per_second|_bytes|^time)$")
@@ -67,6 +68,36 @@ class NoisyCollator:
         hidden = (np.random.rand(*ids.shape) < 0.1 * self.kit.draw()) & (ids > 0)
         labels = np.array([s["labels"] for s in samples], dtype=np.int64)
         return {"input_ids": self.kit.tensor(np.where(hidden, 1, ids)), "labels": self.kit.tensor(labels)}
+
+
+class NoisyDocuments(NoisyTexts):
+    """The same for a language model: longer texts, without a label."""
+
+    def __init__(self, count, seed, kit):
+        super().__init__(count, seed, kit)
+        self.texts = [(text * 5)[: 3 + 7 * len(text) % 40] for text in self.texts]
+
+    def __getitem__(self, index):
+        return {"input_ids": [1 + word % (PACKED_WORDS - 1) for word in super().__getitem__(index)["input_ids"]]}
+
+
+class NoisyStream:
+    """Documents that can only be read one after the other, again and again."""
+
+    def __init__(self, documents):
+        self.documents = documents
+        self.place = 0
+
+    def __iter__(self):
+        while True:
+            self.place += 1
+            yield self.documents[(self.place - 1) % len(self.documents)]
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
 
 
 class Walk(TrainerCallback, ExportableState):
@@ -109,6 +140,7 @@ def parse(argv):
     parser.add_argument("--group-by-length", action="store_true")
     parser.add_argument("--fp16", action="store_true")
     parser.add_argument("--adapter", action="store_true", help="train LoRA (torch only)")
+    parser.add_argument("--packed", choices=["mixture", "stream"], help="a language model on packed documents")
     parser.add_argument("--patience", type=int, default=100, help="evaluations without progress before the run stops")
     parser.add_argument("--slow", type=float, default=0.0, help="seconds added to every step")
     parser.add_argument("--set", action="append", default=[], help="NAME=JSON for TrainingArguments")
@@ -145,6 +177,8 @@ def arguments(given):
         "disable_tqdm": True,
         "device": "cpu",
     }
+    if given.packed:
+        options |= {"packing": True if given.packed == "mixture" else "best_fit", "max_length": 8}
     for text in given.set:
         name, value = text.split("=", 1)
         options[name] = json.loads(value)
@@ -154,13 +188,20 @@ def arguments(given):
 def build(given, callbacks=()):
     """The Trainer of these arguments."""
     kit = kit_module(given.framework).Job()
+    walking = [EarlyStoppingCallback(given.patience), Walk(0.5), *callbacks]
+    if given.packed:
+        parts = {"a": NoisyDocuments(9, 5, kit), "b": NoisyDocuments(4, 7, kit)}
+        data = Mixture(parts, [0.7, 0.3], stop=23) if given.packed == "mixture" else NoisyStream(parts["a"])
+        model = kit_module(given.framework).Kit().language_model()
+        evaluated = NoisyDocuments(5, 6, kit)
+        return Trainer(model, arguments(given), train_dataset=data, eval_dataset=evaluated, callbacks=walking)
     return Trainer(
         kit.adapted() if given.adapter else kit.model(),
         arguments(given),
         NoisyCollator(kit),
         NoisyTexts(given.samples, 5, kit),
         NoisyTexts(7, 6, kit),
-        callbacks=[EarlyStoppingCallback(given.patience), Walk(0.5), *callbacks],
+        callbacks=walking,
     )
 
 

@@ -22,6 +22,9 @@ COURSES = {
     "replacing": ("--no-sync", "--set", 'eval_strategy="epoch"', "--set", "save_steps=4"),
     "workers": ("--no-sync", "--workers", "2", "--accumulation", "3", "--group-by-length"),
     "synced": (),
+    "packed mixture": ("--no-sync", "--packed", "mixture"),
+    "packed mixture, workers": ("--no-sync", "--packed", "mixture", "--workers", "2", "--accumulation", "3"),
+    "packed stream": ("--no-sync", "--packed", "stream"),
 }
 
 
@@ -93,6 +96,7 @@ SAVING = {
     "inside a deletion": ("plain", "rmtree:inside:2"),
     "inside a line of the log": ("plain", "log:inside:9"),
     "with workers": ("workers", "write:inside:17"),
+    "in the middle of a packed document": ("packed mixture", "write:inside:17"),
 }
 
 
@@ -172,6 +176,13 @@ GRID = [
     ("plain", "update", "after", 11),
     ("workers", "write", "inside", 14),
     ("workers", "rename", "after", 8),
+    ("packed mixture", "write", "inside", 10),
+    ("packed mixture", "commit", "after", 9),
+    ("packed mixture", "update", "after", 11),
+    ("packed mixture, workers", "commit", "after", 5),
+    ("packed mixture, workers", "update", "after", 5),
+    ("packed stream", "commit", "after", 9),
+    ("packed stream", "update", "after", 11),
 ]
 
 
