@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from oneloop import Trainer, TrainerCallback, TrainingArguments
+from oneloop import Mixture, Trainer, TrainerCallback, TrainingArguments
 from oneloop.distributed.world import world
 from oneloop.errors import NonFiniteError
-from tests.backends.support import kit_module, rows, tagged
+from tests.backends.support import WORDS, kit_module, rows, tagged
 
 KIT = kit_module(os.environ.get("FRAMEWORK", "torch")).Kit()
 CASES = {}
@@ -144,6 +144,27 @@ def tokens_accumulated(folder):
     half = GLOBAL_BATCH // world().size // 2
     given = {"per_device_train_batch_size": half, "gradient_accumulation_steps": 2}
     return course(train(folder, "tokens_accumulated", KIT.tagger(), data, **given))
+
+
+def documents(count, seed=0):
+    random = np.random.RandomState(seed)
+    return [{"input_ids": random.randint(1, WORDS, 2 + (11 * i) % 29).tolist()} for i in range(count)]
+
+
+PACKED = {"packing": True, "max_length": 8}
+
+
+@case
+def packed(folder):
+    """Documents that are longer than a row, of two datasets. The last row is short."""
+    mixture = Mixture([documents(9), documents(7, seed=1)], [0.6, 0.4], stop=29)
+    return course(train(folder, "packed", KIT.language_model(), mixture, **PACKED))
+
+
+@case
+def packed_stream(folder):
+    given = PACKED | {"max_steps": 7, "num_train_epochs": 1}
+    return course(train(folder, "packed_stream", KIT.language_model(), iter(documents(40)), **given))
 
 
 @case
