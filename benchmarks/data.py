@@ -1,6 +1,6 @@
 """Useful tokens a second on text of uneven lengths: packing, padding and grouping by length; and what the loaders cost.
 
-    python benchmarks/data.py [--quick] [--text FILE] [--rounds 30] [--only throughput loaders]
+    python benchmarks/data.py [--quick] [--text FILE] [--rounds 30] [--block 8] [--only throughput loaders]
 
 The text is one document a line, by default the docstrings of Python's standard library. Documents longer than a row are
 cut beforehand, so that all variants have the same ones. TRL's packing is that of its functions (pack_dataset and its
@@ -156,8 +156,8 @@ class Counting(InThread):
         return [tokens / sum(block) for tokens, block in zip(self.useful, self.blocks)]
 
 
-def throughput(documents: Documents, rounds: int, block: int, warmup: int) -> None:
-    names = [name for name, (_, needed) in VARIANTS.items() if installed(*needed)]
+def throughput(documents: Documents, asked: list[str], rounds: int, block: int, warmup: int) -> None:
+    names = [name for name in asked if installed(*VARIANTS[name][1])]
     steps = warmup + rounds * block + 1
     turns = {name: Counting(block, warmup) for name in names}
     with tempfile.TemporaryDirectory() as folder, silence():
@@ -184,7 +184,7 @@ def throughput(documents: Documents, rounds: int, block: int, warmup: int) -> No
                 f"{per_cpu:.2f}x",
             ]
         )
-    rows += [[name, "not installed", "", "", ""] for name in VARIANTS if name not in names]
+    rows += [[name, "not installed", "", "", ""] for name in asked if name not in names]
     lengths = [len(document["input_ids"]) for document in documents]
     print_table(
         f"Llama, 2 layers of 128, {ROWS} rows of up to {WIDTH} tokens, {len(documents)} documents of "
@@ -272,6 +272,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a smoke run: few steps, figures mean nothing")
     parser.add_argument("--text", type=Path, help="a file with one document a line (default: docstrings of Python)")
     parser.add_argument("--rounds", type=int, default=30, help="blocks of each variant")
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS)[1:], help="default: all that are installed")
     parser.add_argument("--block", type=int, default=8, help="steps in a block")
     parser.add_argument("--only", nargs="+", choices=["throughput", "loaders"], default=["throughput", "loaders"])
     given = parser.parse_args()
@@ -282,7 +283,8 @@ def main() -> None:
     if given.quick:
         documents = documents[:400]
     if "throughput" in given.only:
-        throughput(documents, *((2, 2, 1) if given.quick else (given.rounds, given.block, given.block)))
+        asked = [name for name in VARIANTS if name == BASE or not given.variants or name in given.variants]
+        throughput(documents, asked, *((2, 2, 1) if given.quick else (given.rounds, given.block, given.block)))
     if "loaders" in given.only:
         loaders(documents, *((2, 3) if given.quick else (given.rounds, 50)))
 

@@ -118,8 +118,32 @@ def measure_lengths(
         plain = dataset.with_format(None) if hasattr(dataset, "with_format") else dataset
         if column_name in columns:
             return _checked(plain[column_name][:], column_name)
+        if hasattr(dataset, "with_format"):
+            lengths = _of_lists(dataset.with_format("arrow"), model_input_name, progress)
+            if lengths is not None:
+                return lengths
         return _of_column(plain[model_input_name], len(dataset), model_input_name, progress)
     return _of_samples(dataset, column_name, model_input_name, progress, purpose)
+
+
+def _of_lists(tables: Any, name: str, progress: bool) -> np.ndarray | None:
+    """The lengths of an Arrow column of lists, without reading their values; None for any other column."""
+    import pyarrow
+    import pyarrow.compute
+
+    rows = len(tables)
+    lengths = np.empty(rows, np.int64)
+    with _bar(rows, progress) as bar:
+        for start in range(0, rows, 100 * _SLICE):
+            column = tables[start : start + 100 * _SLICE][name]
+            if not (pyarrow.types.is_list(column.type) or pyarrow.types.is_large_list(column.type)):
+                return None
+            measured = pyarrow.compute.list_value_length(column)
+            if measured.null_count:
+                return None
+            lengths[start : start + len(measured)] = measured.to_numpy()
+            bar.update(len(measured))
+    return lengths
 
 
 def _of_column(column: Any, rows: int, name: str, progress: bool) -> np.ndarray:

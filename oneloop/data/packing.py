@@ -208,14 +208,21 @@ class PackedDocuments:
     Args:
         dataset: The documents.
         layouts: One for each source; the documents of the dataset are those of one source after the other.
+        sources: The datasets of the sources; None: their documents are read from the dataset.
         extra: Columns with one value per token that are packed as well, in addition to input_ids and labels.
         keeps_first: Whether the first label of a piece is kept, for models that compare position i with label i.
     """
 
     def __init__(
-        self, dataset: Any, layouts: Sequence[Layout], extra: Sequence[str] = (), keeps_first: bool = False
+        self,
+        dataset: Any,
+        layouts: Sequence[Layout],
+        extra: Sequence[str] = (),
+        keeps_first: bool = False,
+        sources: Sequence[Any] | None = None,
     ) -> None:
         self.dataset = dataset
+        self.sources = None if sources is None else list(sources)
         self.layouts = list(layouts)
         self.extra = tuple(extra)
         self.keeps_first = keeps_first
@@ -256,8 +263,14 @@ class PackedDocuments:
         ]
 
     def _fetch(self, wanted: list[int]) -> dict[int, Columns]:
-        fetch = getattr(self.dataset, "__getitems__", None)
-        samples = fetch(wanted) if fetch is not None else [self.dataset[document] for document in wanted]
+        """Documents by number, which are given in ascending order."""
+        samples = []
+        if self.sources is None:
+            samples = fetched(self.dataset, wanted)
+        else:
+            borders = np.searchsorted(wanted, self._firsts).tolist()
+            for data, first, begin, end in zip(self.sources, self._firsts, borders, borders[1:]):
+                samples += fetched(data, [document - first for document in wanted[begin:end]])
         found = {}
         for document, sample in zip(wanted, samples):
             found[document] = columns = token_columns(sample, self.extra, f"document {document}")
@@ -280,6 +293,12 @@ class PackedDocuments:
 
 
 # -- documents and packs as columns of tokens
+
+
+def fetched(dataset: Any, indices: list[int]) -> list[Any]:
+    """These samples, at once where the dataset can do that."""
+    fetch = getattr(dataset, "__getitems__", None)
+    return fetch(indices) if fetch is not None and indices else [dataset[index] for index in indices]
 
 
 def extra_columns(sample: Any, accepted: Sequence[str]) -> list[str]:

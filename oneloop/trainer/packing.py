@@ -73,7 +73,9 @@ def packed(core: "Internals", dataset: Any, where: str, train: bool) -> tuple[An
         layouts: Sequence[Any] = layouts_of(how, lengths, args.max_length, core.data_seed, shuffle)
     else:
         layouts = [Unpacked(of_source) for of_source in lengths]
-    made = PackedDocuments(dataset, layouts, extra, _keeps_first(core))
+    if isinstance(dataset, Mixture) or hasattr(dataset, "select_columns"):
+        sources = [_selected(each, extra) for each in sources]
+    made = PackedDocuments(dataset, layouts, extra, _keeps_first(core), sources)
     _tell(core, made, where, dropped)
     return made, _collator(core, made[0]["input_ids"], extra)
 
@@ -136,6 +138,14 @@ def _columns(core: "Internals", sample: Mapping[str, Any]) -> tuple[list[str], l
     extra = extra_columns(sample, core.backend.models.forward_parameters(core.trainer.model) or ())
     known = {"input_ids", "labels", *MADE, *extra, core.trainer.args.length_column_name}
     return extra, [name for name in sample if name not in known]
+
+
+def _selected(dataset: Any, extra: Sequence[str]) -> Any:
+    """A dataset of `datasets` without columns that would be read for nothing; any other as it is."""
+    if not hasattr(dataset, "select_columns") or dataset.format["type"] == "custom":  # a transform may need them all
+        return dataset
+    wanted = ("input_ids", "labels", MASK, *extra)
+    return dataset.select_columns([name for name in dataset.column_names if name in wanted])
 
 
 def _lengths(core: "Internals", sources: Sequence[Any], where: str) -> list[np.ndarray]:

@@ -2,6 +2,7 @@
 
 import pickle
 from collections import Counter
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from oneloop import Mixture
 from oneloop.data.collators.packs import PackCollator
+from oneloop.data.length_grouping import measure_lengths
 from oneloop.data.order import BatchSampler
 from oneloop.data.packing import (
     LAYOUTS,
@@ -253,3 +255,20 @@ def test_a_length_that_has_changed():
     packed = PackedDocuments(documents_of([3, 4]), [EndToEnd(np.array([3, 5]), 8, shuffle=False)])
     with pytest.raises(DataError, match="document 1 has 4 tokens, but 5 when its length was measured"):
         packed[0]
+
+
+def test_datasets_of_the_hub():
+    """The same packs from Arrow tables, also where rows were selected; lengths are read without the tokens."""
+    datasets = pytest.importorskip("datasets")
+    lengths = [3, 9, 2, 5, 1, 4, 7]
+    documents = [document | {"text": "x"} for document in documents_of(lengths, first=1)]
+    data = datasets.Dataset.from_list(documents[::-1]).select(range(6, -1, -1))
+    assert measure_lengths(data, progress=False).tolist() == lengths
+    layout = layouts_of("end_to_end", [np.array(lengths)], 8, 3, True)
+    for each in (data, data.with_format("numpy"), data.with_format("torch") if find_spec("torch") else data):
+        packed = PackedDocuments(each, layout)
+        for number in range(len(packed)):
+            found, expected = packed[number], PackedDocuments(documents, layout)[number]
+            assert {name: values.tolist() for name, values in found.items()} == {
+                name: values.tolist() for name, values in expected.items()
+            }
