@@ -38,6 +38,7 @@ _FORMATS = re.compile(
 _URL = re.compile(r"(?P<before>\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?P<after>@)", re.IGNORECASE)
 _SHORTEST = 8  # of a known secret that is looked for in text: shorter ones would hide ordinary words
 
+Known = list[tuple[str, str]]  # secrets and their names
 _known: dict[str, str] = {}  # secret -> the name under which it was given
 
 
@@ -88,7 +89,11 @@ def remember(name: str, value: Any) -> None:
 
 def clean_text(text: str) -> str:
     """Text without any known secret, passwords of URLs, or tokens in a well-known format."""
-    for value, name in _all_known():
+    return _without(_all_known(), text)
+
+
+def _without(known: Known, text: str) -> str:
+    for value, name in known:
         if value in text:
             text = text.replace(value, mask(name))
     return _URL.sub(r"\g<before><PASSWORD>\g<after>", _FORMATS.sub("<TOKEN>", text))
@@ -96,19 +101,26 @@ def clean_text(text: str) -> str:
 
 def clean(value: Any, name: str = "") -> Any:
     """Plain data without secrets: a mask stands for each, at any depth."""
+    return _clean(value, name, _all_known())  # looked up once: each save cleans the arguments of the run
+
+
+def _clean(value: Any, name: str, known: Known) -> Any:
     if name and is_secret(name) and not isinstance(value, (bool, type(None), Mapping)):
         return mask(name)
     if isinstance(value, Mapping):
         inner = name if is_secret(name) else ""  # {"credentials": {"user": ..., "value": ...}}: all of it
-        return {key: clean(item, str(key) if is_secret(key) or not inner else inner) for key, item in value.items()}
+        return {
+            key: _clean(item, str(key) if is_secret(key) or not inner else inner, known) for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [clean(item, name) for item in value]
+        return [_clean(item, name, known) for item in value]
     if isinstance(value, str) and not isinstance(value, Enum):
-        return clean_text(value)
+        return _without(known, value)
     return value
 
 
-def _all_known() -> list[tuple[str, str]]:
+def _all_known() -> Known:
+    """Secrets that were given or are in the environment, each with its name."""
     environment = {
         value: name
         for name, value in os.environ.items()
