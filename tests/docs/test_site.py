@@ -1,5 +1,6 @@
 """The site builds without a warning, and what it links to is there. See scripts/docs."""
 
+import html
 import re
 
 from tests.docs import pages, site
@@ -31,6 +32,15 @@ def test_every_page_is_in_the_search_index(built):
         address = re.sub(r"(^|/)index\.md$", r"\1", name)
         address = f"{address.removesuffix('.md')}/" if address.endswith(".md") else address
         assert f'"location":"{address}"' in index, name
+
+
+def test_examples_show_their_code(built):
+    """The page includes the files; a formatter once changed the line that does."""
+    page = re.sub(r"<[^>]+>", "", (built[0] / "examples" / "index.html").read_text(encoding="utf-8"))
+    for path in sorted((pages.ROOT / "examples").glob("*.py")):
+        last = path.read_text(encoding="utf-8").rstrip().splitlines()[-1].strip()
+        assert last in html.unescape(page), path.name
+    assert "--8" not in page
 
 
 def test_the_reference_shows_parameters_and_methods(built):

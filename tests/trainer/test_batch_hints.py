@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from oneloop.backends._common.helpers import explain_call
 from oneloop.errors import DataError, ModelError
 from tests.backends.support import rows
 
@@ -26,6 +27,25 @@ def test_labels_that_are_floats(backend, trained):
         return
     with pytest.raises(DataError, match="column labels is in float32, but a classification loss takes integer classes"):
         trained(backend.classifier(), data, max_steps=1)
+
+
+class Model:
+    def forward(self, features):
+        raise TypeError("a wrong argument")
+
+
+@pytest.mark.parametrize(
+    ("columns", "advice"),
+    [
+        (["features", "labels"], "To compute the loss from the outputs and the labels, pass criterion="),
+        (["x"], "Name the columns of the samples as the model does"),
+        (["features", "x", "labels"], "Name the columns of the samples as the model does"),
+    ],
+)
+def test_a_batch_that_forward_does_not_accept(columns, advice):
+    model = Model()
+    with pytest.raises(DataError, match=f"forward does not accept this batch.*accepts features. {advice}"):
+        explain_call(model, model.forward, True, dict.fromkeys(columns), TypeError())
 
 
 def test_an_error_of_another_kind_stays_what_it_is(backend, trained):

@@ -90,12 +90,25 @@ def explain_call(model: Any, forward: Any, is_defined: bool, inputs: Any, error:
             signature.bind(*(inputs if isinstance(inputs, (list, tuple)) else (inputs,)))
     except TypeError as reason:
         has = f"the columns {', '.join(inputs)}" if named else f"{len(inputs)} elements without names"
+        labels = [column for column in label_names(list(inputs)) if column not in signature.parameters] if named else []
         raise DataError(
             f"the model's {name} does not accept this batch: {reason}. The batch has {has}; "
-            f"{type(model).__name__}.{name} accepts {', '.join(signature.parameters)}. Add the columns it needs to the "
-            "samples (strings and None are not converted to arrays), keep remove_unused_columns=True, or pass a "
-            "data_collator that creates such batches."
+            f"{type(model).__name__}.{name} accepts {', '.join(signature.parameters)}. " + _advice(str(reason), labels)
         ) from error
+
+
+def _advice(reason: str, labels: list[str]) -> str:
+    """What to do about a batch that a model does not accept."""
+    if labels and any(f"'{label}'" in reason for label in labels):
+        return (
+            f"To compute the loss from the outputs and the {labels[0]}, pass criterion= (such as a cross entropy) or "
+            f"compute_loss_func=. Otherwise let the model accept {labels[0]} and return its loss."
+        )
+    return (
+        "Name the columns of the samples as the model does: with remove_unused_columns=True, columns with other names "
+        "are removed before. Strings and None are not converted to arrays. Or pass a data_collator that creates such "
+        "batches."
+    )
 
 
 # -- exports

@@ -6,9 +6,13 @@ from typing import Any
 
 import mindspore as ms
 from mindspore import nn
-from mindspore.graph.api import _pynative_executor
 
 from . import dropout
+
+try:
+    from mindspore.graph.api import _pynative_executor
+except ImportError:  # before 2.9
+    from mindspore.common.api import _pynative_executor
 
 logger = logging.getLogger(__name__)
 

@@ -12,13 +12,12 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
-from mindspore.graph.api import _pynative_executor
 
 from ...errors import ModelError
 from .._common.engines import FunctionEngine
 from .._common.loss_scaling import Scaler
 from . import dropout
-from .compiling import Again
+from .compiling import Again, _pynative_executor
 from .devices import Device
 from .models import compute_in_half, unwrap
 from .optimizers import parameters_of
