@@ -77,22 +77,24 @@ FSDP_CONFIG: dict[str, tuple[tuple[Any, ...] | None, str]] = {
     "min_num_params": (None, ""),
     "transformer_layer_cls_to_wrap": (None, ""),
     "auto_wrap_policy": (
-        ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP"),
+        ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"),
         "leave it out: without classes and sizes the layers are detected",
     ),
-    "activation_checkpointing": ((False,), "gradient_checkpointing=True"),
+    "activation_checkpointing": ((True, False), "true or false"),
+    "activation_checkpointing_offload": ((False,), "leave it out: activations are computed again, and none are kept"),
     "backward_prefetch": (("backward_pre", "BACKWARD_PRE"), "leave it out: the next layer is always prefetched"),
-    "cpu_ram_efficient_loading": ((False,), "leave it out: every process loads the model"),
-    "forward_prefetch": ((False,), "leave it out"),
+    "cpu_ram_efficient_loading": ((True, False), "true or false"),
+    "forward_prefetch": ((True, False), "true or false"),
+    "ignored_modules": (None, ""),
     "limit_all_gathers": ((True,), "leave it out"),
-    "reshard_after_forward": ((), "sharding='stage2' (False) or 'stage3' (True)"),
+    "reshard_after_forward": ((True, False), "true or false; fsdp names the strategies of version 1"),
     "state_dict_type": (
         ("FULL_STATE_DICT", "SHARDED_STATE_DICT"),
         "leave it out: there is only one checkpoint format",
     ),
-    "sync_module_states": ((True,), "leave it out: weights are always broadcast from the main process"),
+    "sync_module_states": ((True, False), "true or false: weights are always broadcast from the main process"),
     "use_orig_params": ((True,), "leave it out: parameters keep their names and shapes"),
-    "version": ((2,), "leave it out"),
+    "version": ((1, 2), "leave it out"),
     "xla": ((False,), "a GPU: TPUs (XLA) are not supported"),
     "xla_fsdp_grad_ckpt": ((False,), "a GPU: TPUs (XLA) are not supported"),
     "xla_fsdp_settings": (({},), "a GPU: TPUs (XLA) are not supported"),
@@ -119,6 +121,17 @@ def not_honoured(config: dict[str, Any] | None) -> list[str]:
 
 
 # -- derived settings
+
+
+def reshards(args: "TrainingArguments") -> bool:
+    """Whether a layer is resharded after its forward pass: stage 3, unless fsdp_config says otherwise."""
+    asked = (args.fsdp_config or {}).get("reshard_after_forward")
+    return "stage3" in args.sharding.split() if asked is None else bool(asked)
+
+
+def recomputes(args: "TrainingArguments") -> bool:
+    """Whether fsdp_config asks for what gradient_checkpointing does."""
+    return divides(args) and bool((args.fsdp_config or {}).get("activation_checkpointing"))
 
 
 def divides(args: "TrainingArguments") -> bool:

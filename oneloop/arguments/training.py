@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from .. import secrets
 from ..compat import accelerate_state, mode
-from . import docstrings, fixed, values
+from . import accelerate_launch, docstrings, fixed, values
 from .accelerator import AcceleratorConfig
 from .aliases import FIELDS, Alias, ArgumentsMeta, as_field, attribute, collect
 from .fields import declared, stored_fields
@@ -44,8 +44,10 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
             value = getattr(self, name, None)
             if isinstance(value, str) and value.lstrip().startswith("{"):
                 setattr(self, name, values.to_json_values(name, value))
+        accelerate_launch.apply(self)
         self.validate()
         accelerate_state.initialise_processes(self)
+        accelerate_state.divide_loaded_models(self)
 
     def check_together(self) -> None:
         super().check_together()

@@ -6,11 +6,13 @@ them. Without accelerate, and on other frameworks than PyTorch, `ProcessState` h
 """
 
 import importlib.util
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 from .. import backends
+from ..arguments.packages import installed
 from ..distributed.world import world
 from ..errors import ArgumentError
 from . import mode
@@ -34,6 +36,8 @@ def _is_for(args: Any) -> bool:
 def initialise_processes(args: Any) -> None:
     """Initialise PartialState in a script of transformers that uses accelerate; called when arguments have been made.
     On several processes this makes their group, which other scripts get when they ask for it."""
+    if world().size > 1 and (args.fsdp_config or {}).get("cpu_ram_efficient_loading"):
+        args.processes.rank  # noqa: B018 (from_pretrained leaves out weights in other processes only if it finds a group)
     if not mode.follows("transformers"):
         return
     if args.accelerator_config.use_configured_state and not _is_configured():
@@ -43,6 +47,26 @@ def initialise_processes(args: Any) -> None:
         )
     if is_imported() and _is_for(args):
         partial_state(args)
+
+
+def divide_loaded_models(args: Any) -> None:
+    """With ZeRO 3, have from_pretrained of transformers create models under deepspeed.zero.Init for as long as the
+    arguments live, unless zero3_init_flag of accelerate's file is false; called when arguments have been made."""
+    wanted = os.environ.get("ACCELERATE_DEEPSPEED_ZERO3_INIT", "true").strip().lower() != "false"
+    if not args.deepspeed or not wanted or world().size == 1 or "transformers" not in sys.modules:
+        return
+    if not installed("deepspeed") or not _is_for(args):
+        return
+    from ..backends.torch import zero, zero_config
+
+    config = zero_config.filled(zero_config.read(args.deepspeed), args)
+    if config.get("zero_optimization", {}).get("stage") != 3:
+        return
+    from transformers.integrations import HfDeepSpeedConfig
+
+    args.processes.rank  # noqa: B018 (the group, which DeepSpeed takes over)
+    zero.package(args).init_distributed(auto_mpi_discovery=False)
+    args.__dict__["_zero3"] = HfDeepSpeedConfig(zero_config.finished(config, None))  # transformers has a weak reference
 
 
 def _is_configured() -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
+from ..arguments.sharding import recomputes
 from ..compat import mode
 from ..compat.clipping import can_clip, clips_itself
 from ..randomness import set_seed
@@ -132,7 +133,7 @@ class Internals:
         config = models.config_of(trainer.model)
         if hasattr(config, "use_cache"):
             config.use_cache = args.use_cache
-        if args.gradient_checkpointing:
+        if args.gradient_checkpointing or recomputes(args):
             models.recompute(trainer.model, args.gradient_checkpointing_kwargs)
         half = setup.half(args)
         if half and args.fp16_opt_level not in models.HALF_LEVELS:

@@ -397,6 +397,56 @@ def units(folder):
     return found
 
 
+class Watched(Odd):
+    """Counts the forward passes of its blocks while gradients are computed, also those that are repeated."""
+
+    def __init__(self):
+        super().__init__()
+        self.passes = 0
+        for block in self.blocks:
+            block.inner.register_forward_pre_hook(self.count)
+
+    def count(self, module, given):
+        self.passes += torch.is_grad_enabled()
+
+
+KEYS = {
+    "none": {},
+    "kept": {"reshard_after_forward": False},
+    "resharded": {"reshard_after_forward": True},
+    "recomputed": {"activation_checkpointing": True},
+    "prefetched": {"forward_prefetch": True, "version": 1, "sync_module_states": False},
+    "one_unit": {"auto_wrap_policy": "NO_WRAP"},
+    "ignored": {"ignored_modules": r"blocks\.0(\..*)?"},
+    "loaded_once": {"cpu_ram_efficient_loading": True},
+}
+
+
+@case
+def keys(folder):
+    """Keys of fsdp_config, as files of accelerate have them: losses, and what shows that they have an effect."""
+    if world().size == 1:
+        return {"alone": losses(folder, "keys-alone", Watched(), tagged(LENGTHS), num_train_epochs=1)[1]}
+    found = {}
+    for name, config in KEYS.items():
+        with torch.device("meta" if name == "loaded_once" and world().rank else "cpu"):
+            model = Watched()
+        given = {"fsdp": "shard_grad_op" if name == "resharded" else "full_shard", "fsdp_config": config}
+        trainer, seen = losses(folder, f"keys-{name}", model, tagged(LENGTHS), num_train_epochs=1, **given)
+        found[name] = {
+            "losses": seen,
+            "resharded": trainer._oneloop.strategy.stage3,
+            "passes": model.passes,
+            "units": [name for name, m in trainer.model.named_modules() if isinstance(m, FSDPModule)],
+            "whole": [name for name, p in trainer.model.named_parameters() if not hasattr(p, "full_tensor")],
+            "tied": model.tied.weight is model.embed.weight,
+            "prefetches": len(model.blocks[0]._get_fsdp_state()._states_to_forward_prefetch)
+            if name != "one_unit"
+            else 0,
+        }
+    return found
+
+
 @case
 def given_optimizer(folder):
     """One over the whole model's parameters moves on to the divided ones; stage 1 refuses it."""

@@ -10,8 +10,9 @@ from tests.distributed.launch import results, run
 
 JOB = Path(__file__).with_name("sharding_job.py")
 EQUAL = ("sgd", "few_left", "tokens_accumulated", "odd", "adamw")
-OTHERS = ("generated", "gradients", "read_in_parts", "best", "options", "units", "given_optimizer", "refused")
+OTHERS = ("generated", "gradients", "read_in_parts", "best", "options", "units", "keys", "given_optimizer", "refused")
 STRATEGIES = ("ddp", "stage1", "stage2", "stage3")
+KEYS = ("none", "kept", "resharded", "recomputed", "prefetched", "one_unit", "ignored", "loaded_once")
 
 
 def difference(left, right):
@@ -25,7 +26,19 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one(folders):
-    run(1, folders[1], *EQUAL, "evaluated", "saved", "generated", "gradients", "options", "given_optimizer", script=JOB)
+    run(
+        1,
+        folders[1],
+        *EQUAL,
+        "evaluated",
+        "saved",
+        "generated",
+        "gradients",
+        "options",
+        "given_optimizer",
+        "keys",
+        script=JOB,
+    )
     return results(folders[1], 1)[0]
 
 
@@ -206,3 +219,19 @@ def test_four_processes_as_two_copies(one, tmp_path):
             for what, parts in PROMISES.get(strategy, {}).items():
                 held, whole = each["hybrid"][strategy]["held"][what], each["hybrid"]["ddp"]["held"][what]
                 assert abs(held * parts / whole - 1) <= 0.15, (strategy, what)
+
+
+# -- keys of fsdp_config
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_keys_of_fsdp_config(key, one, two):
+    for each in two:
+        found = each["keys"][key]
+        assert difference(found["losses"], one["keys"]["alone"]) <= 1e-5
+        assert found["resharded"] == (key != "kept")
+        assert found["passes"] == each["keys"]["none"]["passes"] * (2 if key == "recomputed" else 1)
+        assert found["units"] == ([""] if key == "one_unit" else ["", "blocks.0", "blocks.1"])
+        assert ("blocks.0.inner.weight" in found["whole"]) == (key == "ignored")
+        assert found["prefetches"] == (key == "prefetched")
+        assert found["tied"]

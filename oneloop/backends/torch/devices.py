@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from ...distributed.world import world
 from .._common import device_moves
 
 _KINDS = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "xpu": "xpu", "npu": "npu", "mps": "mps"}
@@ -40,7 +41,25 @@ def place(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
     """The model on that device. A model that is spread over devices, or is quantised, is not moved."""
     if getattr(model, "hf_device_map", None) or getattr(model, "is_quantized", False):
         return model
+    if world().rank > 0 and any(p.is_meta for p in model.parameters()):
+        _materialise(model, device)
     return model.to(device)
+
+
+def _materialise(model: torch.nn.Module, device: torch.device) -> None:
+    """Memory for tensors on the meta device, in a process that gets their values from the main process; tied ones stay
+    tied. As nn.Module.to_empty, which unties them."""
+    made: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, value in tensors.items():
+                if value is None or not value.is_meta:
+                    continue
+                if id(value) not in made:
+                    room = torch.empty_like(value, device=device)
+                    is_parameter = isinstance(value, torch.nn.Parameter)
+                    made[id(value)] = torch.nn.Parameter(room, value.requires_grad) if is_parameter else room
+                tensors[name] = made[id(value)]
 
 
 def move(batch: Any, device: torch.device, non_blocking: bool = True) -> Any:

@@ -25,7 +25,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
-from ...arguments.sharding import degree_of
+from ...arguments.sharding import degree_of, reshards
 from ...distributed.collectives import ProcessGroup
 from ...distributed.strategy import AS_IT_IS
 from ...errors import ModelError, RefusedError
@@ -155,7 +155,7 @@ class FullyShared(DataParallel):
 
     def __init__(self, args: Any, processes: ProcessGroup) -> None:
         super().__init__(args, processes)
-        self.stage3 = "stage3" in args.sharding.split()
+        self.stage3 = reshards(args)
         self.root: Any = None
         self.units: list[Any] = []
         self.plain: list[nn.Parameter] = []  # scalars, which cannot be sharded, and prompt encoders
@@ -178,14 +178,16 @@ class FullyShared(DataParallel):
         before = dict(model.named_parameters())
         for p in before.values():
             p.data = p.data.contiguous()
+        config = self.args.fsdp_config or {}
         ignored = {p for p in before.values() if p.dim() == 0} | _called_outside(model)
+        ignored |= wrap_policy.ignored(unwrap(model), config)
         options = {
             "mesh": self._mesh(),
             "ignored_params": ignored or None,
             "offload_policy": CPUOffloadPolicy() if "offload" in self.args.sharding.split() else OffloadPolicy(),
         }
         half = self._half()
-        units = wrap_policy.units(unwrap(model), self.args.fsdp_config or {})
+        units = wrap_policy.units(unwrap(model), config)
         wrap_policy.check_types(unwrap(model), units, ignored)
         for unit in units:
             policy = MixedPrecisionPolicy(half, torch.float32 if half else None)
@@ -193,6 +195,8 @@ class FullyShared(DataParallel):
         # Half precision would round labels that are floats, so the inputs of the whole model are not converted.
         policy = MixedPrecisionPolicy(half, torch.float32 if half else None, cast_forward_inputs=False)
         fully_shard(model, reshard_after_forward=None if self.stage3 else False, mp_policy=policy, **options)
+        if config.get("forward_prefetch"):
+            _prefetch_forward(model, units)
         after = dict(model.named_parameters())
         self._swapped = {id(p): after[name] for name, p in before.items()}
         self._kept = list(before.values())
@@ -379,6 +383,14 @@ class FullyShared(DataParallel):
 
 def is_divided(model: nn.Module) -> bool:
     return isinstance(model, FSDPModule)
+
+
+def _prefetch_forward(model: nn.Module, units: list[nn.Module]) -> None:
+    """Unshard the next layer while one computes, in the order in which the model lists them."""
+    wanted = {id(unit) for unit in units}
+    ordered: list[Any] = [module for module in model.modules() if id(module) in wanted]
+    for layer, following in zip(ordered, ordered[1:]):
+        layer.set_modules_to_forward_prefetch([following])
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ elements of module lists. Everything else belongs to the unit of the model itsel
 outside the base model.
 """
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,8 @@ def units(model: nn.Module, config: dict[str, Any]) -> list[nn.Module]:
     """The layers, inner ones before those around them."""
     classes, least = class_names(config), int(config.get("min_num_params") or 0)
     base = base_of(model)
+    if config.get("auto_wrap_policy") == "NO_WRAP":
+        return []
     if classes:
         found = _of_classes(base, classes)
         if not found:
@@ -33,6 +36,20 @@ def units(model: nn.Module, config: dict[str, Any]) -> list[nn.Module]:
     else:
         found = _of_classes(base, getattr(base, "_no_split_modules", None) or ()) or _blocks(base)
     return [module for module in found if module not in (model, base) and not _shares(model, module)]
+
+
+def ignored(model: nn.Module, config: dict[str, Any]) -> set[nn.Parameter]:
+    """Parameters of modules whose names fsdp_config matches: every process keeps them whole."""
+    pattern = config.get("ignored_modules")
+    if not pattern:
+        return set()
+    try:
+        found = [m for name, m in model.named_modules() if re.fullmatch(pattern, name)]
+    except (re.error, TypeError) as error:
+        raise ArgumentError(f"fsdp_config: ignored_modules={pattern!r} is no regular expression: {error}") from error
+    if not found:
+        raise ArgumentError(f"fsdp_config: ignored_modules={pattern!r} matches no module of the model")
+    return {p for module in found for p in module.parameters()}
 
 
 def check_types(model: nn.Module, units: list[nn.Module], ignored: set[nn.Parameter]) -> None:
