@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from tests.backends.support import available
+from tests.backends.support import DEVICE, available
 
 pytest.register_assert_rewrite("tests.trainer.lifetimes")
 
@@ -56,7 +56,7 @@ def arguments(tmp_path):
     from oneloop import TrainingArguments
 
     def make(output_dir=None, **given):
-        options = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "device": "cpu"} | given
+        options = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "device": DEVICE} | given
         return TrainingArguments(output_dir=str(output_dir or tmp_path / "out"), **options)
 
     return make

@@ -107,6 +107,8 @@ class Checkpointer:
     def request(self) -> None:
         """Save at a step, through the method of the Trainer that may be overridden."""
         trainer, failures = self.core.trainer, self._writer.failures
+        # A save waits for the device anyway, and the checkpoint counts the updates that were skipped.
+        self.run.update.nonfinite.read_pending()
         self.overrides.begin()
         try:
             with native_errors():

@@ -47,6 +47,12 @@ class NonfiniteUpdates:
 
     # -- messages
 
+    def read_pending(self) -> None:
+        """What the device knows of the last update and the host does not, as yet."""
+        step = self.run.core.engine.read_pending()
+        if step is not None:
+            self.found(step)
+
     def found(self, step: int) -> None:
         """Called when an update was skipped because it is not finite: nonfinite="stop" raises, "skip" warns."""
         run = self.run

@@ -346,9 +346,7 @@ class Run:
         """After the last step: pending checks on the device, the best model, and the metrics of the whole run."""
         core, trainer, plan = self.core, self.core.trainer, self.plan
         args, state = trainer.args, trainer.state
-        late = core.engine.read_pending()
-        if late is not None:
-            self.update.nonfinite.found(late)
+        self.update.nonfinite.read_pending()
         self.checkpointer.wait()
         self.update.modes.finish()
         if args.load_best_model_at_end:

@@ -41,8 +41,13 @@ def tagged(lengths, seed=0, width=None, unlabelled=()):
     return samples
 
 
+DEVICE = os.environ.get("ON_DEVICE", "cpu")  # or npu: PyTorch alone, on a simulated accelerator; see tests/device
+
+
 def names():
     """Frameworks that are installed and have a kit, but for those that the variable WITHOUT names."""
+    if DEVICE != "cpu":
+        return [DEVICE]
     known = [name for name in ("torch", "mindspore", "paddle") if name not in os.environ.get("WITHOUT", "").split()]
     return [name for name in known if find_spec(name) and find_spec(f"tests.backends.kits.{name}_kit")]
 

@@ -26,10 +26,10 @@ from pathlib import Path
 import numpy as np
 
 from oneloop import EarlyStoppingCallback, ExportableState, Mixture, Trainer, TrainerCallback, TrainingArguments
+from tests.backends.support import DEVICE, kit_module, names
 from tests.backends.support import JOB_CLASSES as CLASSES
 from tests.backends.support import JOB_WORDS as WORDS
 from tests.backends.support import WORDS as PACKED_WORDS
-from tests.backends.support import kit_module, names
 
 TIMES = re.compile(r"(_runtime|_per_second|_bytes|^time)$")
 TENSOR_FILES = "*.safetensors"
@@ -175,7 +175,7 @@ def arguments(given):
         "seed": 11,
         "report_to": "none",
         "disable_tqdm": True,
-        "device": "cpu",
+        "device": DEVICE,
     }
     if given.packed:
         options |= {"packing": True if given.packed == "mixture" else "best_fit", "max_length": 8}
@@ -237,7 +237,8 @@ def result(trainer, output, weights=None):
     from oneloop import get_last_checkpoint
 
     last = get_last_checkpoint(output)
-    weights = weights or kit_module(trainer._oneloop.backend.NAME).Job().weights(trainer.model)
+    name = trainer._oneloop.backend.NAME if DEVICE == "cpu" else DEVICE
+    weights = weights or kit_module(name).Job().weights(trainer.model)
     return {
         "last": None if last is None else Path(last).name,
         "contents": None if last is None else contents(last),
@@ -269,7 +270,7 @@ def serve(framework, *more):
     """Requests on stdin, one JSON object a line: {argv, stdout, stderr}. Answers: the pid, then the wait status."""
     # What takes long is done once.
     for name in (
-        f"oneloop.backends.{framework}.engine",
+        f"oneloop.backends.{kit_module(framework).Kit.name}.engine",
         "tests.checkpoint.kill_points",
         *kit_module(framework).Job.warm,
         *more,

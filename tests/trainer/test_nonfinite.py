@@ -56,7 +56,8 @@ def test_stop_names_step_samples_and_checkpoint(backend, arguments, tmp_path, op
     last = f"checkpoint-{step - 1}" if step > 1 else "none in this run"
     assert f"Last checkpoint: {tmp_path / 'out' / last if step > 1 else last}." in text
     assert same_bytes(backend.weights(model), good.get(step - 1, before))
-    assert trainer.state.global_step == step - 1 and not trainer.is_in_train
+    # On an accelerator the step has ended when the news comes, but not its save.
+    assert trainer.state.global_step == (step if backend.is_late else step - 1) and not trainer.is_in_train
 
 
 def test_samples_of_an_accumulated_update_and_of_an_incomplete_one(backend, arguments):
@@ -125,12 +126,15 @@ def test_late_flag_masks_the_update_and_is_told_a_step_later(backend, arguments,
     assert same_bytes(weights[step], weights[step - 1]) and np.isfinite(weights[6]["head.weight"]).all()
 
 
-def test_late_flag_of_an_optimizer_without_a_mask_is_read_at_once(backend, arguments):
+def test_late_flag_undoes_the_update_of_an_optimizer_without_a_mask(backend, arguments):
+    """Where the device can: else the flag is read at once."""
     data, _ = poisoned(3)
-    trainer = Late(backend.classifier(), arguments(optim="sgd", **RUN), train_dataset=data)
+    model = backend.classifier()
+    trainer = Late(model, arguments(optim="sgd", **RUN), train_dataset=data)
     with pytest.raises(NonFiniteError, match="step 3"):
         trainer.train()
-    assert trainer.state.global_step == 2
+    assert trainer.state.global_step == (3 if backend.masks_updates else 2)
+    assert np.isfinite(backend.weights(model)["head.weight"]).all()
 
 
 def test_late_clipping_gives_the_same_bytes(backend, trained):

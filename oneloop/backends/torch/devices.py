@@ -73,6 +73,16 @@ def move(batch: Any, device: torch.device, non_blocking: bool = True) -> Any:
     return device_moves.map_batch(batch, moved, lambda array: moved(torch.from_numpy(array)))
 
 
+def recorded_event(device: torch.device) -> Any:
+    """An event that follows what was queued on an accelerator so far; None where there are no events (CPU)."""
+    kind = None if device.type == "cpu" else getattr(getattr(torch, device.type), "Event", None)
+    if kind is None:
+        return None
+    event = kind()
+    event.record()
+    return event
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception means that the device or the host ran out of memory."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):

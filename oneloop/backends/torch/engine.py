@@ -13,7 +13,8 @@ from ...distributed.collectives import SINGLE_PROCESS
 from ...errors import ModelError
 from .._common.engines import TapeEngine
 from .._common.helpers import some
-from . import parallel
+from . import masked_steps, parallel
+from .devices import recorded_event
 from .optimizers import groups, step_optimizer
 
 logger = logging.getLogger(__name__)
@@ -167,27 +168,18 @@ class Engine(TapeEngine):
         return self._apply_masked(optimizer, step)
 
     def _apply_masked(self, optimizer: Any, step: int) -> int | None:
-        """Fused kernels skip the update if found_inf is set; other optimizers need the flag on the host (a host
-        sync)."""
+        """Step without waiting for the flag, where the device can leave the update out or undo it."""
         known = self.read_pending()
-        assert isinstance(self._bad, torch.Tensor)
-        if not getattr(optimizer, "_step_supports_amp_scaling", False):
-            if bool(self._bad):
+        bad = self._bad
+        assert isinstance(bad, torch.Tensor)
+        if not masked_steps.step_unless(bad, optimizer, exactly=self.nonfinite == "skip"):
+            if bool(bad):  # a host sync
                 self.skipped += 1
                 return step
             step_optimizer(optimizer)
             return known
-        optimizer.grad_scale, optimizer.found_inf = None, self._bad.float().reshape(())
-        try:
-            step_optimizer(optimizer)
-        finally:
-            del optimizer.grad_scale, optimizer.found_inf
-        host = self._bad.to("cpu", non_blocking=True)
-        event = None
-        if self.device.type == "cuda":
-            event = torch.cuda.Event()
-            event.record()
-        self._pending = (step, host, event)
+        host = bad.to("cpu", non_blocking=True)
+        self._pending = (step, host, recorded_event(self.device))
         return known
 
     def read_pending(self) -> int | None:

@@ -32,7 +32,7 @@ def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, d
     options: dict[str, Any] = {"lr": args.learning_rate}
     if name in ADAMW_NAMES:
         # One AdamW under all its names: the fused kernel is the fastest on every device that supports it.
-        fused = _fused_works(model)
+        fused = _fused_works(model, "_fused_adamw_", ("cpu", "cuda", "xpu", "mps"))
         return torch.optim.AdamW, options | adam | ({"fused": True} if fused else {}) | extra
     if name == "adamw_anyprecision":
         from .anyprecision import AnyPrecisionAdamW
@@ -49,6 +49,11 @@ def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, d
         "adagrad": lambda: torch.optim.Adagrad,
         "rmsprop": lambda: torch.optim.RMSprop,
     }
+    if name == "sgd" and not args.fp16 and _fused_works(model, "_fused_sgd_", ("cuda", "xpu", "mps")):
+        # It can leave an update out on the device. Not with a loss scaler: an overflow in the first step would leave
+        # the kernel's momentum uninitialised. Sparse gradients have no fused kernel.
+        is_chosen = {"fused", "foreach", "differentiable"} & extra.keys() or _has_sparse_gradients(model)
+        options |= {} if is_chosen else {"fused": True}
     if name in simple:
         return simple[name](), options | extra
     if name in _PACKAGED:
@@ -150,10 +155,19 @@ _PACKAGED = {
 }
 
 
-def _fused_works(model: nn.Module | None) -> bool:
-    """Fused kernels need floating-point parameters on a device that supports them."""
+def _fused_works(model: nn.Module | None, kernel: str, known: tuple[str, ...]) -> bool:
+    """Whether all parameters are on one device that has the kernel: a known one, or one of another package."""
     devices = {p.device.type for p in model.parameters() if p.requires_grad} if model is not None else {"cpu"}
-    return devices <= {"cpu", "cuda", "xpu", "mps"} and len(devices) == 1
+    if len(devices) != 1:
+        return False
+    (kind,) = devices
+    if kind == torch._C._get_privateuse1_backend_name():
+        return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{kernel}", "PrivateUse1")
+    return kind in known
+
+
+def _has_sparse_gradients(model: nn.Module | None) -> bool:
+    return model is not None and any(getattr(module, "sparse", False) is True for module in model.modules())
 
 
 def build(cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:

@@ -406,6 +406,9 @@ def _own_copy(value: Any, device: Any) -> Any:
     return {key: _own_copy(inner, device) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
+_OF_THE_DEVICE = ("fused", "capturable")  # which kernels there are is not the same on the device that goes on
+
+
 def _load_options(optimizer: Any, names: dict[int, str], groups: list[dict[str, Any]], source: str) -> None:
     """Restore the options (rates, decay, ...) of the checkpoint, regardless of the arguments."""
     stored_groups = {name: group for group in groups for name in group["names"]}
@@ -415,5 +418,5 @@ def _load_options(optimizer: Any, names: dict[int, str], groups: list[dict[str, 
         stored = stored_groups[names[id(group["params"][0])]]
         checks.check_options(stored, plain_options(group), source)
         for key, value in stored.items():
-            if key != "names" and key in group:
+            if key in group and key not in ("names", *_OF_THE_DEVICE):
                 group[key] = _back(value, group[key], source)

@@ -11,6 +11,7 @@ class Kit:
     name = "mindspore"
     half = ("fp16",)  # what a CPU can compute in
     masks_updates = False  # the norm is read before every update
+    is_late = False  # whether the host learns of an update that is not finite a step later
 
     def classifier(self, returns="dict", dropout=0.0, norm=False, seed=0):
         """construct(x, labels): a hidden layer and a cross entropy. `returns`: dict, tuple, object, scalar, logits."""

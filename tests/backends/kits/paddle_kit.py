@@ -27,6 +27,7 @@ class Kit:
     name = "paddle"
     half = ()  # what a CPU can compute in
     masks_updates = False  # optimizers ask for the flag on the host
+    is_late = False  # whether the host learns of an update that is not finite a step later
 
     def classifier(self, returns="dict", dropout=0.0, norm=False, seed=0):
         """forward(x, labels): a hidden layer and a cross entropy. `returns`: dict, tuple, object, scalar or logits."""

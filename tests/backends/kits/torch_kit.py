@@ -13,6 +13,7 @@ class Kit:
     name = "torch"
     half = ("bf16", "fp16")  # what a CPU can compute in
     masks_updates = True  # a flag on the device can leave an update out, and is read later
+    is_late = False  # whether the host learns of an update that is not finite a step later
 
     def classifier(self, returns="dict", dropout=0.0, norm=False, seed=0):
         """forward(x, labels): a hidden layer and a cross entropy. `returns`: dict, tuple, object, scalar or logits."""
