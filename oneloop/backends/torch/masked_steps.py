@@ -56,6 +56,8 @@ def _changing(optimizer: Any, device: torch.device, exactly: bool) -> list[torch
     """The tensors that a step changes; None if they are not known before it, or too large to be copied."""
     if not isinstance(optimizer, torch.optim.Optimizer) or _lacks_state(optimizer):
         return None
+    if optimizer._optimizer_step_post_hooks:  # which would see the weights before they are put back
+        return None
     if exactly and not type(optimizer).__module__.startswith("torch.optim."):
         return None  # it may have state elsewhere
     found: list[torch.Tensor] = []

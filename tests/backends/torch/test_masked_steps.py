@@ -107,6 +107,14 @@ def test_large_models_are_not_copied(monkeypatch):
     assert not step_unless(GOOD, optimizer, exactly=True)
 
 
+def test_hooks_never_see_an_update_that_is_undone():
+    ps, seen = parameters(), []
+    optimizer = torch.optim.SGD(ps, 0.1)
+    optimizer.register_step_post_hook(lambda *_: seen.append(ps[0].detach().clone()))
+    with_gradients(ps, float("nan"))
+    assert not step_unless(BAD, optimizer, exactly=False) and seen == []
+
+
 def test_an_optimizer_of_no_known_kind():
     assert not step_unless(GOOD, object(), exactly=False)
 
