@@ -118,7 +118,8 @@ which tries every feature with every framework on the CPU: "yes" means that it t
 error with this message. `oneloop doctor` shows the same for your machine.
 
 Accelerators use the same code as the CPU, but the test suite has only run on CPUs: for {others} a "yes" means that the
-feature is implemented and not known to be unsupported.
+feature is implemented and not known to be unsupported. [Accelerators](accelerators.md) says what of it was tried on a
+simulated device.
 
 """
 
