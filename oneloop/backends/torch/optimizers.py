@@ -32,7 +32,7 @@ def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, d
     options: dict[str, Any] = {"lr": args.learning_rate}
     if name in ADAMW_NAMES:
         # One AdamW under all its names: the fused kernel is the fastest on every device that supports it.
-        fused = _fused_works(model, "_fused_adamw_", ("cpu", "cuda", "xpu", "mps"))
+        fused = _fused_works(model)
         return torch.optim.AdamW, options | adam | ({"fused": True} if fused else {}) | extra
     if name == "adamw_anyprecision":
         from .anyprecision import AnyPrecisionAdamW
@@ -155,7 +155,9 @@ _PACKAGED = {
 }
 
 
-def _fused_works(model: nn.Module | None, kernel: str, known: tuple[str, ...]) -> bool:
+def _fused_works(
+    model: nn.Module | None, kernel: str = "_fused_adamw_", known: tuple[str, ...] = ("cpu", "cuda", "xpu", "mps")
+) -> bool:
     """Whether all parameters are on one device that has the kernel: a known one, or one of another package."""
     devices = {p.device.type for p in model.parameters() if p.requires_grad} if model is not None else {"cpu"}
     if len(devices) != 1:
