@@ -112,6 +112,12 @@ class Data(Group):
         "Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes "
         "and workers. Costs one reseeding per sample, and samples are fetched one by one.",
     )
+    stream_sharding: str = arg(
+        "samples",
+        "On several processes, what each reads of a stream: all of it, keeping its samples, so that the order "
+        "is the same for any number of processes; or its own shards (files) only.",
+        choices=("samples", "shards"),
+    )
     mixture_weights: dict[str, Any] | str | None = arg(
         None,
         "For a train_dataset that is a dict of datasets: the proportion of each, such as wiki=0.7,code=0.3, a dict or "

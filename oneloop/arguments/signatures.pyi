@@ -96,6 +96,8 @@ class ArgumentFields(Group):
     """Whether evaluations pack as well; False gives each document a row of its own."""
     seed_each_sample: bool = ...
     """Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one."""
+    stream_sharding: str = ...
+    """On several processes, what each reads of a stream: all of it, keeping its samples, so that the order is the same for any number of processes; or its own shards (files) only."""
     mixture_weights: Any = ...
     """For a train_dataset that is a dict of datasets: the proportion of each, such as wiki=0.7,code=0.3, a dict or JSON, or a list of [step, weights]. None: by size."""
     mixture_temperature: float = ...
@@ -488,6 +490,7 @@ class ArgumentFields(Group):
         max_length: Integer | None = None,
         eval_packing: Switch | None = None,
         seed_each_sample: Switch = False,
+        stream_sharding: Literal["samples", "shards"] | str = "samples",
         mixture_weights: Any = None,
         mixture_temperature: Number = 1.0,
         mixture_stop: Any = "first_exhausted",
@@ -706,6 +709,7 @@ class ArgumentFields(Group):
             max_length: Tokens in a row of packed documents.
             eval_packing: Whether evaluations pack as well; False gives each document a row of its own.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
+            stream_sharding: On several processes, what each reads of a stream: all of it, keeping its samples, so that the order is the same for any number of processes; or its own shards (files) only.
             mixture_weights: For a train_dataset that is a dict of datasets: the proportion of each, such as wiki=0.7,code=0.3, a dict or JSON, or a list of [step, weights]. None: by size.
             mixture_temperature: For weights by size: the sizes to the power of 1 / temperature; above 1, small datasets get more.
             mixture_stop: When an epoch of a mixture ends: first_exhausted, all_exhausted, or a number of samples.
@@ -940,6 +944,7 @@ class GenerationFields(ArgumentFields):
         max_length: Integer | None = None,
         eval_packing: Switch | None = None,
         seed_each_sample: Switch = False,
+        stream_sharding: Literal["samples", "shards"] | str = "samples",
         mixture_weights: Any = None,
         mixture_temperature: Number = 1.0,
         mixture_stop: Any = "first_exhausted",
@@ -1163,6 +1168,7 @@ class GenerationFields(ArgumentFields):
             max_length: Tokens in a row of packed documents.
             eval_packing: Whether evaluations pack as well; False gives each document a row of its own.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
+            stream_sharding: On several processes, what each reads of a stream: all of it, keeping its samples, so that the order is the same for any number of processes; or its own shards (files) only.
             mixture_weights: For a train_dataset that is a dict of datasets: the proportion of each, such as wiki=0.7,code=0.3, a dict or JSON, or a list of [step, weights]. None: by size.
             mixture_temperature: For weights by size: the sizes to the power of 1 / temperature; above 1, small datasets get more.
             mixture_stop: When an epoch of a mixture ends: first_exhausted, all_exhausted, or a number of samples.
@@ -1428,6 +1434,7 @@ class CompressionFields(ArgumentFields):
         max_length: Integer | None = None,
         eval_packing: Switch | None = None,
         seed_each_sample: Switch = False,
+        stream_sharding: Literal["samples", "shards"] | str = "samples",
         mixture_weights: Any = None,
         mixture_temperature: Number = 1.0,
         mixture_stop: Any = "first_exhausted",
@@ -1662,6 +1669,7 @@ class CompressionFields(ArgumentFields):
             max_length: Tokens in a row of packed documents.
             eval_packing: Whether evaluations pack as well; False gives each document a row of its own.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
+            stream_sharding: On several processes, what each reads of a stream: all of it, keeping its samples, so that the order is the same for any number of processes; or its own shards (files) only.
             mixture_weights: For a train_dataset that is a dict of datasets: the proportion of each, such as wiki=0.7,code=0.3, a dict or JSON, or a list of [step, weights]. None: by size.
             mixture_temperature: For weights by size: the sizes to the power of 1 / temperature; above 1, small datasets get more.
             mixture_stop: When an epoch of a mixture ends: first_exhausted, all_exhausted, or a number of samples.

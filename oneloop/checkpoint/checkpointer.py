@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..compat import trl_state
 from ..compat.introspect import is_overridden
+from ..data.streams import properties as stream_properties
 from ..errors import NonFiniteError
 from ..state import has_state, states_by_class
 from . import sharded, store
@@ -622,8 +623,11 @@ def run_properties(run: "Run") -> dict[str, Any]:
         chosen = chosen | {name: getattr(args, name) for name in ("ema_decay", "swa_start", "averaging_steps")}
     if plan.cooldown is not None:
         chosen = chosen | {"cooldown_steps": args.cooldown_steps, "cooldown_type": args.cooldown_type}
+    if args.stream_sharding != "samples":
+        chosen = chosen | {"stream_sharding": args.stream_sharding}
     return (
         chosen
+        | stream_properties(run.core.trainer.train_dataset)
         | {
             "samples": plan.samples,
             "samples_per_step": plan.samples_per_step,

@@ -229,6 +229,12 @@ def keep_global_batch(run: "Run", path: Path) -> None:
     if stored.processes == world:
         core.strategy.load_state(stored.measured.get("strategy", {}))
         return
+    if stored.properties.get("stream_sharding") == "shards":
+        raise CheckpointError(
+            f"the checkpoint was written by {stored.processes} process(es) that each read their own shards "
+            f"(stream_sharding='shards'), and this run has {world}: their positions do not fit. Use "
+            f"{stored.processes} process(es); stream_sharding='samples', from the start, resumes on any number."
+        )
     wanted, size = stored.properties["samples_per_step"], run.sizes.per_process
     accumulation = loop.accumulation_for(wanted, size, world)
     run.set_accumulation(accumulation)

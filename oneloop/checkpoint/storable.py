@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..backends import registry
+from ..data import streams
 from ..errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def check(core: "Internals") -> None:
     if core.processes.is_main:
         _warn_of_generators(trainer.train_dataset, "train_dataset")
         _warn_of_generators(trainer.data_collator, "data_collator")
+        _warn_of_streams(core)
 
 
 def _check_types(core: "Internals") -> None:
@@ -55,6 +57,35 @@ def _check_types(core: "Internals") -> None:
                 "one to its real and imaginary parts); register a buffer that can be computed again with "
                 "persistent=False; or use save_strategy='no'."
             ) from error
+
+
+# -- streams
+
+
+def _warn_of_streams(core: "Internals") -> None:
+    """What a resumed run cannot do with a stream, or only by reading it again."""
+    trainer = core.trainer
+    dataset: Any = trainer.train_dataset
+    if dataset is None or not core.backend.loaders.is_iterable(dataset):
+        return
+    if stages := streams.unseeded(dataset):
+        logger.warning(
+            "train_dataset is a pipeline of WebDataset that draws its order from the clock (%s): a resumed run reads "
+            "other samples than an uninterrupted one. Pass seed= to shuffle, or use detshuffle.",
+            ", ".join(stages),
+        )
+    if samplers := streams.drawing_samplers(dataset):
+        logger.warning(
+            "train_dataset is a loader of torchdata with a sampler that draws its order (%s), whose state torchdata "
+            "does not store: a run that is resumed after its first epoch reads another order. Use a sampler with "
+            "set_epoch.",
+            ", ".join(samplers),
+        )
+    reason = streams.why_read_again(dataset, trainer.args.dataloader_num_workers)
+    if reason is not None:
+        logger.warning(
+            "A resumed run reads train_dataset, a %s, again up to its position: %s.", type(dataset).__name__, reason
+        )
 
 
 # -- generators

@@ -15,6 +15,7 @@ from .feistel import key_of
 
 logger = logging.getLogger(__name__)
 
+_SHARDED_BY_WORKER = ("datasets", "webdataset", "streaming", "litdata")  # packages whose streams ask for the worker
 _warned: set[type] = set()  # dataset classes that have been warned about
 
 
@@ -40,7 +41,7 @@ def warn_of_repeats(dataset: Any, framework: str, question: str) -> None:
     """Warn once per class that each worker iterates over its own copy of an iterable dataset."""
     kind = type(dataset)
     shards = hasattr(dataset, "n_shards") or hasattr(dataset, "num_shards")
-    hub = any(base.__module__.partition(".")[0] == "datasets" for base in kind.__mro__)
+    hub = any(base.__module__.partition(".")[0] in _SHARDED_BY_WORKER for base in kind.__mro__)
     if kind in _warned or shards or hub or minds_workers(dataset):
         return
     _warned.add(kind)

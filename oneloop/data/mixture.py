@@ -7,7 +7,7 @@ single dataset: any number of processes sees the same batches, and a run resumes
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -20,6 +20,7 @@ from ..errors import ArgumentError, DataError
 from .feistel import key_of, permute
 from .interleaving import Interleaving
 from .order import BatchSampler, Order
+from .stream_mixture import StreamMixture, check_weights, is_map_style
 
 STOPS = ("first_exhausted", "all_exhausted")
 AT_ONCE = 64  # micro-batches whose sources are computed together
@@ -29,7 +30,7 @@ Weights = Mapping[str, float] | Sequence[float]
 
 
 class Mixture:
-    """Several map-style datasets in proportions, as the train_dataset of a Trainer.
+    """Several datasets in proportions, as the train_dataset of a Trainer.
 
     Args:
         datasets: The datasets by name, or a list of them.
@@ -43,7 +44,19 @@ class Mixture:
             samples.
 
     The number of samples of each dataset, at any point of an epoch, is within one of its proportion.
+
+    If a dataset can only be iterated, the mixture is a stream too (StreamMixture): it needs weights, each epoch begins
+    with the first sample of each dataset, and the end of a dataset is found when it has no next sample.
     """
+
+    def __new__(
+        cls, datasets: Any = None, weights: Any = None, *, temperature: float = 1.0, stop: str | int = STOPS[0]
+    ) -> Any:
+        found = {} if datasets is None else _named(datasets)  # None: of copy and pickle
+        if all(is_map_style(dataset) for dataset in found.values()):
+            return super().__new__(cls)
+        check_weights(weights, temperature)
+        return StreamMixture(found, _schedule_of(list(found), weights), _checked_stop(stop))
 
     def __init__(
         self,
@@ -55,11 +68,7 @@ class Mixture:
     ) -> None:
         self.datasets = _named(datasets)
         self.sizes = {name: len(dataset) for name, dataset in self.datasets.items()}
-        if not (isinstance(stop, Integral) and stop >= 1) and stop not in STOPS:
-            raise ArgumentError(
-                f"Invalid stop={stop!r}: expected 'first_exhausted', 'all_exhausted' or a number of samples."
-            )
-        self.stop = stop
+        self.stop = _checked_stop(stop)
         self.weights, self.temperature = weights, temperature
         self.schedule = self._schedule(self.sizes)
         self._ends = list(itertools.accumulate(self.sizes.values()))
@@ -98,24 +107,7 @@ class Mixture:
             return [(0, [_fraction(power) for power in powers])]
         if temperature != 1:
             raise ArgumentError("temperature applies to weights by size: remove weights=, or temperature=.")
-        if not _is_schedule(weights):
-            return [(0, self._by_name(weights))]
-        schedule = [(step, self._by_name(of_piece)) for step, of_piece in weights]
-        steps = [step for step, _ in schedule]
-        if steps[0] != 0 or any(a >= b for a, b in itertools.pairwise(steps)):
-            raise ArgumentError(f"Invalid steps {steps} of weights: expected 0 first, and each larger than the last.")
-        return schedule
-
-    def _by_name(self, weights: Weights) -> list[Fraction]:
-        if isinstance(weights, Mapping):
-            if weights.keys() != self.datasets.keys():
-                raise ArgumentError(
-                    f"Invalid weights of {sorted(map(str, weights))}: expected one for each of {self.names}."
-                )
-            weights = [weights[name] for name in self.names]
-        if len(weights) != len(self.datasets):
-            raise ArgumentError(f"Invalid weights: {len(weights)} of them for {len(self.datasets)} datasets.")
-        return [_fraction(weight) for weight in weights]
+        return _schedule_of(self.names, weights)
 
     # -- the order
 
@@ -225,12 +217,15 @@ def _is_given(args: Any, name: str) -> bool:
 
 def parts_of(dataset: Any) -> Any:
     """The datasets of a mixture, by name, to be evaluated one by one; anything else as it is."""
-    return dataset.datasets if isinstance(dataset, Mixture) else dataset
+    return dataset.datasets if isinstance(dataset, Mixture | StreamMixture) else dataset
 
 
-def sources_in(mixture: Mixture, loader: Any) -> Callable[[int, int], np.ndarray] | None:
+def sources_in(mixture: Any, loader: Any, place: tuple[int, int, int]) -> Callable[[int, int], np.ndarray] | None:
     """A function of (epoch, number of a micro-batch) that returns the numbers of the datasets that this process's rows
-    come from; None if the loader does not follow the mixture's order."""
+    come from; None if the loader does not follow the mixture's order. `place` is (samples of a micro-batch, processes
+    that share the stream, rank), for streams."""
+    if isinstance(mixture, StreamMixture):
+        return _sources_of_stream(mixture, *place)
     sampler: Any = getattr(loader, "batch_sampler", None)
     if not isinstance(sampler, BatchSampler) or not isinstance(sampler.orders(0), MixtureOrder):
         return None
@@ -252,6 +247,16 @@ def sources_in(mixture: Mixture, loader: Any) -> Callable[[int, int], np.ndarray
     return sources
 
 
+def _sources_of_stream(mixture: StreamMixture, size: int, world: int, rank: int) -> Callable[[int, int], np.ndarray]:
+    plan = mixture.plan()
+
+    def sources(epoch: int, number: int) -> np.ndarray:
+        first = (number * world + rank) * size
+        return plan.at(np.arange(first, first + size))[0]
+
+    return sources
+
+
 def _named(datasets: Any) -> dict[str, Any]:
     if isinstance(datasets, Mapping):
         found = {str(name): dataset for name, dataset in datasets.items()}
@@ -262,14 +267,45 @@ def _named(datasets: Any) -> dict[str, Any]:
     if not found:
         raise ArgumentError("a mixture needs at least one dataset.")
     for name, dataset in found.items():
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        if not hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"):
+            raise DataError(f"dataset {name!r} of the mixture is a {type(dataset).__name__}, which is no dataset.")
+        if isinstance(dataset, Iterator):
             raise DataError(
-                f"dataset {name!r} of the mixture is a {type(dataset).__name__} without __len__ and __getitem__. "
-                "Load it into a map-style dataset."
+                f"dataset {name!r} of the mixture is a {type(dataset).__name__}, which can be read only once. Pass an "
+                "object whose __iter__ starts again."
             )
-        if len(dataset) == 0:
+        if is_map_style(dataset) and len(dataset) == 0:
             raise DataError(f"dataset {name!r} of the mixture is empty. Remove it, or pass at least one sample.")
     return found
+
+
+def _checked_stop(stop: Any) -> Any:
+    if stop not in STOPS and not (isinstance(stop, Integral) and int(stop) >= 1):
+        raise ArgumentError(
+            f"Invalid stop={stop!r}: expected 'first_exhausted', 'all_exhausted' or a number of samples."
+        )
+    return stop
+
+
+def _schedule_of(names: list[str], weights: Any) -> list[tuple[int, list[Fraction]]]:
+    """[(step, the weight of each dataset from there on), ...]"""
+    if not _is_schedule(weights):
+        return [(0, _by_name(names, weights))]
+    schedule = [(step, _by_name(names, of_piece)) for step, of_piece in weights]
+    steps = [step for step, _ in schedule]
+    if steps[0] != 0 or any(a >= b for a, b in itertools.pairwise(steps)):
+        raise ArgumentError(f"Invalid steps {steps} of weights: expected 0 first, and each larger than the last.")
+    return schedule
+
+
+def _by_name(names: list[str], weights: Weights) -> list[Fraction]:
+    if isinstance(weights, Mapping):
+        if list(weights) != names and set(weights) != set(names):
+            raise ArgumentError(f"Invalid weights of {sorted(map(str, weights))}: expected one for each of {names}.")
+        weights = [weights[name] for name in names]
+    if len(weights) != len(names):
+        raise ArgumentError(f"Invalid weights: {len(weights)} of them for {len(names)} datasets.")
+    return [_fraction(weight) for weight in weights]
 
 
 def _is_schedule(weights: Any) -> bool:

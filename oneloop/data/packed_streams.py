@@ -116,9 +116,12 @@ class PackedStream:
             return {"state_dict": self._state, "load_state_dict": self._load}[name]
         return getattr(self.source, name)
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any] | None:
+        source = self.source.state_dict()
+        if source is None:  # a mixture of which a part has no state
+            return None
         waiting, ready = ([[_plain(piece) for piece in pack] for pack in packs] for packs in self._packs())
-        return {"source": self.source.state_dict(), "waiting": waiting, "ready": ready}
+        return {"source": source, "waiting": waiting, "ready": ready}
 
     def _packs(self) -> tuple[list[list[Columns]], list[list[Columns]]]:
         return self.packer.waiting, self.packer.ready

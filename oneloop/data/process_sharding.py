@@ -102,10 +102,13 @@ class ProcessShard:
             return self._load
         return getattr(self.source, name)
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any] | None:
         """All processes have read equally far, so the state is valid for any number of processes."""
         walk = getattr(self, "_walked", None) or {}
-        return {DEALT: {name: array.tolist() for name, array in walk.items()}, "source": self.source.state_dict()}
+        source = self.source.state_dict()
+        if source is None:  # a mixture of which a part has no state
+            return None
+        return {DEALT: {name: array.tolist() for name, array in walk.items()}, "source": source}
 
     def _load(self, state: dict[str, Any]) -> None:
         if DEALT not in state:  # written by a single-process run

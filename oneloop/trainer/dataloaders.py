@@ -12,7 +12,7 @@ from .. import randomness
 from ..arguments.data import packing_of
 from ..compat import mode
 from ..compat.introspect import shards_itself, takes_arguments
-from ..data import collators
+from ..data import collators, streams
 from ..data.columns import ColumnFilter
 from ..data.length_grouping import LengthGroups, SortishOrder, measure_lengths
 from ..data.loader_options import Loading
@@ -22,6 +22,7 @@ from ..data.packed_streams import PackedStream
 from ..data.packing import PackedDocuments
 from ..data.process_sharding import ProcessShard, every_nth, is_prepared, shards_by_sampler, with_streams_of
 from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_batches, shuffles
+from ..data.stream_mixture import StreamMixture
 from ..data.transformers_order import DrawnOrders, ShardedBatches, random_orders
 from ..data.worker_seeding import GivesBack, SeededData
 from ..errors import DataError
@@ -106,7 +107,7 @@ def make_loader(
     sampler_fn(dataset) returns the sampler of a dataset that is not iterable; without a sampler, samples come in the
     order of the data.
     """
-    args, loaders, processes = core.trainer.args, core.backend.loaders, core.processes
+    args, loaders = core.trainer.args, core.backend.loaders
     validation.dataset(where, dataset, core.backend)
     if packing_of(args) is None:
         packing.tell_of_fields(core)
@@ -137,10 +138,7 @@ def make_loader(
                 f"{type(dataset).__name__}. Remove train_sampling_strategy='group_by_length' (group_by_length, "
                 "sortish_sampler), or load the data into a map-style dataset."
             )
-        documents = dataset.source if isinstance(dataset, PackedStream) else dataset
-        if processes.size > 1 and not shards_itself(documents):
-            of_all = (batch_size, processes.size, processes.rank, drop_last, core.data_seed, core.backend)
-            dataset = ProcessShard(dataset, *of_all, fills=train and core.in_transformers_order)
+        dataset = _stream_of_process(core, dataset, where, options, train)
         return loaders.make_loader(dataset, options)
     if has_length(dataset) and len(dataset) == 0:
         raise DataError(f"{where} is empty. Pass a dataset with at least one sample.")
@@ -150,6 +148,39 @@ def make_loader(
     if shuffles(sampler, dataset):  # accelerate replaces torch's RandomSampler
         sampler = IndexSampler(random_orders(len(dataset), core.data_seed, core.backend.randomness.randperm))
     return _indexed_loader(core, dataset, where, options, sampler, ShardedBatches)
+
+
+def _stream_of_process(core: "Internals", dataset: Any, where: str, options: Loading, train: bool) -> Any:
+    """What this process reads of an iterable dataset: everything, of which it keeps its samples, or its own shards."""
+    args, processes = core.trainer.args, core.processes
+    documents = dataset.source if isinstance(dataset, PackedStream) else dataset
+    streams.check(documents, where)
+    if isinstance(documents, StreamMixture):
+        per_update = core.trainer.get_total_train_batch_size(args)
+        documents.prepare(core.data_seed, per_update, shuffle=train and args.train_sampling_strategy != "sequential")
+    divided = streams.divides_itself(documents)
+    if processes.size == 1 or (shards_itself(documents) if divided is None else divided):
+        return dataset
+    if train and args.stream_sharding == "shards":
+        return _with_source(dataset, streams.own_shards(documents, processes.rank, processes.size, where))
+    documents = streams.whole(documents)
+    seeds = str(streams.seeds(documents))
+    # A collective, for pipelines of WebDataset: all processes have to read the same samples.
+    differ = streams.seeds(documents) and len(set(processes.all_gather_object(seeds))) > 1
+    if streams.unseeded(documents) or differ:
+        raise DataError(
+            f"{where} is shuffled by a stage of WebDataset without a seed, so the processes would read different "
+            "samples. Pass seed= to WebDataset and to shuffle, or use detshuffle."
+        )
+    of_all = (options.batch_size, processes.size, processes.rank, options.drop_last, core.data_seed, core.backend)
+    return ProcessShard(_with_source(dataset, documents), *of_all, fills=train and core.in_transformers_order)
+
+
+def _with_source(dataset: Any, documents: Any) -> Any:
+    """A stream of other documents: packed, if it was."""
+    if not isinstance(dataset, PackedStream):
+        return documents
+    return PackedStream(documents, dataset.packer, dataset.accepted, dataset.keeps_first)
 
 
 def _indexed_loader(

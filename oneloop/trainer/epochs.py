@@ -11,6 +11,7 @@ from ..checkpoint.reading import restoring
 from ..checkpoint.run_state import ATTRIBUTES, BUFFER, GENERATOR, RANDOM, ResumePoint
 from ..checkpoint.safetensors_io import read as read_tensors
 from ..checkpoint.structure import check_streams
+from ..data import streams
 from ..data.feistel import key_of
 from ..data.iterable import has_shuffle_buffer
 from ..data.order import BatchSampler
@@ -67,6 +68,7 @@ class Epochs:
         for part in {id(p): p for p in parts}.values():
             if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
+        streams.begin_epoch(dataset, epoch)
         is_iterable = dataset is not None and core.backend.loaders.is_iterable(dataset)
         if is_iterable and not core.in_transformers_order:
             core.backend.loaders.reseed_generator(dataset, core.data_seed + epoch)
@@ -285,6 +287,13 @@ class Epochs:
             return None
         return own_state(trainer.train_dataset)
 
+    def _counted_state(self, loader: Any) -> Any:
+        """The state of a stream that is computed from the number of samples, also where workers read it."""
+        core, plan = self.run.core, self.run.plan
+        batches, size = self.run.position.step_in_epoch * plan.accumulation, self.run.sizes.per_process
+        workers = core.trainer.args.dataloader_num_workers
+        return streams.counted_state(loader.dataset, batches * size, size, workers, core.processes.size)
+
     def _loader_state(self) -> Any:
         """The state of data that tracks its own position; None for other data."""
         loader = self.run.plan.loader
@@ -292,6 +301,8 @@ class Epochs:
             return None
         if has_shuffle_buffer(getattr(loader, "dataset", None)):  # exact only if it is filled again from the start
             return None
+        if streams.has_counted_state(getattr(loader, "dataset", None)):
+            return self._counted_state(loader)
         owners: list[Any] = [loader, getattr(loader, "dataset", None)]
         if getattr(loader, "num_workers", False):
             owners.pop()  # the workers iterate over copies of the dataset; this one has not advanced

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arguments.data import packing_of
 from ..data.mixture import Mixture, sources_in
+from ..data.stream_mixture import StreamMixture
 from .evaluation import batch_rows
 from .loss import split_labels
 
@@ -82,13 +84,18 @@ class SourceMeter:
         """None if the run has no mixture, or its order is not the mixture's own."""
         core, loader = run.core, run.plan.loader
         mixture = core.trainer.train_dataset
-        if not isinstance(mixture, Mixture) or core.trainer.args.mixture_metrics == "no":
+        if not isinstance(mixture, Mixture | StreamMixture) or core.trainer.args.mixture_metrics == "no":
             return None
-        sampler = sources_in(mixture, loader)
+        shares = 1 if core.trainer.args.stream_sharding == "shards" else core.processes.size
+        place = (run.sizes.per_process, shares, core.processes.rank if shares > 1 else 0)
+        is_packed = isinstance(mixture, StreamMixture) and packing_of(core.trainer.args) is not None
+        sampler = None if is_packed else sources_in(mixture, loader, place)
         if sampler is None:
             logger.warning(
-                "Losses and tokens of the datasets of the Mixture are not logged: a sampler or a loader of the script "
-                "decides the order of the samples."
+                "Losses and tokens of the datasets of the Mixture are not logged: %s.",
+                "documents of several streams are packed into one row"
+                if is_packed
+                else "a sampler or a loader of the script decides the order of the samples",
             )
             return None
         return cls(core, mixture.names, sampler)

@@ -121,6 +121,9 @@ DATA = {
         max_steps=1,
     ),
     "seed_each_sample": shows(probes.draws_of_samples, (False, False), (True, True)),
+    "stream_sharding": shows(
+        probes.read_by_the_first_of_two, ("samples", [0, 1, 2, 3, 8, 9, 10, 11]), ("shards", [0, 1, 2, 3, 4, 5, 6, 7])
+    ),
     "mixture_weights": shows(
         probes.mixed,
         (None, [2, 6]),

@@ -17,6 +17,7 @@ import torch
 
 from oneloop import EarlyStoppingCallback, Trainer, TrainerCallback, backends
 from oneloop.checkpoint import store
+from oneloop.distributed.collectives import ProcessGroup
 from oneloop.distributed.preemption import Preempted
 from oneloop.errors import OneloopError
 from oneloop.integrations.search.trials import compared
@@ -86,6 +87,22 @@ def draws_of_samples(tiny_run):
         args = tiny_run.arguments(seed=seed, data_seed=3, max_steps=-1, num_train_epochs=1)
         tiny_run.trainer(data=Noisy(samples()), args=args).train()
     return drawn[0] == drawn[1]
+
+
+def read_by_the_first_of_two(tiny_run):
+    """The samples of a stream of two files that the first of two processes trains on."""
+    import datasets
+
+    class Two(ProcessGroup):
+        size = 2
+
+    rows = [
+        {key: getattr(value, "tolist", lambda value=value: value)() for key, value in row.items()} for row in samples()
+    ]
+    stream = datasets.Dataset.from_list(rows).to_iterable_dataset(num_shards=2)
+    trainer = tiny_run.trainer(data=stream)
+    trainer._oneloop.processes = Two()
+    return [int(number) for batch in trainer.get_train_dataloader() for number in batch["number"]]
 
 
 def two_datasets():

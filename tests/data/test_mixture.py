@@ -251,7 +251,8 @@ def test_splits_of_a_dataset_are_not_mixed():
     [
         (([],), "at least one dataset"),
         ((iter([1]),), "expected a dict or a list"),
-        (({"a": iter([1])},), "without __len__ and __getitem__"),
+        (({"a": iter([1])},), "can be read only once"),
+        (({"a": 5},), "which is no dataset"),
         (([range(3), []],), "dataset '1' of the mixture is empty"),
         (([range(3)], [1, 2]), "2 of them for 1 datasets"),
         (({"a": range(3)}, {"b": 1}), "expected one for each of"),

@@ -50,11 +50,15 @@ def start(processes, *argv, script=JOB, options=(), **popen):
 
 def run(processes, *argv, script=JOB):
     """All that was said by processes that were forked from a server, without a launcher. They have to succeed."""
-    with tempfile.NamedTemporaryFile("r", prefix="said", errors="replace") as log:
-        statuses = _server().run(processes, script, argv, log.name)
-        said = log.read()
+    statuses, said = outcome(processes, *argv, script=script)
     assert statuses == [0] * processes, f"exit statuses {statuses}\n{said}"
     return said
+
+
+def outcome(processes, *argv, script=JOB):
+    """The exit statuses of such processes, and all that was said."""
+    with tempfile.NamedTemporaryFile("r", prefix="said", errors="replace") as log:
+        return _server().run(processes, script, argv, log.name), log.read()
 
 
 @functools.cache

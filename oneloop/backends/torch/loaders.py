@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -17,6 +18,7 @@ from ...distributed.preemption import leave_to_main_process
 from ...distributed.world import world
 from ...errors import OneloopError
 
+_END = object()
 _WORKERS = -104  # separates the seeds of workers from those of data/worker_seeding.py
 
 
@@ -70,6 +72,8 @@ class Loader(DataLoader):
         collate, dataset = self.collate_fn, self.dataset
         if isinstance(dataset, IterableDataset):
             samples = iter(dataset)
+            if samples is dataset:  # iter() would start again, and islice calls it
+                samples = iter(partial(next, samples, _END), _END)
             while chunk := list(islice(samples, self.batch_size)):
                 if len(chunk) < self.batch_size and self.drop_last:
                     return

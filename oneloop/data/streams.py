@@ -1,0 +1,239 @@
+"""Formats of streams that oneloop knows: which part each process reads, and where a stream is.
+
+Classes are recognised by name, without importing the packages:
+
+- `datasets`: shards are files; state_dict says where a stream is, except for a shuffle buffer.
+- WebDataset: shards are tar files, divided by a stage of the pipeline; a pipeline has no state.
+- torchdata.nodes.Loader: a state, no shards.
+- MosaicML's StreamingDataset (MDS) and litdata's: each process reads its part by itself, and the state is computed from
+  the number of samples, so it is known while workers read.
+"""
+
+import copy
+import logging
+from typing import Any
+
+from ..errors import DataError
+from .iterable import has_shuffle_buffer, is_streamed
+from .stream_mixture import StreamMixture, is_map_style
+
+logger = logging.getLogger(__name__)
+
+_SINGLE, _SPLIT = "single_node_only", "split_by_node"  # stages of WebDataset
+
+
+def _is_a(dataset: Any, package: str, *names: str) -> bool:
+    return any(
+        base.__module__.partition(".")[0] == package and (not names or base.__name__ in names)
+        for base in type(dataset).__mro__
+    )
+
+
+def is_pipeline(dataset: Any) -> bool:
+    """Whether this is a pipeline of WebDataset."""
+    return _is_a(dataset, "webdataset", "DataPipeline")
+
+
+def is_mds(dataset: Any) -> bool:
+    return _is_a(dataset, "streaming", "StreamingDataset")
+
+
+def is_litdata(dataset: Any) -> bool:
+    return _is_a(dataset, "litdata", "StreamingDataset")
+
+
+def divides_itself(dataset: Any) -> bool | None:
+    """Whether a known format gives each process its own samples without our help; None for other data."""
+    if is_mds(dataset) or is_litdata(dataset):
+        return True
+    if is_pipeline(dataset):
+        return _SPLIT in _stages(dataset)
+    if isinstance(dataset, StreamMixture):
+        return False
+    return None
+
+
+def _stages(pipeline: Any) -> list[str]:
+    return [getattr(stage, "__name__", type(stage).__name__) for stage in pipeline.pipeline]
+
+
+# -- the part of a process
+
+
+class EveryNth:
+    """The samples of one process of a map-style dataset in a mixture of streams."""
+
+    def __init__(self, dataset: Any, rank: int, world: int) -> None:
+        self.dataset, self.rank, self.world = dataset, rank, world
+
+    def __len__(self) -> int:
+        return len(range(self.rank, len(self.dataset), self.world))
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index * self.world + self.rank]
+
+
+def own_shards(dataset: Any, rank: int, world: int, where: str = "train_dataset") -> Any:
+    """The shards of one process, for stream_sharding="shards"; a DataError for data without enough of them."""
+    if isinstance(dataset, StreamMixture):
+        parts = {
+            name: part if divides_itself(part) else own_shards(part, rank, world, f"{where}[{name!r}]")
+            for name, part in dataset.datasets.items()
+        }
+        return dataset.replaced(parts)
+    if is_map_style(dataset):
+        return EveryNth(dataset, rank, world)
+    if is_pipeline(dataset):
+        return _with_stage(dataset, _SPLIT, where)
+    if not is_streamed(dataset):
+        raise DataError(
+            f"stream_sharding='shards' expects a stream of `datasets` or WebDataset, but {where} is a "
+            f"{type(dataset).__name__}, whose shards are not known. Use stream_sharding='samples', or let the data "
+            "divide itself and say so: class attribute shards_itself = True."
+        )
+    if dataset.num_shards % world:
+        raise DataError(
+            f"stream_sharding='shards' expects a number of shards that {world} processes can divide, but {where} has "
+            f"{dataset.num_shards}. Write the data into more files, or use stream_sharding='samples'."
+        )
+    from datasets.distributed import split_dataset_by_node
+
+    return split_dataset_by_node(dataset, rank=rank, world_size=world)
+
+
+def whole(dataset: Any) -> Any:
+    """The dataset as every process reads it completely, for stream_sharding="samples"."""
+    if isinstance(dataset, StreamMixture):
+        return dataset.replaced({name: whole(part) for name, part in dataset.datasets.items()})
+    return _with_stage(dataset, None) if is_pipeline(dataset) else dataset
+
+
+def _with_stage(pipeline: Any, name: str | None, where: str = "") -> Any:
+    """A copy whose stage that raises an error on several processes is replaced, or left out if `name` is None."""
+    made = copy.copy(pipeline)
+    found = [i for i, stage in enumerate(_stages(pipeline)) if stage == _SINGLE]
+    if name is None:
+        made.pipeline = [stage for i, stage in enumerate(pipeline.pipeline) if i not in found]
+        return made
+    if not found:
+        raise DataError(
+            f"stream_sharding='shards', but the pipeline {where} has no stage that divides shards by process. Add "
+            "webdataset.split_by_node after the list of shards, or use stream_sharding='samples'."
+        )
+    import webdataset
+
+    made.pipeline = list(pipeline.pipeline)
+    made.pipeline[found[0]] = getattr(webdataset, name)
+    return made
+
+
+# -- the position
+
+
+def begin_epoch(dataset: Any, epoch: int) -> None:
+    """Set what counts the epochs by itself: a resumed run does not begin with the first."""
+    if is_mds(dataset):
+        dataset.next_epoch = epoch
+    elif is_pipeline(dataset):
+        for stage in dataset.pipeline:
+            if _is_a(stage, "webdataset", "detshuffle", "ResampledShards"):
+                stage.epoch = epoch - 1
+    elif isinstance(dataset, StreamMixture):
+        for part in dataset.datasets.values():
+            begin_epoch(part, epoch)
+    elif hasattr(dataset, "source"):
+        begin_epoch(dataset.source, epoch)
+
+
+def has_counted_state(dataset: Any) -> bool:
+    """Whether its state is computed from the number of samples."""
+    return is_mds(dataset) or is_litdata(dataset)
+
+
+def counted_state(dataset: Any, samples: int, batch_size: int, workers: int, world: int) -> dict[str, Any]:
+    """The state after this process has had so many samples of the epoch."""
+    if is_mds(dataset):
+        return dataset.state_dict(samples * world, True)
+    return dataset.state_dict(samples, workers, batch_size)
+
+
+# -- what a format cannot do, before the first step
+
+
+def check(dataset: Any, where: str) -> None:
+    """Raise DataError for a stream that cannot be trained on."""
+    if _is_a(dataset, "torchdata", "BaseNode"):
+        raise DataError(
+            f"{where} is a {type(dataset).__name__}, a node of torchdata, which ends with its first epoch. Pass "
+            "torchdata.nodes.Loader(node)."
+        )
+    if isinstance(dataset, StreamMixture):
+        for name, part in dataset.datasets.items():
+            check(part, f"{where}[{name!r}]")
+            if has_counted_state(part):
+                raise DataError(
+                    f"{where}[{name!r}] is a {type(part).__name__}, which counts the samples of all its readers and "
+                    "cannot be interleaved by oneloop. Use the mixing of its own library."
+                )
+
+
+def unseeded(dataset: Any) -> list[str]:
+    """The stages of a pipeline whose order is another one in each process and each run."""
+    if isinstance(dataset, StreamMixture):
+        return [stage for part in dataset.datasets.values() for stage in unseeded(part)]
+    if not is_pipeline(dataset):
+        return []
+    found = []
+    for stage in dataset.pipeline:
+        options = getattr(stage, "kw", {})
+        function = getattr(getattr(stage, "f", None), "__name__", "")
+        if function == "_shuffle" and options.get("seed") is None and options.get("rng") is None:
+            found.append("shuffle")
+        if _is_a(stage, "webdataset", "ResampledShards") and not getattr(stage, "deterministic", False):
+            found.append("resampled")
+    return found
+
+
+def drawing_samplers(dataset: Any, depth: int = 8) -> list[str]:
+    """The samplers in nodes of torchdata that draw the order of each epoch from a generator: the state of a node does
+    not have it, so a later epoch is another one after a resume."""
+    if not depth or not _is_a(dataset, "torchdata"):
+        return []
+    sampler = getattr(dataset, "sampler", None)
+    found = [] if sampler is None or hasattr(sampler, "set_epoch") else [sampler]
+    names = [type(each).__name__ for each in found if "generator" in getattr(each, "__dict__", {})]
+    held = [value for value in vars(dataset).values() if _is_a(value, "torchdata")]
+    names += [name for part in held for name in drawing_samplers(part, depth - 1)]
+    return list(dict.fromkeys(names))
+
+
+def seeds(dataset: Any) -> list[Any]:
+    """The seeds of the stages of a pipeline."""
+    if isinstance(dataset, StreamMixture):
+        return [seeds(part) for part in dataset.datasets.values()]
+    if not is_pipeline(dataset):
+        return []
+    found = [getattr(stage, "kw", {}).get("seed", getattr(stage, "seed", None)) for stage in dataset.pipeline]
+    return [str(seed) for seed in found if seed is not None]
+
+
+def why_read_again(dataset: Any, workers: int) -> str | None:
+    """Why a resumed run has to read a stream again up to its position; None if it has not."""
+    if has_counted_state(dataset):
+        return None
+    if workers:
+        return f"it is read by {workers} workers, whose positions are not known"
+    if isinstance(dataset, StreamMixture):
+        names = dataset.without_state
+        return f"the position in {', '.join(map(repr, names))} cannot be stored" if names else None
+    if has_shuffle_buffer(dataset):
+        return "it is shuffled through a buffer, which is not stored"
+    if not all(callable(getattr(dataset, name, None)) for name in ("state_dict", "load_state_dict")):
+        return "it has no state_dict and load_state_dict"
+    return None
+
+
+def properties(dataset: Any) -> dict[str, Any]:
+    """What has to be the same in a resumed run."""
+    found = seeds(dataset)
+    return {"stream_seeds": found} if found else {}
