@@ -18,7 +18,7 @@ import pytest
 from oneloop.cli.main import main
 from oneloop.report import follow
 from oneloop.report.server import known_of, serve
-from tests.report.tiny_runs import BEGIN, START, event, lines, write_lines, write_run
+from tests.report.tiny_runs import BEGIN, RUN, START, event, lines, write_lines, write_run
 
 
 @contextmanager
@@ -56,6 +56,22 @@ def news(address, known, path="/data"):
     status, text = ask(address, f"{path}?known={known}")
     assert status == 200
     return json.loads(text)
+
+
+def test_a_page_that_is_open_shows_the_finer_curve(see, tmp_path):
+    """From curve.jsonl, before and after the first log, without the mean that was logged beside it."""
+    points = [{"run": RUN, "step": step, "loss": 1 / step} for step in range(1, 31)]
+    count = "window.oneloopPage.runs[0].points.loss.x.length"
+    with served(tmp_path) as address:
+        sight = see(address)
+        write_lines(tmp_path / "run.jsonl", [event("started", 0, 0, **START)])
+        write_lines(tmp_path / "curve.jsonl", points[:20])
+        sight.until(f"window.oneloopPage.charts.length === 1 && {count} === 20")
+        write_lines(tmp_path / "curve.jsonl", points[20:])
+        logged = {"run": RUN, "step": 25, "time": BEGIN, "loss": 9.0, "learning_rate": 0.1}
+        write_lines(tmp_path / "log.jsonl", [logged])
+        sight.until(f"window.oneloopPage.charts.length === 2 && {count} === 30")
+        assert sight.page.evaluate("Math.max(...window.oneloopPage.runs[0].points.loss.y)") == 1
 
 
 def test_a_page_that_is_open_grows_with_the_log(see, tmp_path):
