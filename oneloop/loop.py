@@ -6,6 +6,7 @@ therefore always holds the state after complete steps.
 """
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -147,7 +148,9 @@ def updates(run: "Run", batches: Iterator[Any]) -> "Iterator[tuple[list[Any], Sh
     trainer = run.core.trainer
     while not run.is_over and not trainer.control.should_epoch_stop:
         run.position.at_boundary = False
+        begun = time.perf_counter()
         micro_batches, num_items = trainer.get_batch_samples(batches, run.plan.accumulation, trainer.args.device)
+        run.meter.waited_for_data(time.perf_counter() - begun)
         shared = run.sync.share(micro_batches, num_items)
         if not shared.has_batch:
             return

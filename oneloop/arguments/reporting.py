@@ -75,6 +75,18 @@ class Logging(Group):
         "no", "Count the input tokens seen.", convert=to_token_count, choices=("no", "all", "non_padding")
     )
     include_tokens_per_second: bool = arg(False, "Report tokens per second in the speed metrics.")
+    log_throughput: bool = arg(
+        False,
+        "Add to the logs: tokens per second, those without padding (if include_num_input_tokens_seen is non_padding), "
+        "MFU, and the share of the time spent waiting for data. The report page has them anyway.",
+    )
+    device_peak_flops: float | None = arg(
+        None,
+        "Peak floating-point operations per second of one device, for the model FLOPs utilization (MFU). By default "
+        "known for some GPUs in half precision.",
+        low=0,
+        never=(0,),
+    )
     project: str = arg("huggingface", "Project name, for writers that have projects.")
     trackio_space_id: str | None = arg(None, "Space that trackio writes to.")
     trackio_bucket_id: str | None = arg(None, "Bucket that trackio writes to.")

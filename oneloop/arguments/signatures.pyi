@@ -244,6 +244,10 @@ class ArgumentFields(Group):
     """Count the input tokens seen."""
     include_tokens_per_second: bool = ...
     """Report tokens per second in the speed metrics."""
+    log_throughput: bool = ...
+    """Add to the logs: tokens per second, those without padding (if include_num_input_tokens_seen is non_padding), MFU, and the share of the time spent waiting for data. The report page has them anyway."""
+    device_peak_flops: float | None = ...
+    """Peak floating-point operations per second of one device, for the model FLOPs utilization (MFU). By default known for some GPUs in half precision."""
     project: str = ...
     """Project name, for writers that have projects."""
     trackio_space_id: str | None = ...
@@ -564,6 +568,8 @@ class ArgumentFields(Group):
         report_to: Words | None = None,
         include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
         include_tokens_per_second: Switch = False,
+        log_throughput: Switch = False,
+        device_peak_flops: Number | None = None,
         project: Text = "huggingface",
         trackio_space_id: Text | None = None,
         trackio_bucket_id: Text | None = None,
@@ -783,6 +789,8 @@ class ArgumentFields(Group):
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
             include_tokens_per_second: Report tokens per second in the speed metrics.
+            log_throughput: Add to the logs: tokens per second, those without padding (if include_num_input_tokens_seen is non_padding), MFU, and the share of the time spent waiting for data. The report page has them anyway.
+            device_peak_flops: Peak floating-point operations per second of one device, for the model FLOPs utilization (MFU). By default known for some GPUs in half precision.
             project: Project name, for writers that have projects.
             trackio_space_id: Space that trackio writes to.
             trackio_bucket_id: Bucket that trackio writes to.
@@ -1018,6 +1026,8 @@ class GenerationFields(ArgumentFields):
         report_to: Words | None = None,
         include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
         include_tokens_per_second: Switch = False,
+        log_throughput: Switch = False,
+        device_peak_flops: Number | None = None,
         project: Text = "huggingface",
         trackio_space_id: Text | None = None,
         trackio_bucket_id: Text | None = None,
@@ -1242,6 +1252,8 @@ class GenerationFields(ArgumentFields):
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
             include_tokens_per_second: Report tokens per second in the speed metrics.
+            log_throughput: Add to the logs: tokens per second, those without padding (if include_num_input_tokens_seen is non_padding), MFU, and the share of the time spent waiting for data. The report page has them anyway.
+            device_peak_flops: Peak floating-point operations per second of one device, for the model FLOPs utilization (MFU). By default known for some GPUs in half precision.
             project: Project name, for writers that have projects.
             trackio_space_id: Space that trackio writes to.
             trackio_bucket_id: Bucket that trackio writes to.
@@ -1508,6 +1520,8 @@ class CompressionFields(ArgumentFields):
         report_to: Words | None = None,
         include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
         include_tokens_per_second: Switch = False,
+        log_throughput: Switch = False,
+        device_peak_flops: Number | None = None,
         project: Text = "huggingface",
         trackio_space_id: Text | None = None,
         trackio_bucket_id: Text | None = None,
@@ -1743,6 +1757,8 @@ class CompressionFields(ArgumentFields):
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
             include_tokens_per_second: Report tokens per second in the speed metrics.
+            log_throughput: Add to the logs: tokens per second, those without padding (if include_num_input_tokens_seen is non_padding), MFU, and the share of the time spent waiting for data. The report page has them anyway.
+            device_peak_flops: Peak floating-point operations per second of one device, for the model FLOPs utilization (MFU). By default known for some GPUs in half precision.
             project: Project name, for writers that have projects.
             trackio_space_id: Space that trackio writes to.
             trackio_bucket_id: Bucket that trackio writes to.

@@ -21,7 +21,7 @@ MARK = "omitted"  # the key of an entry that stands for those that are left out
 # Keys of a line in log.jsonl that are not in the history.
 ADDED = (
     *("run", "time", "memory_bytes", "device_memory_bytes", "device_peak_bytes"),
-    *("steps_per_second", "samples_per_second", "tokens_per_second"),
+    *("steps_per_second", "samples_per_second", "tokens_per_second", "useful_tokens_per_second", "mfu", "data_wait"),
 )
 
 

@@ -71,8 +71,18 @@ class Run:
             Chart("training loss by dataset", self._by_source("loss/")),
             Chart("learning rate", _existing([self.line("learning_rate", "learning rate")]), zero=True),
             Chart("samples per second", _existing([self.line("samples_per_second", "training")]), zero=True),
-            Chart("tokens per second", _existing([self.line("tokens_per_second", "training")]), zero=True),
+            Chart(
+                "tokens per second",
+                _existing(
+                    [
+                        self.line("tokens_per_second", "training"),
+                        self.line("useful_tokens_per_second", "without padding"),
+                    ]
+                ),
+                zero=True,
+            ),
             Chart("gradient norm", _existing([self.line("grad_norm", "gradient norm")]), zero=True),
+            Chart("MFU", _existing([self.line("mfu", "model FLOPs utilization")]), zero=True),
             *(Chart(line.name, [line]) for line in others),
         ]
         return [chart for chart in candidates if chart.lines]

@@ -17,7 +17,13 @@ CHARTS: tuple[tuple[str, dict[str, str], bool], ...] = (
     ("learning rate", {"learning_rate": "learning rate"}, True),
     ("gradient norm", {"grad_norm": "gradient norm"}, True),
     ("samples per second", {"samples_per_second": "samples per second"}, True),
-    ("tokens per second", {"tokens_per_second": "tokens per second"}, True),
+    (
+        "tokens per second",
+        {"tokens_per_second": "tokens per second", "useful_tokens_per_second": "without padding"},
+        True,
+    ),
+    ("waiting for data", {"data_wait": "share of the time"}, True),
+    ("MFU", {"mfu": "model FLOPs utilization"}, True),
     (
         "memory",
         {"memory_bytes": "process", "device_memory_bytes": "device", "device_peak_bytes": "device, peak"},

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..compat.introspect import is_overridden
 from .loss_curve import LossCurve
+from .peak_flops import peak_flops
 
 if TYPE_CHECKING:
     from .internals import Internals
     from .source_meter import SourceMeter
 
 logger = logging.getLogger(__name__)
+
+# Figures of log.jsonl that log_throughput adds to the logs.
+THROUGHPUT = ("tokens_per_second", "useful_tokens_per_second", "mfu", "data_wait")
+_UNKNOWN = object()
 
 
 class LossMeter:
@@ -192,6 +197,13 @@ class WorkMeter:
         tokens, flops, unpadded = map(sum, zip(*self.core.processes.all_gather(own)))
         return int(tokens), flops, int(unpadded)
 
+    def own_counts(self) -> tuple[int, float, int]:
+        """Tokens, operations, and tokens without padding (0 if they are not counted) of this process so far."""
+        if self.mode == "non_padding":
+            self._read()
+        flops = self.flops if self.by_override else 6.0 * self.tokens * self.core.model_info.matrix_parameters
+        return self.tokens, flops, self.unpadded if self.mode == "non_padding" else 0
+
     def state(self) -> dict[str, Any]:
         return dict(zip(("tokens", "flops", "unpadded"), self.totals))
 
@@ -218,13 +230,15 @@ class Meter:
         self.started = time.time()
         self.figures: dict[str, float] = {}  # speed and memory, while a log is being written
         self._logged = (time.perf_counter(), 0)  # the time and the step of the last log
-        self._tokens_logged = 0
+        self._work_logged = (0, 0.0, 0)  # tokens, operations and tokens without padding at that time
+        self._waited = 0.0  # seconds since then in which training waited for data
+        self._peak: Any = _UNKNOWN  # operations per second of the device
 
     def start(self, step: int) -> None:
         """Called when training starts."""
         self.started = time.time()
         self._logged = (time.perf_counter(), step)
-        self._tokens_logged = self.work.tokens
+        self._work_logged, self._waited = self.work.own_counts(), 0.0
         self.losses.curve.start(self.core.run, step)
 
     def follow(self, sources: "SourceMeter | None") -> None:
@@ -246,20 +260,43 @@ class Meter:
         before, self._logged = self._logged, (now, step)
         return now - before[0], step - before[1]
 
+    def waited_for_data(self, seconds: float) -> None:
+        """Called after the micro-batches of an update were fetched."""
+        self._waited += seconds
+
     def measure(self, seconds: float, steps: int, samples: int) -> None:
-        """Compute speed and memory for the current log. They are counted on the host: no host sync."""
-        tokens, self._tokens_logged = self.work.tokens - self._tokens_logged, self.work.tokens
+        """Compute speed and memory for the current log. They are counted on the host; if tokens without padding are
+        counted, those since the last log are read from the device (a host sync)."""
+        before, self._work_logged = self._work_logged, self.work.own_counts()
+        waited, self._waited = self._waited, 0.0
+        tokens, flops, unpadded = (now - then for now, then in zip(self._work_logged, before))
         figures: dict[str, float] = {"memory_bytes": resident_bytes()}
         if seconds > 0 and steps > 0:
             figures["steps_per_second"] = round(steps / seconds, 3)
             figures["samples_per_second"] = round(samples / seconds, 3)
+            figures["data_wait"] = round(min(waited / seconds, 1.0), 4)
         if tokens > 0 and seconds > 0:
             figures["tokens_per_second"] = round(tokens / seconds, 1)
+        if unpadded > 0 and seconds > 0:
+            figures["useful_tokens_per_second"] = round(unpadded / seconds, 1)
+        if flops > 0 and seconds > 0 and self._peak_flops:
+            figures["mfu"] = round(flops / seconds / self._peak_flops, 6)
         memory, device = self.core.backend.memory, self.core.trainer.args.device
         for name, value in (("device_memory", memory.allocated(device)), ("device_peak", memory.peak(device))):
             if value is not None:
                 figures[f"{name}_bytes"] = int(value)
         self.figures = figures
+
+    @property
+    def _peak_flops(self) -> float | None:
+        if self._peak is _UNKNOWN:
+            args, devices = self.core.trainer.args, self.core.backend.devices
+            self._peak = peak_flops(args.device_peak_flops, devices.title(args.device), args.bf16 or args.fp16)
+        return self._peak
+
+    def throughput(self) -> dict[str, float]:
+        """The figures of the current log for log_throughput."""
+        return {f"train_{name}": self.figures[name] for name in THROUGHPUT if name in self.figures}
 
     def forget_figures(self) -> None:
         """Called after the log is written."""

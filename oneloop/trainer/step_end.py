@@ -156,6 +156,8 @@ class StepEnd:
         seconds, steps = meter.since_log(step)
         # Speeds are not among the logs: histories of two equal runs are equal, as in transformers.
         meter.measure(seconds, steps, steps * run.plan.rows_per_step)
+        if trainer.args.log_throughput:
+            logs |= meter.throughput()
         if core.as_paddlenlp and meter.figures.get("steps_per_second"):
             logs |= _as_paddlenlp(meter.figures, step, seconds)
         # Overrides written for transformers 4.x accept only the logs.

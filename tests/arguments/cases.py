@@ -325,6 +325,10 @@ LOGGING = {
     },
     "push_to_hub": shows(probes.pushed, (False, {}), (True, {"repositories": {"me/out": False}})),
     "include_num_input_tokens_seen": shows(probes.tokens_seen, ("no", 0), ("all", 80), ("non_padding", 48)),
+    "log_throughput": shows(
+        lambda tiny_run: [len(rates) for rates in [log("train_data_wait")(tiny_run)]], (False, [0]), (True, [4])
+    ),
+    "device_peak_flops": shows(probes.figure("mfu"), (None, False), (1e9, True)),
     "include_tokens_per_second": shows(probes.token_speed, (False, False), (True, True)),
 }
 

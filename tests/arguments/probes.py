@@ -42,6 +42,16 @@ def saved_weights(tiny_run):
     return (tiny_run.folder / "saved" / "model.safetensors").read_bytes()
 
 
+def figure(key):
+    """Whether log.jsonl has a figure."""
+
+    def see(tiny_run):
+        tiny_run.train(model=Words, data=sentences(), evaluated=sentences())
+        return f'"{key}"' in (tiny_run.output / "log.jsonl").read_text()
+
+    return see
+
+
 def outcome(tiny_run):
     """trained, or the kind of error."""
     try:

@@ -1,0 +1,91 @@
+"""Tokens per second, MFU and the time spent waiting for data: in log.jsonl, and in the logs if asked."""
+
+import json
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from oneloop import Trainer, loop
+from oneloop.trainer import meter
+from oneloop.trainer.peak_flops import peak_flops
+from tests.backends.support import tagged
+
+RUN = {"max_steps": 4, "per_device_train_batch_size": 4, "logging_steps": 2}
+
+
+def lines(tmp_path):
+    every = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    return [line for line in every if "loss" in line]
+
+
+def padded(samples):
+    """Every second token is padding."""
+    return [sample | {"input_ids": sample["input_ids"] * [1, 0, 1, 0]} for sample in samples]
+
+
+def test_figures_of_a_run(backend, arguments, tmp_path):
+    """Ratios do not depend on the speed: padding is half of the tokens, and the operations are six per weight."""
+    given = {"include_num_input_tokens_seen": "non_padding", "device_peak_flops": 1e9}
+    trainer = Trainer(backend.tagger(), arguments(**RUN, **given), train_dataset=padded(tagged([4] * 16)))
+    trainer.processing_class = SimpleNamespace(pad_token_id=0)
+    trainer.train()
+    weights = trainer._oneloop.model_info.matrix_parameters
+    found = lines(tmp_path)
+    assert len(found) == 2 and weights
+    for line in found:
+        assert line["useful_tokens_per_second"] == pytest.approx(line["tokens_per_second"] / 2, rel=1e-2)
+        assert line["mfu"] == pytest.approx(6 * weights * line["tokens_per_second"] / 1e9, rel=1e-2, abs=1e-6)
+        assert 0 <= line["data_wait"] <= 1
+    assert not any(key.endswith(("mfu", "data_wait")) for entry in trainer.state.log_history for key in entry)
+
+
+def test_in_the_logs_if_asked(backend, arguments, tmp_path):
+    trainer = Trainer(backend.tagger(), arguments(**RUN, log_throughput=True), train_dataset=tagged([4] * 16))
+    trainer.train()
+    steps = [entry for entry in trainer.state.log_history if "loss" in entry]
+    for entry, line in zip(steps, lines(tmp_path), strict=True):
+        assert entry["train_tokens_per_second"] == line["tokens_per_second"]
+        assert entry["train_data_wait"] == line["data_wait"]
+        assert "train_mfu" not in entry and "train_useful_tokens_per_second" not in entry
+
+
+class Slow(list):
+    """Samples that take a second each, by a clock that stands still otherwise."""
+
+    def __init__(self, samples, clock):
+        super().__init__(samples)
+        self.clock = clock
+
+    def __getitem__(self, i):
+        self.clock[0] += 1.0
+        return super().__getitem__(i)
+
+
+def test_waiting_is_what_the_data_takes(backend, arguments, tmp_path, monkeypatch):
+    """A step waits four seconds for its samples, and computes for twelve."""
+    clock = [0.0]
+    times = SimpleNamespace(perf_counter=lambda: clock[0], time=time.time, monotonic=time.monotonic)
+    monkeypatch.setattr(loop, "time", times)
+    monkeypatch.setattr(meter, "time", times)
+
+    class Computes(Trainer):
+        def training_step(self, *args, **kwargs):
+            clock[0] += 12.0
+            return super().training_step(*args, **kwargs)
+
+    data = Slow(tagged([4] * 16), clock)
+    Computes(backend.tagger(), arguments(**RUN), train_dataset=data).train()
+    assert [line["data_wait"] for line in lines(tmp_path)] == [0.25, 0.25]
+    assert [line["steps_per_second"] for line in lines(tmp_path)] == [0.062, 0.062]
+
+
+def test_the_peak_of_a_device():
+    assert peak_flops(5.0, "NVIDIA A100-SXM4-80GB", in_half=False) == 5.0
+    assert peak_flops(None, "NVIDIA A100-SXM4-80GB", in_half=True) == 312e12
+    assert peak_flops(None, "NVIDIA H100 PCIe", in_half=True) == 756e12
+    assert peak_flops(None, "NVIDIA H100 80GB HBM3", in_half=True) == 989e12
+    assert peak_flops(None, "NVIDIA L40S", in_half=True) == 362e12
+    assert peak_flops(None, "NVIDIA L4", in_half=True) == 121e12
+    assert peak_flops(None, "NVIDIA A100-SXM4-80GB", in_half=False) is None
+    assert peak_flops(None, "something else", in_half=True) is peak_flops(None, None, in_half=True) is None
