@@ -102,7 +102,7 @@ dataclass(repr=False)(TrainingArguments)
 
 
 def _plain(value: Any) -> Any:
-    if value == AcceleratorConfig():
+    if isinstance(value, AcceleratorConfig) and value == AcceleratorConfig():
         return None  # as if nothing was given
     if isinstance(value, Enum):
         return value.value

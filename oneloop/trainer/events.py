@@ -4,6 +4,7 @@ import os
 import platform
 import signal
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,14 +123,22 @@ def packages() -> dict[str, str]:
         if module not in sys.modules:
             continue
         for name in names:
-            try:
-                found[name] = version(name)
+            number = _installed_version(name)
+            if number is not None:
+                found[name] = number
                 break
-            except PackageNotFoundError:
-                continue
     return found
 
 
+@cache  # reading the metadata of ten packages takes longer than anything else when a run starts
+def _installed_version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+@cache
 def processor() -> str:
     """The CPU and the number of its cores."""
     name = platform.processor() or platform.machine()
