@@ -58,11 +58,11 @@ def run(processes, *argv, script=JOB):
 def outcome(processes, *argv, script=JOB):
     """The exit statuses of such processes, and all that was said."""
     with tempfile.NamedTemporaryFile("r", prefix="said", errors="replace") as log:
-        return _server().run(processes, script, argv, log.name), log.read()
+        return server().run(processes, script, argv, log.name), log.read()
 
 
 @functools.cache
-def _server():
+def server():
     from tests.distributed.server import Server
 
     return Server(environment())
@@ -77,8 +77,17 @@ def run_launched(processes, *argv, script=JOB, options=(), status=0):
 
 
 def run_cases(framework, processes, folder, *names, succeeds=True):
-    """cases.py under the framework's own launcher, whose status is 0 when all processes end well; what they said."""
+    """cases.py under the framework's own launcher, whose status is 0 when all processes end well; what they said.
+
+    torch's launcher has tests of its own: here its processes are forked from the server.
+    """
     logs = Path(folder) / "logs"
+    if framework == "torch":
+        log = Path(f"{logs}.txt")
+        statuses = server().run(processes, CASES, (folder, *names), log, patient=True)
+        said = log.read_text(errors="replace")
+        assert (not any(statuses)) == succeeds, f"exit statuses {statuses}\n{said}"
+        return said
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # msrun calls `python`
     child = subprocess.run(
         [*_launcher(framework, processes, logs), str(CASES), str(folder), *names],
@@ -104,7 +113,7 @@ def _launcher(framework, processes, logs):
         count = [f"--worker_num={processes}", f"--local_worker_num={processes}", "--join=True"]
         place = [f"--master_port={free_port()}", f"--log_dir={logs}"]
         return [str(Path(sys.executable).with_name("msrun")), *count, *place]
-    return command(processes, "")[:-1]
+    raise ValueError(framework)
 
 
 def results(folder, processes):

@@ -19,7 +19,7 @@ LONGEST = 600  # seconds that a run may take
 
 
 class Server:
-    """The test's side: one run at a time."""
+    """The test's side: one run at a time that is waited for, and any number that go on while the test does."""
 
     def __init__(self, env):
         self._process = subprocess.Popen(
@@ -32,10 +32,17 @@ class Server:
         )
         atexit.register(self.close)
 
-    def run(self, processes, script, argv, log):
-        """The exit status of each process."""
+    def run(self, processes, script, argv, log, **options):
+        """The exit status of each process. Options: `patient`, see wait_for_all."""
+        return self._ask(processes, script, argv, log, **options)
+
+    def start(self, processes, script, argv, log, ended):
+        """The process group of a run. Its exit statuses are written to the file `ended`."""
+        return self._ask(processes, script, argv, log, ended=str(ended), patient=True)
+
+    def _ask(self, processes, script, argv, log, **options):
         request = {"processes": processes, "script": str(script), "argv": list(map(str, argv)), "log": str(log)}
-        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.write(json.dumps(request | options) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
@@ -53,11 +60,29 @@ def serve():
     load()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # nothing that a library prints is taken for an answer
+    started = []
     for line in sys.stdin:
-        answers.write(json.dumps(statuses_of(**json.loads(line))) + "\n")
+        request = json.loads(line)
+        if "ended" in request:
+            started.append(fork(request["log"], {}, watch_over, request))
+            answers.write(json.dumps(started[-1]) + "\n")
+        else:
+            answers.write(json.dumps(statuses_of(**request)) + "\n")
+    for pid in started:
+        os.waitpid(pid, 0)
 
 
-def statuses_of(processes, script, argv, log):
+def watch_over(request):
+    """A run in a process group of its own."""
+    os.setpgid(0, 0)
+    ended = Path(request.pop("ended"))
+    partial = ended.with_suffix(".partial")
+    partial.write_text(json.dumps(statuses_of(**request)))
+    partial.replace(ended)
+    return 0
+
+
+def statuses_of(processes, script, argv, log, patient=False):
     """Fork the processes of a run, with the variables that torchrun would give them, and wait for them."""
     from tests.distributed.forking import keep_store
     from tests.distributed.launch import free_port
@@ -69,27 +94,27 @@ def statuses_of(processes, script, argv, log):
         store = fork(log, {}, keep_store, port)
     else:
         common = {}
-    ranks = [
-        fork(log, common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if common else {}, as_program, script, argv)
-        for rank in range(processes)
-    ]
+    ranks = []
+    for rank in range(processes):
+        own = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if common else {}
+        ranks.append(fork(log, common | own, as_program, script, argv))
     try:
-        return wait_for_all(ranks)
+        return wait_for_all(ranks, patient)
     finally:
         if store is not None:
             os.kill(store, signal.SIGKILL)
             os.waitpid(store, 0)
 
 
-def wait_for_all(pids):
-    """Their exit statuses. Like torchrun, end the others once one has failed."""
+def wait_for_all(pids, patient):
+    """Their exit statuses. Like torchrun, end the others once one has failed; `patient`: wait until they leave."""
     statuses, deadline = {}, time.monotonic() + LONGEST
     while len(statuses) < len(pids):
         for pid in set(pids) - set(statuses):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 statuses[pid] = os.waitstatus_to_exitcode(status)
-        if any(statuses.values()) or time.monotonic() > deadline:
+        if (any(statuses.values()) and not patient) or time.monotonic() > deadline:
             for pid in set(pids) - set(statuses):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
@@ -120,8 +145,11 @@ def as_program(script, argv):
         runpy.run_path(script, run_name="__main__")
     except SystemExit as left:
         status = left.code if isinstance(left.code, int) else int(left.code is not None)
-    except BaseException:
-        traceback.print_exc()
+        if isinstance(left.code, str):
+            print(left.code, file=sys.stderr)
+    except BaseException as error:
+        sys.last_value = error  # as in an interpreter that ends with it
+        sys.excepthook(type(error), error, error.__traceback__)
         status = 1
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -31,13 +31,13 @@ def test_all_save_and_leave_on_the_first_signal(first, second, number, tmp_path)
         os.kill(run.pid(second), number)
         run.wait_for(rf"oneloop: {number.name}: finishing this step")
         Path(f"{output}.go").touch()
-        assert run.end() == 1
+        assert run.end() == [75, 75]
         said = run.said
     saved = re.findall(
         r"Training interrupted \(SIGTERM\)\. Checkpoint saved to \S*checkpoint-(\d+);.*Exit status 75", said
     )
     assert len(saved) == 2 and len(set(saved)) == 1, said
-    assert "KeyboardInterrupt" not in said and "exitcode  : -" not in said
+    assert "KeyboardInterrupt" not in said
     assert [path.name for path in output.glob("checkpoint-*")] == [f"checkpoint-{saved[0]}"]
     assert damage_of_latest(output) == [] and list(output.glob(".*")) == []
 
