@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import cache
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -229,9 +230,8 @@ CONVERTERS: dict[Any, Callable[[str, Any], Any]] = {
 
 def convert(name: str, value: Any, hint: Any, rules: Mapping[str, Any]) -> Any:
     """The value to store for an argument with type `hint`; `rules` is the metadata written by `arg`."""
-    members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if value is None:
-        if type(None) in members:
+        if type(None) in _members(hint):
             return None
         if rules["none"]:
             return rules["default"]() if callable(rules["default"]) else rules["default"]
@@ -241,8 +241,7 @@ def convert(name: str, value: Any, hint: Any, rules: Mapping[str, Any]) -> Any:
     if rules["convert"] is not None:
         value = rules["convert"](name, value)
     else:
-        kind = next(member for member in members if member is not type(None))
-        value = CONVERTERS[typing.get_origin(kind) or kind](name, value)
+        value = CONVERTERS[_kind(hint)](name, value)
     if rules["choices"] is not None and not isinstance(value, list):
         value = to_member(name, value, tuple(rules["choices"]))
     elif rules["choices"] is not None:
@@ -251,16 +250,27 @@ def convert(name: str, value: Any, hint: Any, rules: Mapping[str, Any]) -> Any:
     return value
 
 
+def _members(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+
+
+@cache  # a Trainer converts more than a hundred values
+def _kind(hint: Any) -> Any:
+    """The type of the values other than None, as it is in CONVERTERS."""
+    kind = next(member for member in _members(hint) if member is not type(None))
+    return typing.get_origin(kind) or kind
+
+
 def _check_range(name: str, value: Any, rules: Mapping[str, Any]) -> None:
     low, high, below = rules["low"], rules["high"], rules["below"]
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    limits = [f"at least {low}"] if low is not None else []
-    limits += [f"at most {high}"] if high is not None else []
-    limits += [f"less than {below}"] if below is not None else []
     outside = (low is not None and value < low) or (high is not None and value > high)
     outside = outside or (below is not None and value >= below) or value in rules["never"]
     if outside or (rules["finite"] and math.isinf(value)):
+        limits = [f"at least {low}"] if low is not None else []
+        limits += [f"at most {high}"] if high is not None else []
+        limits += [f"less than {below}"] if below is not None else []
         never = "".join(f", not {number}" for number in rules["never"])
         kind = "an integer" if isinstance(value, int) else "a finite number" if rules["finite"] else "a number"
         raise wrong(name, value, " ".join([kind, " and ".join(limits)]).strip() + never)
