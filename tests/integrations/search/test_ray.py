@@ -5,19 +5,30 @@ import math
 
 import pytest
 
-pytest.importorskip("ray")
-from ray import cloudpickle, tune
-from ray.tune.result import DONE, RESULT_DUPLICATE
-
 from oneloop import Trainer, TrainerCallback
 from oneloop.errors import ArgumentError, RefusedError, SearchError
 from oneloop.integrations.search.packing import pack, unpack
-from oneloop.integrations.search.ray_worker import TrainerTrial
 from tests.backends.support import available, rows
+from tests.ecosystem.needs import needs
+
+needs("ray")  # imported by the tests alone: every process that runs tests collects this file
+
+
+def tune():
+    from ray import tune
+
+    return tune
+
+
+def in_bytes(trainer):
+    """A Trainer as Ray sends it to a worker."""
+    from ray import cloudpickle
+
+    return cloudpickle.loads(cloudpickle.dumps(pack(trainer, cloudpickle.dumps)))
 
 
 def space(trial=None):
-    return {"learning_rate": tune.grid_search([1e-3, 0.05])}
+    return {"learning_rate": tune().grid_search([1e-3, 0.05])}
 
 
 class Tells(TrainerCallback):
@@ -64,9 +75,11 @@ def worker(searcher):
     def make(config, **given):
         trainer = searcher(**given)
         trainer.compute_objective = lambda metrics: metrics["eval_loss"]
+        from oneloop.integrations.search.ray_worker import TrainerTrial
+
         trial = TrainerTrial.__new__(TrainerTrial)
         trial._trial_info = None
-        trial.setup(config, packed=cloudpickle.loads(cloudpickle.dumps(pack(trainer, cloudpickle.dumps))))
+        trial.setup(config, packed=in_bytes(trainer))
         made.append(trial)
         return trial
 
@@ -79,7 +92,7 @@ def test_a_worker_reports_each_evaluation_and_then_the_end(backend, worker, argu
     trial = worker({"learning_rate": 0.05})
     results = [trial.step() for _ in range(4)]
     assert [result.get("step") for result in results] == [1, 2, 3, None]
-    assert results[-1] == {DONE: True, RESULT_DUPLICATE: True}
+    assert results[-1] == {"done": True, "__duplicate__": True}
     args = arguments("alone", max_steps=3, per_device_train_batch_size=8, learning_rate=0.05)
     args.output_dir = str(tmp_path / "alone")
     alone = Trainer(args=args, train_dataset=rows(24), eval_dataset=rows(8, 1), model_init=backend.classifier)
@@ -110,13 +123,13 @@ def test_an_error_in_a_worker_is_the_trials(worker):
 def test_a_trial_that_diverges_reports_no_number(worker):
     trial = worker({"learning_rate": 1e30, "max_grad_norm": 0, "optim": "sgd"}, eval_strategy="no", max_steps=4)
     assert math.isnan(trial.step()["objective"])
-    assert trial.step()[DONE]
+    assert trial.step()["done"]
 
 
 def test_a_trainer_that_has_trained_and_evaluated_can_be_sent(searcher):
     trainer = searcher(load_best_model_at_end=True, save_strategy="steps", save_steps=1, optim="sgd")
     trainer.train()
-    packed = cloudpickle.loads(cloudpickle.dumps(pack(trainer, cloudpickle.dumps)))
+    packed = in_bytes(trainer)
     again = unpack(packed)
     again.train()
     assert again.state.log_history[-1]["train_loss"] == trainer.state.log_history[-1]["train_loss"]
@@ -153,7 +166,7 @@ def test_invalid_options_raise_before_a_cluster_starts(searcher, given, error, w
 def test_a_scheduler_needs_evaluations(searcher):
     with pytest.raises(ArgumentError, match="scheduler=AsyncHyperBandScheduler.*eval_strategy is 'no'"):
         searcher(eval_strategy="no").hyperparameter_search(
-            space, backend="ray", scheduler=tune.schedulers.ASHAScheduler()
+            space, backend="ray", scheduler=tune().schedulers.ASHAScheduler()
         )
 
 
@@ -170,11 +183,11 @@ def cluster():
 def test_a_search_on_a_real_cluster(backend, searcher, cluster, tmp_path):
     trainer = searcher(save_strategy="steps", save_steps=3, max_steps=4)
     before = trainer.args.to_dict()
-    asha = tune.schedulers.ASHAScheduler(max_t=10, grace_period=1, reduction_factor=2)
+    asha = tune().schedulers.ASHAScheduler(max_t=10, grace_period=1, reduction_factor=2)
     given = {"scheduler": asha, "resources_per_trial": {"cpu": 1}, "max_concurrent_trials": 1, "verbose": 0}
 
     def wide(trial):  # a rate that changes next to nothing, then two that spoil the model in one step
-        return {"learning_rate": tune.grid_search([1e-6, 5.0, 6.0])}
+        return {"learning_rate": tune().grid_search([1e-6, 5.0, 6.0])}
 
     best = trainer.hyperparameter_search(wide, n_trials=1, backend="ray", **given)
     trials = best.run_summary.trials
