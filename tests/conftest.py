@@ -1,3 +1,4 @@
+import gc
 import logging
 
 import pytest
@@ -29,12 +30,28 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(tryfirst=True)  # before slow tests are deselected
 def pytest_collection_modifyitems(items):
-    """`rare_on("mindspore")`: a variant of a test is a slow one on that framework: compiling graphs takes long."""
-    for item in items:
+    """`rare_on("mindspore")`: a variant of a test is a slow one on that framework: compiling graphs takes long.
+
+    `once_on("mindspore")`: so are all variants but the last.
+    """
+    once = set()
+    for item in reversed(items):
         given = item.callspec.params if hasattr(item, "callspec") else {}
         framework = given.get("framework", getattr(given.get("backend"), "name", None))
         if any(framework in mark.args for mark in item.iter_markers("rare_on")):
             item.add_marker(pytest.mark.slow)
+        if not item.get_closest_marker("slow") and any(framework in m.args for m in item.iter_markers("once_on")):
+            test = item.path, item.originalname, framework
+            if test in once:
+                item.add_marker(pytest.mark.slow)
+            once.add(test)
+
+
+def pytest_collection_finish():
+    """What was imported and collected stays for good: the garbage collector need not look at it again, and processes
+    that are forked from this one share it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

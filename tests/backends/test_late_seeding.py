@@ -49,18 +49,26 @@ def drawn_after(framework):
     return found
 
 
+ASK_DETERMINISM = {
+    "torch": "torch.are_deterministic_algorithms_enabled()",
+    "paddle": "__import__('os').environ.get('FLAGS_cudnn_deterministic') == '1'",
+    "mindspore": "mindspore.get_context('deterministic') == 'ON'",
+}
+
+
 def test_the_import_may_come_after_the_seed_and_a_seed_of_the_users_own_stays(framework):
+    """Determinism is asked for then too."""
     first, second, own = drawn_after(framework)
     found = printed(
-        "from oneloop import set_seed; set_seed(12)",
-        SEED,
+        "from oneloop import enable_full_determinism, set_seed; set_seed(12)",
+        "enable_full_determinism(11)",
         f"import {framework}",
         f"first = {DRAW[framework]}",
         OWN_SEED[framework],
         f"from oneloop import backends; backends.load({framework!r})",
-        f"print([first, {DRAW[framework]}])",
+        f"print([{ASK_DETERMINISM[framework]}, first, {DRAW[framework]}])",
     )
-    assert ast.literal_eval(found) == [first, own]
+    assert ast.literal_eval(found) == [True, first, own]
     assert first != second
 
 
@@ -72,20 +80,6 @@ def test_the_backend_may_be_what_imports_the_framework(framework):
         f"import {framework}; print({DRAW[framework]})",
     )
     assert ast.literal_eval(found) == drawn_after(framework)[0]
-
-
-def test_determinism_is_asked_for_when_the_framework_arrives(framework):
-    ask = {
-        "torch": "torch.are_deterministic_algorithms_enabled()",
-        "paddle": "__import__('os').environ.get('FLAGS_cudnn_deterministic') == '1'",
-        "mindspore": "mindspore.get_context('deterministic') == 'ON'",
-    }[framework]
-    found = printed(
-        "from oneloop import enable_full_determinism",
-        "enable_full_determinism(11)",
-        f"import {framework}; print([{ask}, {DRAW[framework]}])",
-    )
-    assert ast.literal_eval(found) == [True, drawn_after(framework)[0]]
 
 
 def test_nothing_is_imported_and_nothing_is_left_behind():

@@ -158,6 +158,7 @@ def test_an_epoch_can_be_left(backend, trained, how):
 
 @pytest.mark.parametrize("flag", ["should_log", "should_evaluate", "should_save"])
 @pytest.mark.parametrize("how", ["in place", "returned"])
+@pytest.mark.once_on("mindspore")
 def test_a_callback_can_ask_for_a_log_an_evaluation_or_a_save(backend, trained, tmp_path, flag, how):
     trainer = trained(
         backend.classifier(), rows(16), callbacks=[Stops(2, how, flag)], eval_dataset=rows(4), max_steps=4, **RUN

@@ -12,6 +12,7 @@ one run per request.
 
 import argparse
 import faulthandler
+import gc
 import hashlib
 import json
 import os
@@ -277,6 +278,8 @@ def serve(framework, *more):
     ):
         import_module(name)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy the pages of all that was imported
     for line in sys.stdin:
         request = json.loads(line)
         pid = os.fork()

@@ -46,6 +46,7 @@ def full_disk(monkeypatch):
         ([5, 3, 4], [1], 3),  # the first
     ],
 )
+@pytest.mark.once_on("mindspore")
 def test_the_best_is_one_that_can_be_loaded(backend, trained, tmp_path, full_disk, scores, refused, best, mode):
     background = mode == "in the background"
     # In the background, a save is still under way when the next evaluation ends.

@@ -9,11 +9,9 @@ import logging
 import random
 import re
 import shutil
-import tempfile
 from collections import Counter
 from functools import cache
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
@@ -28,20 +26,6 @@ CHECKPOINTS = ("second", "first", "rotation", "same step", "directories", "added
 IN_PARTS = ("two processes", "two processes, rotation", "two processes, same step", "two processes, first")
 MODELS = ("model", "model and configuration", "shards", "more shards", "one file after shards", "shards after one file")
 INDEX = "model.safetensors.index.json"
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return preload.build(tmp_path_factory.mktemp("library"))
-
-
-@pytest.fixture
-def memory():
-    """A directory in memory, where there is one: thousands of states are written into it."""
-    shared = Path("/dev/shm")
-    folder = tempfile.mkdtemp(dir=shared if shared.is_dir() else None)
-    yield Path(folder)
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

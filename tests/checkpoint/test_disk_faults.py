@@ -5,9 +5,6 @@ The calls are made to fail by tests/checkpoint/disk/calls.c, below Python and th
 """
 
 import json
-import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -18,20 +15,6 @@ from tests.checkpoint.disk.job import NUMBERS
 # What a save of the default run does; the slow ones do each call with each number.
 FEW = {"every": 17, "numbers": ["EUCLEAN", "EMFILE"], "every_write": 17}
 CHANGES = {"close", "fsync", "mkdir", "open", "rename", "write"}
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return preload.build(tmp_path_factory.mktemp("library"))
-
-
-@pytest.fixture
-def memory():
-    """A directory in memory, where there is one: fsync takes most of the time elsewhere."""
-    shared = Path("/dev/shm")
-    folder = tempfile.mkdtemp(dir=shared if shared.is_dir() else None)
-    yield Path(folder)
-    shutil.rmtree(folder)
 
 
 def outcome(library, action, framework, memory, **options):

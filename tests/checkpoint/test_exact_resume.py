@@ -96,7 +96,9 @@ def test_from_some_steps(course, forks, unbroken, check_resumes, tmp_path):
     saved = steps_saved(base)
     assert saved == list(range(1, 1 + saved[-1]))
     ends_of_epochs = {8, 16} & set(saved)
-    steps = {*first_last_and(1 if "--workers" in argv else 3, saved), *ends_of_epochs}
+    steps = {*first_last_and(1, saved), *ends_of_epochs}
+    if forks.framework == "mindspore":  # which compiles in every process
+        steps = {saved[len(saved) // 4], *ends_of_epochs}
     check_resumes(base, argv, sorted(steps))
 
 

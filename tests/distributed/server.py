@@ -5,6 +5,7 @@ As a program, this file is that server.
 """
 
 import atexit
+import gc
 import json
 import os
 import runpy
@@ -58,6 +59,8 @@ def serve():
     from tests.distributed.kills import load
 
     load()
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy the pages of all that was imported
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # nothing that a library prints is taken for an answer
     started = []

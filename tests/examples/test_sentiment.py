@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import random
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -161,7 +162,8 @@ def test_a_batch_is_padded_to_its_longest_row():
 # -- the whole job --------------------------------------------------------------------------------------------------
 
 
-def run_job(folder, *options):
+def run_alone(folder, *options):
+    """What the job prints in an interpreter of its own."""
     command = [sys.executable, str(JOB / "train.py"), "--output_dir", str(folder), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
@@ -169,11 +171,29 @@ def run_job(folder, *options):
     return done.stdout
 
 
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """The same in this process, which has imported the frameworks."""
+    monkeypatch.syspath_prepend(JOB)
+    before = set(sys.modules)
+
+    def run(folder, *options):
+        monkeypatch.setattr(sys, "argv", ["train.py", "--output_dir", str(folder), *options])
+        runpy.run_path(str(JOB / "train.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    yield run
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(JOB)):
+            del sys.modules[name]
+
+
 @pytest.mark.rare_on("mindspore")
 @pytest.mark.parametrize("framework", names())
-def test_the_job_learns_reports_and_stands_beside_its_baseline(framework, tmp_path):
-    write_tsv(tmp_path / "all.tsv", synthetic(600))
-    options = ("--data", str(tmp_path / "all.tsv"), "--num_train_epochs", "6", "--per_device_train_batch_size", "16")
+def test_the_job_learns_reports_and_stands_beside_its_baseline(framework, tmp_path, run_here):
+    run_job = run_alone if framework == names()[0] else run_here
+    write_tsv(tmp_path / "all.tsv", synthetic(400))
+    options = ("--data", str(tmp_path / "all.tsv"), "--num_train_epochs", "5", "--per_device_train_batch_size", "16")
     options += ("--framework", framework)
     out = run_job(tmp_path / "out", *options)
     results = json.loads((tmp_path / "out" / "all_results.json").read_text())
@@ -182,10 +202,10 @@ def test_the_job_learns_reports_and_stands_beside_its_baseline(framework, tmp_pa
     assert (tmp_path / "out" / "report.png").read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "out" / "model.safetensors").is_file() and (tmp_path / "out" / "vocabulary.json").is_file()
     history = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"]
-    assert sum("eval_accuracy" in entry for entry in history) == 6
+    assert sum("eval_accuracy" in entry for entry in history) == 5
 
 
-def test_a_transformers_model_from_a_folder_is_fine_tuned(tmp_path):
+def test_a_transformers_model_from_a_folder_is_fine_tuned(tmp_path, run_here):
     transformers = pytest.importorskip("transformers")
     rows = synthetic(80)
     chars = sorted({char for _, text in rows for char in text})
@@ -202,7 +222,7 @@ def test_a_transformers_model_from_a_folder_is_fine_tuned(tmp_path):
     write_tsv(tmp_path / "all.tsv", rows)
 
     options = ("--data", str(tmp_path / "all.tsv"), "--model", str(folder), "--max_steps", "4", "--baseline", "false")
-    out = run_job(tmp_path / "out", *options)
+    out = run_here(tmp_path / "out", *options)
     assert "linear baseline" not in out
     saved = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
     assert saved.config.hidden_size == 16
@@ -212,7 +232,7 @@ def test_a_transformers_model_from_a_folder_is_fine_tuned(tmp_path):
     "options, expected",
     [(["--framework", "tensorflow"], "torch"), (["--data", "nowhere"], "expected a TSV file, or a folder")],
 )
-def test_a_wrong_option_is_an_error_in_one_line(tmp_path, options, expected):
-    command = [sys.executable, str(JOB / "train.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
-    assert done.returncode == 2 and expected in done.stderr and "Traceback" not in done.stderr
+def test_a_wrong_option_is_an_error_in_one_line(tmp_path, options, expected, run_here, capsys):
+    with pytest.raises(SystemExit) as left:
+        run_here(tmp_path / "out", *options)
+    assert left.value.code == 2 and expected in capsys.readouterr().err

@@ -110,6 +110,7 @@ def command_line(options):
 # -- the script -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rare_on("torch")  # where the other tests run the script too, in this process
 def test_the_script_from_the_command_line(framework, tmp_path):
     words = ["--output_dir", "out", "--do_train", "--dataset", "chnsenticorp", "--max_seq_length", 64, *SHORT]
     done = subprocess.run(
@@ -309,6 +310,7 @@ def test_either_half_precision(framework, guide, kind):
     assert scales == ({1024.0} if kind == "fp16" else set())
 
 
+@pytest.mark.rare_on("torch")
 def test_an_exported_model(guide, tmp_path):
     """do_export is for the script, which calls export() then; the guide's models return logits alone."""
     names = guide(

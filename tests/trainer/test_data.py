@@ -68,6 +68,7 @@ def test_epochs_are_whole_and_differ(ordered):
         ({"num_train_epochs": 2, "dataloader_drop_last": True}, 4, 2.0),
     ],
 )
+@pytest.mark.once_on("mindspore")
 def test_how_long_a_run_is(ordered, given, steps, epoch):
     indices, sizes, trainer = ordered(rows(10), **(RUN | given))
     assert trainer.state.global_step == trainer.state.max_steps == steps

@@ -197,6 +197,7 @@ def test_before_the_first_step(build, scene, moment):
 
 
 @pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.once_on("mindspore")
 def test_in_a_callback(build, scene, event):
     wrong, was_in_train = {}, []
 
@@ -249,6 +250,7 @@ def broken(build, moment):
 
 
 @pytest.mark.parametrize("moment", [each for each in FAILED if each != NO_DATA])
+@pytest.mark.once_on("mindspore")
 def test_after_a_train_that_failed(build, scene, moment):
     trainer = broken(build, moment)
     assert trainer.state.global_step == (4 if "evaluation" in moment else 3) and not trainer.is_in_train

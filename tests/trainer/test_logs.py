@@ -39,6 +39,7 @@ def test_history_has_the_average_loss_since_the_last_log(backend, trained):
         ({"logging_steps": 4, "logging_first_step": True}, [1, 4]),
     ],
 )
+@pytest.mark.once_on("mindspore")
 def test_when_losses_are_logged(backend, trained, given, steps):
     trainer = trained(backend.classifier(), rows(12), **(RUN | given))
     assert [e["step"] for e in trainer.state.log_history if "loss" in e] == steps
@@ -58,6 +59,7 @@ def test_when_losses_are_logged(backend, trained, given, steps):
         ({"eval_strategy": "steps", "eval_steps": 5, "minimum_eval_times": 3}, [2, 4, 6]),
     ],
 )
+@pytest.mark.once_on("mindspore")
 def test_when_evaluations_come(backend, trained, given, steps):
     trainer = trained(backend.classifier(), rows(12), eval_dataset=rows(4), **(RUN | given))
     assert [e["step"] for e in trainer.state.log_history if "eval_loss" in e] == steps

@@ -44,6 +44,7 @@ def without_times(history):
 
 @pytest.mark.parametrize("event", ["on_log", "on_prediction_step", "on_step_end"])
 @pytest.mark.parametrize("step", [3, 6])
+@pytest.mark.once_on("mindspore")
 def test_a_signal_at_any_moment_saves_and_the_resumed_run_misses_nothing(backend, trained, tmp_path, event, step):
     run = RUN | {"max_steps": 8, "save_steps": 100, "logging_steps": 3, "eval_strategy": "steps", "eval_steps": 3}
     run |= {"eval_dataset": rows(12, 1)}

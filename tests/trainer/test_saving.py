@@ -46,6 +46,7 @@ def checkpoints(folder):
         ({"save_strategy": "epoch", "save_total_limit": 1}, [9]),
     ],
 )
+@pytest.mark.once_on("mindspore")
 def test_when_checkpoints_are_written(backend, trained, tmp_path, given, steps):
     trained(backend.classifier(), rows(12), **RUN, **given)
     assert checkpoints(tmp_path / "out") == steps
@@ -81,6 +82,7 @@ def test_the_best_model_is_the_one_at_the_end(backend, trained, tmp_path):
 
 
 @pytest.mark.parametrize("greater, best", [(None, 4), (True, 4), (False, 1)])
+@pytest.mark.once_on("mindspore")
 def test_what_better_means(backend, trained, tmp_path, greater, best):
     cls = scored(1, 5, 3, 7, 2, 6, 6, 4, 3)
     options = RUN | BEST | {"greater_is_better": greater}
@@ -111,6 +113,7 @@ def test_a_checkpoint_of_save_steps_outlives_being_the_best(backend, trained, tm
 
 
 @pytest.mark.parametrize("limit, steps", [(1, [4, 9]), (2, [4, 9]), (3, [4, 8, 9])])
+@pytest.mark.once_on("mindspore")
 def test_rotation_spares_the_newest_and_the_best(backend, trained, tmp_path, limit, steps):
     options = RUN | BEST | {"save_strategy": "steps", "save_steps": 1, "save_total_limit": limit}
     cls = scored(1, 5, 3, 7, 2, 6, 6, 4, 3)
@@ -237,6 +240,7 @@ def test_the_argument_resumes_when_train_gets_nothing(backend, trained, tmp_path
         ({"gradient_accumulation_steps": 2}, "accumulation was 1, is 2"),
     ],
 )
+@pytest.mark.once_on("mindspore")
 def test_what_changed_before_a_resume_is_said(backend, trained, caplog, changed, said):
     options = RUN | {"save_strategy": "steps", "save_steps": 4}
     trained(backend.classifier(), rows(12), **options)

@@ -125,6 +125,7 @@ def test_a_name_of_the_subclass(backend, arguments, tmp_path, plain, name, way):
     [pytest.param(INTERNAL, way, id=f"internal-{way}") for way in WAYS]
     + [pytest.param([n for n in OFFERED if n not in ONCE], way, id=f"offered-{way}") for way in WAYS],
 )
+@pytest.mark.once_on("mindspore")
 def test_all_names_at_once(backend, arguments, tmp_path, plain, names, way, used_up):
     trainer = run(subclass(names, way), backend, arguments, tmp_path / "own", used_up)
     assert same_bytes(backend.weights(trainer.model), plain(used_up))

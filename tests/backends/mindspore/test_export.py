@@ -27,6 +27,7 @@ def test_what_is_written_computes_what_the_model_does(arguments, tmp_path):
         np.testing.assert_allclose(logits.asnumpy(), trainer.predict(data).predictions, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow  # tests/trainer/test_export.py has one of them too
 def test_any_length_of_words(arguments, tmp_path):
     trainer = Trainer(kit.tagger(), arguments(), eval_dataset=tagged([4] * 6))
     trainer.export(tmp_path / "export")

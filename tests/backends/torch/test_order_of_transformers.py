@@ -181,7 +181,7 @@ OWN = RESUMED | {
     "case, step",
     some_slow(
         product(OWN, (3, 10, 11, 14)),
-        [("mlp, augmented", 3), ("mlp, augmented", 11), ("bert, lengths", 14), ("bert, dropout", 14)],
+        [("mlp, augmented", 11), ("bert, lengths", 14)],
     ),
 )
 def test_oneloops_own_checkpoints_resume_exactly(tmp_path, case, step):

@@ -64,6 +64,7 @@ COURSE = {"optimizer.safetensors", "random.safetensors", "run.json", "trainer_st
         ),
     ],
 )
+@pytest.mark.once_on("mindspore")
 def test_the_four_strategies(make, hub, strategy, messages, folders, tmp_path):
     trainer = make(hub_strategy=strategy, hub_always_push=True)
     trainer.train()

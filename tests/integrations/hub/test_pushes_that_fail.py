@@ -43,6 +43,7 @@ def refuse(hub, monkeypatch, words):
         ("nothing", ["Training in progress, step 2", "Training in progress, step 4"]),
     ],
 )
+@pytest.mark.once_on("mindspore")
 def test_the_end_of_training_pushes_what_has_not_arrived(
     backend, arguments, hub, monkeypatch, tmp_path, words, arrived
 ):

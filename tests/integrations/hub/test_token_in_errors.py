@@ -54,6 +54,7 @@ def by_argument(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("given", [by_variable, by_old_variable, by_login, by_argument])
+@pytest.mark.once_on("mindspore")
 def test_a_push_that_fails(backend, arguments, quoting, monkeypatch, tmp_path, caplog, capfd, given):
     options = RUN | given(monkeypatch, tmp_path)
     with caplog.at_level(logging.DEBUG):

@@ -158,6 +158,7 @@ def test_maximize_and_names_of_trials(searcher, tmp_path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(told.begun)
 
 
+@pytest.mark.rare_on("mindspore")
 def test_a_study_is_resumed(searcher, tmp_path):
     """n_trials is the number of further trials, as Optuna has it, and numbers go on."""
     kept = {"storage": f"sqlite:///{tmp_path / 'study.db'}", "study_name": "mine", "sampler": in_order()}

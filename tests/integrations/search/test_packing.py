@@ -86,6 +86,7 @@ def failed(trainer):
 
 
 @pytest.mark.parametrize("before", [nothing, evaluated, trained, failed])
+@pytest.mark.once_on("mindspore")
 def test_a_trainer_that_was_sent_trains_to_the_same_weights(backend, build, tmp_path, before):
     alone, trainer = build(), build()
     alone.train()
