@@ -115,8 +115,10 @@ def test_a_checkpoint_of_another_framework_is_named_as_such(backend, arguments, 
     run.write_text(json.dumps(data))
     other = "torch" if backend.name == "paddle" else "paddle"
     monkeypatch.setattr(trainer._oneloop.backend, "NAME", other)
+    own = trainer._oneloop.run
+    own.plan = own._make_plan(None)
     with pytest.raises(CheckpointError, match=f"a run on {backend.name} before .* a model of {other}"):
-        resume.load_run(trainer._oneloop.run, tmp_path / "checkpoint-2")
+        resume.load_run(own, tmp_path / "checkpoint-2")
 
 
 def test_a_checkpoint_of_more_processes_keeps_its_samples_per_update(backend, trained, tmp_path, caplog):
