@@ -107,11 +107,10 @@ def test_code_can_be_copied_from_the_page(name):
 
 
 def test_names_that_a_page_does_not_show_are_found():
-    text = (
-        "```python\nimport torch\n\n\ndef f(x):\n    return x + torch.ones(np.prod(shape))\n\n\nprint(f(data))\n```\n"
-    )
-    assert pages.missing_names(pages.blocks(text)) == ["data", "np", "size"]
-    assert pages.missing_names(pages.blocks("<!-- setup\ndata = 1\n-->\n```python\nprint(data)\n```\n")) == ["data"]
+    code = "import torch\n\n\ndef f(x):\n    return x + torch.ones(np.prod(size))\n\n\nprint(f(data))\n"
+    assert pages.missing_names(pages.blocks(f"```python\n{code}```\n")) == ["data", "np", "size"]
+    hidden = "<!-- setup\ndata = 1\n-->\n```python\nprint(data)\n```\n"
+    assert pages.missing_names(pages.blocks(hidden)) == ["data"]
 
 
 @pytest.mark.parametrize("name", pages.names())
