@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 # Keys whose values are masked wherever they stand in logs and JSON files: times, speeds and memory.
-MASKED = re.compile(r"time|written|seconds|.*_?runtime|.*_per_second|memory_bytes")
+MASKED = re.compile(r"time|written|seconds|.*_?runtime|.*_per_second|memory_bytes|(train_)?(data_wait|mfu)")
 # Keys that earlier commits have in more places: speeds of training steps are in log.jsonl alone.
 LEFT_OUT = ("steps_per_second", "samples_per_second")
 # Keys whose values are random ids of runs: they become run-1, run-2, ..., so that equal ones stay equal.
