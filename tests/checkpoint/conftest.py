@@ -32,7 +32,6 @@ IN_DEFAULT = (
     "test_in_an_interpreter_of_its_own[mindspore]",
     "test_while_saving[mindspore-inside the weights]",
     "test_while_saving[mindspore-between commit and rotation]",
-    "test_while_resuming[mindspore]",
 )
 
 
