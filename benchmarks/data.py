@@ -214,12 +214,14 @@ def loaders(documents: Documents, rounds: int, batches: int) -> None:
         "Llama, end_to_end, mixture": (mixture, None, packed),
         "BERT": (bert.samples, None, {}),
         "BERT, mixture": (Mixture(parts, [0.7, 0.3], stop=10**6), None, {}),
+        # Rows as long as BERT's, for a model that can be packed, beside a step of BERT.
+        "BERT's rows, end_to_end, mixture": (mixture, None, packed | {"max_length": 64}),
     }
     times: dict[str, list[float]] = {name: [] for name in cases}
     with tempfile.TemporaryDirectory() as folder, silence():
         trainers, made = {}, {}
         for name, (data, collate, given) in cases.items():
-            model = bert.make(lambda: None) if name.startswith("BERT") else model_with(lambda tokens: None)
+            model = bert.make(lambda: None) if data is bert.samples or name == "BERT, mixture" else model_with(int)
             args = TrainingArguments(
                 folder, per_device_train_batch_size=ROWS, max_steps=10**6, report_to="none", use_cpu=True, **given
             )

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
+from .collators.base import to_numpy
 from .feistel import key_of, permute
 from .order import Order
 
@@ -311,17 +312,15 @@ def extra_columns(sample: Any, accepted: Sequence[str]) -> list[str]:
 
 
 def token_columns(sample: Any, extra: Sequence[str] = (), what: str = "a document") -> Columns:
-    """The columns of a document that have one value per token. Without labels, the tokens are the labels, but for the
-    first."""
-    from .collators.base import to_numpy  # imports the backends
-
+    """The columns of a document that have one value per token."""
     if not isinstance(sample, Mapping) or "input_ids" not in sample:
         has = f"the columns {sorted(map(str, sample))}" if isinstance(sample, Mapping) else "no columns"
         raise DataError(
             f"packing needs token ids in 'input_ids', but {what} is a {type(sample).__name__} with {has}. Tokenize the "
             "text first."
         )
-    ids = to_numpy(sample["input_ids"])
+    ids = sample["input_ids"]
+    ids = np.array(ids, np.int64) if type(ids) is list else to_numpy(ids)  # the first is the usual case, and faster
     if ids.ndim != 1:
         raise DataError(f"packing needs a list of token ids, but 'input_ids' of {what} has shape {ids.shape}.")
     mask = sample.get("attention_mask")
@@ -330,11 +329,7 @@ def token_columns(sample: Any, extra: Sequence[str] = (), what: str = "a documen
             f"packing needs documents without padding, but {what} has padding. Tokenize with padding=False."
         )
     columns = {"input_ids": ids.astype(np.int64, copy=False)}
-    for name in ("labels", *extra):
-        if name == "labels" and sample.get(name) is None:
-            columns[name] = columns["input_ids"].copy()
-            columns[name][:1] = IGNORED
-            continue
+    for name in extra if sample.get("labels") is None else ("labels", *extra):
         values = to_numpy(sample[name])
         if values.shape != ids.shape:
             raise DataError(
@@ -350,13 +345,18 @@ def cut(document: Columns, start: int, stop: int) -> Columns:
 
 
 def pack_of(pieces: Sequence[Columns], keeps_first: bool = False) -> Columns:
-    """A pack: the pieces one after the other, and their lengths. The first label of each is ignored: it would be
-    predicted from the piece before."""
-    lengths = np.array([len(piece["input_ids"]) for piece in pieces], np.int64)
-    pack = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    if not keeps_first:
-        pack["labels"][(np.cumsum(lengths) - lengths)[lengths > 0]] = IGNORED
-    pack["lengths"] = lengths
+    """A pack: the pieces one after the other, and their lengths. Without labels, the tokens are the labels. The first
+    label of each piece is ignored: it would be predicted from the piece before."""
+    sizes = [len(piece["input_ids"]) for piece in pieces]
+    pack = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0] if name != "labels"}
+    labelled = [piece for piece in pieces if "labels" in piece]
+    if labelled:
+        pack["labels"] = np.concatenate([piece.get("labels", piece["input_ids"]) for piece in pieces])
+    else:
+        pack["labels"] = pack["input_ids"].copy()
+    if not labelled or not keeps_first:
+        pack["labels"][[end - size for end, size in zip(accumulate(sizes), sizes) if size]] = IGNORED
+    pack["lengths"] = np.array(sizes, np.int64)
     return pack
 
 

@@ -142,6 +142,9 @@ class WorkMeter:
         main = self._main_input(inputs)
         if main is None or len(main.shape) != 2:
             return None
+        useful = getattr(inputs, "useful_tokens", None)
+        if useful is not None:  # packed documents
+            return self.core.backend.tensors.from_numpy(useful)
         mask, pad = inputs.get("attention_mask"), getattr(self.core.trainer.processing_class, "pad_token_id", None)
         if mask is not None and len(mask.shape) == 2:
             return mask.sum(1)
@@ -154,7 +157,7 @@ class WorkMeter:
         """include_num_input_tokens_seen="non_padding": by the attention mask, or by the pad token."""
         useful = getattr(inputs, "useful_tokens", None)
         if useful is not None:  # packed documents
-            self.unpadded += useful
+            self.unpadded += int(useful.sum())
             return
         mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
         main = self._main_input(inputs)

@@ -111,6 +111,19 @@ def test_a_packed_mixture_resumes_in_the_middle(backend, trained, tmp_path):
         assert weight.tobytes() == backend.weights(again.model)[name].tobytes(), name
 
 
+def test_rows_of_a_mixture_are_of_one_dataset_each(backend, trained):
+    """Its tokens are counted without padding, and its losses are those of its own rows."""
+    parts = {"a": documents((20, 31, 3)), "b": documents((40, 5, 4), seed=1)}
+    tokens = {name: sum(len(each["input_ids"]) for each in part) for name, part in parts.items()}
+    given = {"packing": "best_fit", "max_length": 8, "per_device_train_batch_size": 4, "num_train_epochs": 1}
+    mixture = Mixture(parts, stop="all_exhausted")
+    trainer = trained(backend.language_model(), mixture, logging_steps=1, learning_rate=0.0, **given)
+    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert {name: logs[-1][f"num_tokens/{name}"] for name in parts} == tokens
+    assert all(entry[f"loss/{name}"] > 0 for entry in logs for name in parts if f"loss/{name}" in entry)
+    assert {name for entry in logs for name in parts if f"loss/{name}" in entry} == set(parts)
+
+
 def test_workers_make_the_same_batches(backend, arguments):
     found = []
     for workers in (0, 2):

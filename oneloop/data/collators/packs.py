@@ -18,9 +18,9 @@ from .base import to_backend
 
 
 class PackedBatch(dict):
-    """A batch by column. `useful_tokens` are those that are not padding."""
+    """A batch by column. `useful_tokens` are those of each row that are not padding."""
 
-    useful_tokens = 0
+    useful_tokens: np.ndarray
 
 
 class PackCollator:
@@ -41,7 +41,7 @@ class PackCollator:
         flat = SEQUENCE_LENGTHS in self.columns
         batch = _in_one_row(packs) if flat else self._in_rows(packs, max(sizes))
         made = PackedBatch(to_backend(batch, self.backend))
-        made.useful_tokens = sum(sizes)
+        made.useful_tokens = np.array([sum(sizes)] if flat else sizes)
         return made
 
     def _in_rows(self, packs: Sequence[Columns], width: int) -> Columns:
