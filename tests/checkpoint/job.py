@@ -32,7 +32,7 @@ from tests.backends.support import JOB_CLASSES as CLASSES
 from tests.backends.support import JOB_WORDS as WORDS
 from tests.backends.support import WORDS as PACKED_WORDS
 
-TIMES = re.compile(r"(_runtime|_per_second|_bytes|^time)$")
+TIMES = re.compile(r"(_runtime|_per_second|_bytes|data_wait|mfu|^time)$")
 TENSOR_FILES = "*.safetensors"
 LONGEST = 300  # seconds that a forked run may take; most take two
 
