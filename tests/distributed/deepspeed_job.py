@@ -8,15 +8,16 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from oneloop import TrainerCallback
+from oneloop import Trainer, TrainerCallback
 from oneloop.distributed.world import world
 from oneloop.errors import OneloopError
 from tests.backends.support import tagged
-from tests.distributed.job import GLOBAL_BATCH, main, train
+from tests.distributed.job import GLOBAL_BATCH, arguments, main, train
 from tests.distributed.sharding_job import LENGTHS, UNLABELLED, Odd
 
 CASES = {}
@@ -313,18 +314,33 @@ def after_kill(folder):
     return found
 
 
+class Steep(Plain):
+    """A finite loss with gradients that are not: the slope of a root at zero."""
+
+    def forward(self, input_ids, labels=None):
+        found = super().forward(input_ids, labels)
+        logits = found["logits"]
+        return found | {"loss": found["loss"] + (logits - logits.detach()).abs().sum().sqrt()}
+
+
 @case
 def refused(folder):
-    """The messages of what is refused."""
+    """The messages of what is refused, and of gradients that are not finite."""
     without_building()
     given = options(**SAVES | {"max_steps": 1}, deepspeed=config(2))
     trainer = train(folder, "twice", Plain(), data(), **given)
+    divided = divided_from_the_start(torch.float32)
+    early = Trainer(divided, arguments(folder, "early", **options(deepspeed=config(3))), eval_dataset=tagged([5] * 7))
+    actions = {"twice": trainer.train, "early": early.evaluate}
+    for stage in range(4):
+        given = options(max_steps=1, deepspeed=config(stage))
+        actions[f"steep{stage}"] = partial(train, folder, f"steep{stage}", Steep(), data(), **given)
     found = {}
-    for name, action in {"twice": trainer.train}.items():
+    for name, action in actions.items():
         try:
             action()
         except OneloopError as error:
-            found[name] = str(error)
+            found[name] = f"{type(error).__name__}: {error}"
     return found
 
 

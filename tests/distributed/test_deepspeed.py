@@ -119,6 +119,8 @@ def test_models_of_other_makes(tmp_path):
         for name, found in each["best"].items():
             assert found["saved"] == found["third"] != found["sixth"], name
         assert "only once" in each["refused"]["twice"]
+        assert "zero.Init" in each["refused"]["early"]
+        assert all(each["refused"][f"steep{stage}"].startswith("NonFiniteError") for stage in range(4))
 
 
 @with_deepspeed

@@ -133,6 +133,11 @@ class DeepSpeed(DataParallel):
         return False
 
     def settle(self, model: nn.Module) -> None:
+        if self.engine is None and any(is_partitioned(p) for p in model.parameters()):
+            raise RefusedError(
+                "deepspeed: the model was created under zero.Init, and it can be evaluated only after train() has "
+                "given it an engine. Create it outside zero.Init to evaluate it before."
+            )
         super().settle(model)
         self.lockstep = self.stage == 3 and self.engine is not None
 
@@ -255,7 +260,7 @@ def _casting(dtype: torch.dtype) -> Callable[[Any, tuple, dict[str, Any]], tuple
 
 class ZeroEngine(Engine):
     """The same interface with DeepSpeed, which computes in half precision, scales and clips. A loss or a norm that is
-    not finite stops the run."""
+    not finite stops the run, before weights change."""
 
     strategy: Any
 

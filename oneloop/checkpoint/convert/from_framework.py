@@ -66,10 +66,9 @@ def load_tensors(core: "Internals", run: "RunState", path: Path, stored: list[Pa
 
 def load_optimizer(core: "Internals", run: "RunState", path: Path, stored: list[Path]) -> None:
     """Load moments and the count of updates; rates and other options are those of this run."""
-    weights = core.backend.weights
     crossing = _crossing(core, run, path)
     updates = core.trainer.state.global_step - run.engine.get("skipped", 0)
-    _, own = weights.optimizer_state(core.trainer.optimizer, core.trainer.model)
+    _, own = core.strategy.optimizer_state(core.trainer.optimizer, core.trainer.model)
     raws: dict[str, Raw] = {}
     for file in stored:
         raws |= files.read(file)
