@@ -127,6 +127,14 @@ def _with_stage(pipeline: Any, name: str | None, where: str = "") -> Any:
     return made
 
 
+def prepare(dataset: Any, batch_size: int, workers: int) -> None:
+    """Tell a stream how it is read, if its position depends on it: litdata divides what is left of an epoch anew if a
+    state is of another batch size or number of workers."""
+    if is_litdata(dataset):
+        dataset.set_batch_size(batch_size)
+        dataset.set_num_workers(workers)
+
+
 # -- the position
 
 
@@ -134,6 +142,9 @@ def begin_epoch(dataset: Any, epoch: int) -> None:
     """Set what counts the epochs by itself: a resumed run does not begin with the first."""
     if is_mds(dataset):
         dataset.next_epoch = epoch
+    elif is_litdata(dataset):
+        dataset.reset_state_dict()  # with one, it ignores the epoch
+        dataset.set_epoch(epoch)
     elif is_pipeline(dataset):
         for stage in dataset.pipeline:
             if _is_a(stage, "webdataset", "detshuffle", "ResampledShards"):

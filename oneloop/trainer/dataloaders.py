@@ -155,6 +155,7 @@ def _stream_of_process(core: "Internals", dataset: Any, where: str, options: Loa
     args, processes = core.trainer.args, core.processes
     documents = dataset.source if isinstance(dataset, PackedStream) else dataset
     streams.check(documents, where)
+    streams.prepare(documents, options.batch_size, options.workers)
     if isinstance(documents, StreamMixture):
         per_update = core.trainer.get_total_train_batch_size(args)
         documents.prepare(core.data_seed, per_update, shuffle=train and args.train_sampling_strategy != "sequential")

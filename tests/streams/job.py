@@ -57,6 +57,7 @@ def run(format, folder, output, workers=0, sharding="samples", steps=14, kill=0,
     options |= {"save_steps": SAVE, "save_async": False, "logging_steps": 2, "seed": 7, "device": "cpu"}
     options |= {"report_to": "none", "disable_tqdm": True, "dataloader_num_workers": workers}
     args = TrainingArguments(str(output), stream_sharding=sharding, **options | given)
+    assert args.processes.size == world().size  # joins them: MDS would start a group of its own
     dataset = formats.build(format, folder) if isinstance(format, str) else format
     trainer = Trainer(model, args, train_dataset=dataset, callbacks=[Kill(kill, model)])
     trainer.train(resume_from_checkpoint=resume)
