@@ -335,6 +335,7 @@ def refused(folder):
     for stage in range(4):
         given = options(max_steps=1, deepspeed=config(stage))
         actions[f"steep{stage}"] = partial(train, folder, f"steep{stage}", Steep(), data(), **given)
+        actions[f"bf16-steep{stage}"] = partial(train, folder, f"half{stage}", Steep(), data(), **given, bf16=True)
     found = {}
     for name, action in actions.items():
         try:

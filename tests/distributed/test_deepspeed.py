@@ -120,7 +120,9 @@ def test_models_of_other_makes(tmp_path):
             assert found["saved"] == found["third"] != found["sixth"], name
         assert "only once" in each["refused"]["twice"]
         assert "zero.Init" in each["refused"]["early"]
-        assert all(each["refused"][f"steep{stage}"].startswith("NonFiniteError") for stage in range(4))
+        lost = {name: said for name, said in each["refused"].items() if "steep" in name}
+        assert len(lost) == 8
+        assert all(said.startswith("NonFiniteError") for said in lost.values())
 
 
 @with_deepspeed

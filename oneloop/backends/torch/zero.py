@@ -258,9 +258,17 @@ def _casting(dtype: torch.dtype) -> Callable[[Any, tuple, dict[str, Any]], tuple
     return hook
 
 
+def _is_lost(norm: Any) -> bool:
+    """Whether the host knows that a norm is not finite, for which DeepSpeed also writes -1. A tensor on an accelerator
+    is not read: that would be a host sync, and the next loss shows it."""
+    if norm is None or (isinstance(norm, torch.Tensor) and norm.device.type != "cpu"):
+        return False
+    return not 0.0 <= float(norm) < math.inf
+
+
 class ZeroEngine(Engine):
     """The same interface with DeepSpeed, which computes in half precision, scales and clips. A loss or a norm that is
-    not finite stops the run, before weights change."""
+    not finite stops the run: before weights change, except in bf16, where DeepSpeed does not look at the norm."""
 
     strategy: Any
 
@@ -301,7 +309,7 @@ class ZeroEngine(Engine):
             self.norm = engine.get_global_grad_norm()
             self.norm = self.norm / missing if self.norm is not None else None
         if engine.was_step_applied():
-            return None
+            return step if self.nonfinite != "ignore" and _is_lost(self.norm) else None
         self.skipped += 1
         # An overflow of fp16 is expected: the scale is found by it, as long as it can get smaller.
         overflowed = scale is not None and scale > zero_state.smallest_scale(self.strategy.sharded.optimizer)
