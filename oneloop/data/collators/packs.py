@@ -61,7 +61,8 @@ class PackCollator:
         found: Columns = {}
         if POSITIONS in self.columns:
             found[POSITIONS] = np.stack([np.arange(width) - _starts(of_row) for of_row in lengths])
-        documents = np.stack([np.repeat(np.arange(len(of_row)), of_row) for of_row in lengths])
+        if DOCUMENTS in self.columns or MASK in self.columns:
+            documents = np.stack([np.repeat(np.arange(len(of_row)), of_row) for of_row in lengths])
         if DOCUMENTS in self.columns:
             found[DOCUMENTS] = documents
         if MASK in self.columns:
