@@ -25,11 +25,12 @@ OWN = (
     "weights",
 )
 NOT_ASKED = {
+    "devices": {"recorded_event"},
     "transformers_checkpoint": {"read", "Loaded", "SAFE_SINCE"},
     "loaders": {"Loader", "Stream"},
     "models": {"has_adapter", "is_peft_model"},
     "optimizers": {"WITH_OWN_WARMUP", "step_optimizer"},
-    "weights": {"plain_options"},
+    "weights": {"checked_states", "plain_options"},
 }
 
 
