@@ -116,13 +116,14 @@ def test_models_of_other_makes(tmp_path):
             assert difference(each["models"][f"lora-{stage}"]["losses"], alone) <= 1e-5
             assert "adapter_model.safetensors" in each["models"][f"lora-{stage}"]["files"]
         assert difference(each["models"]["init"]["losses"], each["models"]["compiled-stage3"]["losses"]) <= 1e-5
-        for name, found in each["best"].items():
-            assert found["saved"] == found["third"] != found["sixth"], name
         assert "only once" in each["refused"]["twice"]
         assert "zero.Init" in each["refused"]["early"]
         lost = {name: said for name, said in each["refused"].items() if "steep" in name}
         assert len(lost) == 8
         assert all(said.startswith("NonFiniteError") for said in lost.values())
+    # The others may have looked before the main process had written the model.
+    for name, found in results(tmp_path / "2", 2)[0]["best"].items():
+        assert found["saved"] == found["third"] != found["sixth"], name
 
 
 @with_deepspeed
