@@ -44,7 +44,12 @@ class Arguments:
         self.framework, self.classes, self.parsed = framework, classes, parsed
         self.cls: Any = Seq2SeqTrainingArguments
         self.compression = COMPRESSION if "CompressionArguments" in classes.library_names() else frozenset()
-        self.known = {rules["public"] or name: name for name, (_, rules) in declared(self.cls).items()}
+        arguments = declared(self.cls)
+        own = {*classes.fields(), *classes.library_fields()}
+        self.yielded = {name for name, (_, rules) in arguments.items() if rules["yields"] and name in own}
+        self.known = {
+            rules["public"] or name: name for name, (_, rules) in arguments.items() if name not in self.yielded
+        }
 
     # -- in a call
 
@@ -170,6 +175,7 @@ class Arguments:
         # In PaddleNLP scripts, the script's field overrides an argument of the same name; see parser/options.py.
         overriding = self.classes.fields(beside=True) & set(self.known) if self.framework == "paddle" else set()
         settled = {name for name in SETTLED if name not in self.classes.fields()}
+        overriding |= self.yielded
         given = _without(overriding | settled, words)
         given = given if "--output_dir" in given else ["--output_dir", "output", *given]
         try:
