@@ -2,6 +2,7 @@
 
 import pytest
 
+from oneloop import Trainer
 from tests.backends.support import DEVICE, kit_module, names, rows
 from tests.device.recording import Calls
 
@@ -47,9 +48,9 @@ def test_the_device_of_the_process_is_set_and_its_memory_is_measured(calls, trai
 def test_the_number_of_a_device_and_one_that_is_not_there(calls, arguments):
     from oneloop.errors import ArgumentError
 
-    assert str(arguments(device="npu:1").device) == "npu:1"
-    with pytest.raises(ArgumentError, match="finds 2 Ascend"):
-        arguments(device="npu:2").device  # noqa: B018
+    assert str(Trainer(KIT.classifier(), arguments(device="npu:1")).args.device) == "npu:1"
+    with pytest.raises(ArgumentError, match=r"MindSpore \S+ finds 2 Ascend"):
+        Trainer(KIT.classifier(), arguments(device="npu:2"))
 
 
 def test_memory_is_freed_after_an_error_about_it(calls, trained):

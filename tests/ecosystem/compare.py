@@ -33,7 +33,7 @@ FILES = {
         r"checkpoint-\d+/(manifest\.json|run\.json|optimizer[^/]*|random[^/]*|rng[^/]*)": "its format",
         r"checkpoint-\d+/training_args\.json": "instead of training_args.bin",
         r"training_args\.json": "instead of training_args.bin",
-        r"(run|log)\.jsonl": "events and logs",
+        r"(run|log|curve)\.jsonl": "events and logs",
         r"\.oneloop.*": "its lock",
     },
 }  # fmt: skip

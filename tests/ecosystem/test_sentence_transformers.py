@@ -28,7 +28,15 @@ SLOW = (
 TOLERANCE = 1e-5
 # Files of a checkpoint: pickles there, safetensors and JSON here.
 THEIRS = {"optimizer.pt", "scheduler.pt", "rng_state.pth", "rng_state_0.pth", "rng_state_1.pth"}
-OURS = {"optimizer.safetensors", "random.safetensors", "run.json", "manifest.json", "run.jsonl", "log.jsonl"}
+OURS = {
+    "optimizer.safetensors",
+    "random.safetensors",
+    "run.json",
+    "manifest.json",
+    "run.jsonl",
+    "log.jsonl",
+    "curve.jsonl",
+}
 
 
 def play(trainer, folder, *names, launcher=(), status=0, **variables):

@@ -113,7 +113,7 @@ def test_a_pruned_trial_ends_as_a_run_does(searcher, tmp_path):
     assert list(second.intermediate_values) == [1] and best.run_id == "0"
     assert told.begun == told.ended == ["run-0", "run-1"]
     out = tmp_path / "out" / "run-1"
-    assert sorted(path.name for path in out.iterdir()) == ["checkpoint-1", "log.jsonl", "run.jsonl"]
+    assert sorted(path.name for path in out.iterdir()) == ["checkpoint-1", "curve.jsonl", "log.jsonl", "run.jsonl"]
     logged = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert "train_runtime" in logged[-1] and not trainer._oneloop.run.checkpointer.is_busy and not trainer.is_in_train
 

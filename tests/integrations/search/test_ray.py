@@ -107,7 +107,13 @@ def test_a_trial_that_is_stopped_ends_its_run(worker, tmp_path):
     (folder,) = (path for path in (tmp_path / "out").iterdir() if path.name.startswith("run-"))
     told = json.loads((folder / "ended").read_text())
     assert told == {"name": folder.name, "params": {"learning_rate": 0.05}, "step": 1}
-    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-1", "ended", "log.jsonl", "run.jsonl"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoint-1",
+        "curve.jsonl",
+        "ended",
+        "log.jsonl",
+        "run.jsonl",
+    ]
 
 
 def test_a_trial_that_never_began_is_stopped_at_once(worker, tmp_path):
