@@ -205,10 +205,17 @@ def training_data(dataset: Any, args: Any) -> Any:
                 f"{type(dataset).__name__}. Pass the datasets by name, or remove {given[0]}."
             )
         return dataset
-    columns = [name for name, part in dataset.items() if not hasattr(part, "__iter__") and not hasattr(part, "__len__")]
-    if columns:  # validation.dataset says what is expected
+    if any(map(_is_column, dataset.values())):  # validation.dataset says what is expected
         return dataset
     return Mixture(dataset, args.mixture_weights, temperature=args.mixture_temperature or 1.0, stop=args.mixture_stop)
+
+
+def _is_column(part: Any) -> bool:
+    """Whether this is one column of a dataset, such as its labels, rather than a dataset."""
+    if isinstance(part, (list, tuple)):
+        return bool(part) and not isinstance(part[0], (Mapping, tuple))
+    is_array = hasattr(part, "dtype") and hasattr(part, "shape")
+    return isinstance(part, (str, bytes)) or is_array or not (hasattr(part, "__iter__") or hasattr(part, "__len__"))
 
 
 def _is_given(args: Any, name: str) -> bool:
