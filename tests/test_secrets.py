@@ -139,6 +139,14 @@ def hub(monkeypatch):
         yield hub
 
 
+def contents(path):
+    """What is in the file; nothing if it was a copy for an upload that has ended since, which the hub has then."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
 def test_a_run_writes_no_secret_anywhere(backend, hub, tmp_path, capfd, caplog):
     caplog.set_level(logging.DEBUG, logger="oneloop")
     run = {"max_steps": 2, "save_steps": 1, "logging_steps": 1, "report_to": "tensorboard"}
@@ -152,7 +160,7 @@ def test_a_run_writes_no_secret_anywhere(backend, hub, tmp_path, capfd, caplog):
     print(args, repr(args), args.to_sanitized_dict(), public_arguments(args))
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert {"training_args.json", "run.jsonl", "README.md"} <= {path.name for path in files}
-    assert [str(path) for path in files if CANARY.encode() in path.read_bytes().lower()] == []
+    assert [str(path) for path in files if CANARY.encode() in contents(path).lower()] == []
     assert [path for path, data in hub.tree().items() if CANARY.encode() in data.lower()] == []
     assert {"README.md", "training_args.json"} <= set(hub.tree())
     assert canary("hub_token") in hub.tokens
