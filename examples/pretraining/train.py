@@ -47,12 +47,12 @@ class Pretraining(TrainingArguments):
 
     output_dir: str = "outputs/pretraining"
     resume_from_checkpoint: str | None = "true"
-    max_steps: int = 600
+    max_steps: int = 1000
     per_device_train_batch_size: int = 16
     per_device_eval_batch_size: int = 16
     learning_rate: float = 3e-3
     lr_scheduler_type: str = "warmup_stable_decay"
-    lr_scheduler_kwargs: dict | str | None = field(default_factory=lambda: {"num_decay_steps": 300})
+    lr_scheduler_kwargs: dict | str | None = field(default_factory=lambda: {"num_decay_steps": 500})
     warmup_steps: float = 30
     weight_decay: float = 0.05
     adam_beta2: float = 0.95
