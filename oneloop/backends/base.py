@@ -347,6 +347,9 @@ class Optimizers(Protocol):
     def group_of(self, optimizer: Any, parameter: Any) -> Any:
         """The group of a parameter; for None, all groups."""
 
+    def before_next_step(self, optimizer: Any, call: Callable[[], None]) -> bool:
+        """Call this before the next step of the optimizer, whoever steps it; False if that cannot be promised."""
+
 
 class Loaders(Protocol):
     """Batches of a dataset in oneloop's order."""

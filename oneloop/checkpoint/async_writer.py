@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import mmap
 import os
 import sys
 import threading
@@ -10,15 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from ..errors import CheckpointError, NonFiniteError
-from .safetensors_io import Raw
+from ..errors import CheckpointError, NonFiniteError, StateChangedError
 
 logger = logging.getLogger(__name__)
 
 
-def _stepped_back(run: Callable[..., None], *work: Any) -> None:
+def stepped_back(run: Callable[..., None], *work: Any) -> None:
     """Run in a thread with a lower priority than training. Only on Linux, where niceness is per thread; elsewhere it is
     per process and stays unchanged."""
     if sys.platform == "linux":
@@ -26,13 +22,6 @@ def _stepped_back(run: Callable[..., None], *work: Any) -> None:
             thread = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + 10)
     run(*work)
-
-
-def _touch(arrays: list[np.ndarray]) -> None:
-    """Write to every page, so that it is allocated; in blocks, so that the GIL is released in between."""
-    for array in arrays:
-        for start in range(0, array.size, 2**20):
-            array[start : start + 2**20 : mmap.PAGESIZE] = 0
 
 
 class Saver:
@@ -69,13 +58,14 @@ class Saver:
             self._raise()
             return
         work = (self._run, job, then, otherwise, what)
-        self._thread = threading.Thread(target=_stepped_back, args=work, name="oneloop-save", daemon=False)
+        self._thread = threading.Thread(target=stepped_back, args=work, name="oneloop-save", daemon=False)
         self._thread.start()
 
     def _run(self, job: Callable[[], None], then: Callable[[], None], otherwise: Callable[[], None], what: str) -> None:
         try:
             job()
-        except (OSError, NonFiniteError) as error:  # OSErrors of any number: hours of training must not end with them
+        # OSErrors of any number: hours of training must not end with them.
+        except (OSError, NonFiniteError, StateChangedError) as error:
             self.refused(error, what)
             with self._lock:
                 self._finished.append(otherwise)
@@ -85,10 +75,11 @@ class Saver:
             with self._lock:
                 self._finished.append(then)
 
-    def refused(self, error: OSError | NonFiniteError, what: str) -> None:
-        """The disk failed, or the model is not finite: the run logs an error and continues."""
-        if isinstance(error, NonFiniteError):
-            self._message = f"{os.path.basename(what)}: {error}"
+    def refused(self, error: OSError | NonFiniteError | StateChangedError, what: str) -> None:
+        """The disk failed, or the state cannot be saved: the run logs an error and continues."""
+        if not isinstance(error, OSError):
+            if isinstance(error, NonFiniteError):
+                self._message = f"{os.path.basename(what)}: {error}"
             self._record("save_failed", what=os.path.basename(what), error=str(error))
             logger.error("%s was NOT saved: %s. The previous checkpoint is unaffected.", what, error)
             return
@@ -151,36 +142,3 @@ class Saver:
         with self._lock:
             finished, self._finished = self._finished, []
         return finished
-
-
-class Buffers:
-    """Copies of tensors, in buffers that are reused for every save."""
-
-    # Allocating memory takes several times as long as the copy into it; below this size, neither matters.
-    WORTH_PREPARING = 64 * 2**20
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Any] = {}
-        self._preparing: threading.Thread | None = None
-        self.is_prepared = False  # or not worth it
-
-    def prepare(self, rooms: dict[str, Any], raw: Callable[[Any], Raw]) -> None:
-        """Use these buffers, and allocate their pages in the background before the first save needs them."""
-        raws = [raw(room) for room in rooms.values()]
-        arrays = [np.frombuffer(each.data, np.uint8) for each in raws if each.size]
-        if sum(array.nbytes for array in arrays) < self.WORTH_PREPARING:
-            return
-        self._kept.update(rooms)
-        self._preparing = threading.Thread(
-            target=_stepped_back, args=(_touch, arrays), name="oneloop-buffers", daemon=True
-        )
-        self._preparing.start()
-
-    def copy(self, tensors: dict[str, Any], copy_to: Callable[[Any, Any], Any]) -> dict[str, Any]:
-        """copy_to(tensor, buffer or None) returns the buffer with the copy."""
-        if self._preparing is not None:
-            self._preparing.join()
-            self._preparing = None
-        copies = {name: copy_to(tensor, self._kept.get(name)) for name, tensor in tensors.items()}
-        self._kept.update(copies)
-        return copies

@@ -19,8 +19,9 @@ from ..data.streams import properties as stream_properties
 from ..errors import NonFiniteError
 from ..state import has_state, states_by_class
 from . import sharded, store
-from .async_writer import Buffers, Saver
+from .async_writer import Saver
 from .contents import Contents, room_for
+from .copies import Buffers
 from .durable import native_errors
 from .model_files import ModelFiles
 from .output_directory import OutputDirectory
@@ -432,9 +433,29 @@ class Checkpointer:
         tensors, data = gathered.optimizer
         if not data:  # an override has stored it
             return
-        copies = self._copies({f"optimizer/{name}": t for name, t in tensors.items()})
+        tensors = {f"optimizer/{name}": t for name, t in tensors.items()}
+        if self._can_be_late(tensors):
+            copies = self._buffers.copy_late(tensors, weights, self.core.backend.tensors.version)
+            contents.late = self._buffers.late
+        else:
+            copies = self._copies(tensors)
         raws = {name.removeprefix("optimizer/"): weights.raw(value) for name, value in copies.items()}
         contents.tensors[OPTIMIZER] = (raws, {"format": weights.LAYOUT})
+
+    def _can_be_late(self, tensors: dict[str, Any]) -> bool:
+        """Whether the optimizer's state may be copied while the gradients of the next update are computed: its step
+        waits for the copies, and so does every callback."""
+        core = self.core
+        size = sum(map(core.backend.tensors.size, tensors.values()))
+        return (
+            self._in_background
+            and self._buffers.is_worth_a_thread(size)
+            and core.backend.optimizers.before_next_step(core.trainer.optimizer, self._buffers.end_late)
+        )
+
+    def end_copies(self) -> None:
+        """Called before code of the user runs that may change what is being copied."""
+        self._buffers.end_late()
 
     def _add_average(self, contents: Contents) -> None:
         weights, values = self.core.backend.weights, self.run.update.modes.average.named_values()

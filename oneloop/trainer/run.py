@@ -90,6 +90,8 @@ class Run:
         trainer = self.core.trainer
         handler = trainer.callback_handler
         if event in handler.active:
+            if handler.is_heard(event):
+                self.checkpointer.end_copies()
             trainer.control = getattr(handler, event)(trainer.args, trainer.state, trainer.control, **more)
 
     @property

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from oneloop import TrainerCallback, get_last_checkpoint
-from oneloop.checkpoint import async_writer, contents, store
+from oneloop.checkpoint import contents, copies, store
 from oneloop.errors import CheckpointError
 from tests.checkpoint.job import contents as contents_of
 
@@ -87,14 +87,14 @@ def test_training_goes_on_and_nothing_of_it_leaks_into_the_file(trainer, tmp_pat
 def test_memory_for_the_first_save_is_found_before_it(forks, trainer, tmp_path, monkeypatch):
     """Every copy of the first save goes into a buffer that was there, and the checkpoints are the same."""
     trainer(*KEEP_ALL, output=tmp_path / "calm").train()
-    monkeypatch.setattr(async_writer.Buffers, "WORTH_PREPARING", 1)
-    missing, copy = [], async_writer.Buffers.copy
+    monkeypatch.setattr(copies.Buffers, "WORTH_PREPARING", 1)
+    missing, copy = [], copies.Buffers.copy
 
     def watched(buffers, tensors, copy_to):
         missing.extend(name for name in tensors if name not in buffers._kept)
         return copy(buffers, tensors, copy_to)
 
-    monkeypatch.setattr(async_writer.Buffers, "copy", watched)
+    monkeypatch.setattr(copies.Buffers, "copy", watched)
     trainer(*KEEP_ALL).train()
     assert missing == []
     for step in (3, 22):
@@ -105,9 +105,9 @@ def test_memory_for_the_first_save_is_found_before_it(forks, trainer, tmp_path, 
 
 @pytest.mark.parametrize("option", ['save_strategy="no"', "save_steps=1000", "save_async=false"])
 def test_no_memory_is_taken_for_a_save_that_will_not_come(option, trainer, monkeypatch):
-    monkeypatch.setattr(async_writer.Buffers, "WORTH_PREPARING", 1)
+    monkeypatch.setattr(copies.Buffers, "WORTH_PREPARING", 1)
     asked = []
-    monkeypatch.setattr(async_writer.Buffers, "prepare", lambda *given: asked.append(given))
+    monkeypatch.setattr(copies.Buffers, "prepare", lambda *given: asked.append(given))
     trainer("--set", option, "--set", "load_best_model_at_end=false").train()
     assert asked == []
 
