@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from oneloop import Trainer, TrainerCallback
-from oneloop.checkpoint import sharded
+from oneloop.checkpoint import model_files, sharded
 from oneloop.distributed.world import world
 from tests.backends.support import rows
 from tests.distributed import cases
@@ -132,6 +132,23 @@ def no_note(folder):
         return run(folder, "no_note", rank=1, error=OSError(errno.ESTALE, os.strerror(errno.ESTALE)), **given)
     finally:
         sharded.leave_note = leave
+
+
+@case
+def small_files(folder):
+    """Files that the main process writes before the tensors are passed to the writers."""
+    saved_files, refusals = model_files._saved_files, [OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))]
+
+    def refused(thing):
+        if refusals and Path(folder, "small_files", "checkpoint-1").exists():
+            raise refusals.pop()
+        return saved_files(thing)
+
+    model_files._saved_files = refused
+    try:
+        return run(folder, "small_files", rank=None, sharding="stage1", optim="adamw_torch", save_async=False)
+    finally:
+        model_files._saved_files = saved_files
 
 
 class Adding(Scored):

@@ -11,7 +11,7 @@ from tests.distributed import launch
 
 JOB = Path(__file__).with_name("disk_job.py")
 REFUSED = ("at_once", "background", "override", "parts")
-IN_PARTS = ("in_parts", "part_of_another", "no_note")
+IN_PARTS = ("in_parts", "part_of_another", "no_note", "small_files")
 
 
 def frameworks():
