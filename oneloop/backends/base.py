@@ -480,7 +480,7 @@ class Export(Protocol):
 
 
 class TransformersCheckpoint(Protocol):
-    """Reads checkpoints of transformers' Trainer, or raises an error."""
+    """Reads checkpoints of transformers' Trainer, or of Trainers of the framework's libraries, or raises an error."""
 
     def load_weights(self, model: Any, path: Path) -> None:
         """Load the weights of such a checkpoint into the model."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ArgumentError, CheckpointError
 from . import store
-from .convert import transformers_checkpoint
+from .convert import other_trainers
 from .reading import json_object
 from .schema import is_encodable
 
@@ -23,7 +23,7 @@ class Entry:
 
     name: str
     step: int
-    writer: str  # oneloop, transformers, or unknown
+    writer: str  # oneloop, transformers, paddlenlp, paddleformers, or unknown
     # Whole (complete), damaged (incomplete or corrupt) or foreign (of another trainer, complete as far as known).
     state: str
     run: str | None
@@ -51,7 +51,8 @@ def look(directory: Path, contents: bool) -> tuple[list[Entry], list[str]]:
     if _is_checkpoint(directory):
         return [_entry(_checkpoint(directory.resolve()), contents)], []
     # Those of other trainers may have been renamed when a checkpoint of ours took their place.
-    moved = [p for p in directory.glob(f"{store.PREFIX}-*.{transformers_checkpoint.WRITER}*") if store.is_foreign(p)]
+    renamed = [p for name in other_trainers.WRITERS for p in directory.glob(f"{store.PREFIX}-*.{name}*")]
+    moved = [p for p in renamed if store.is_foreign(p)]
     found = sorted(store.find(directory) + [_checkpoint(p) for p in moved], key=lambda c: (c.step, c.written))
     entries = [_entry(c, contents) for c in found]
     _mark(directory, entries)
@@ -67,7 +68,7 @@ def _is_checkpoint(path: Path) -> bool:
 def _checkpoint(path: Path) -> store.Checkpoint:
     """A checkpoint with any name."""
     manifest, number = store.read_manifest(path) or {}, re.search(r"-(\d+)", path.name)
-    step = manifest.get("step", json_object(path / transformers_checkpoint.STATE).get("global_step"))
+    step = manifest.get("step", json_object(path / other_trainers.STATE).get("global_step"))
     if not isinstance(step, int) or isinstance(step, bool):
         step = int(number[1]) if number else 0
     return store.Checkpoint(path, step, manifest.get("run_id"), float(manifest.get("written", path.stat().st_mtime)))
@@ -77,11 +78,11 @@ def _entry(checkpoint: store.Checkpoint, contents: bool) -> Entry:
     path, manifest = checkpoint.path, store.read_manifest(checkpoint.path) or {}
     problems = store.problems(path, contents)
     own, other = checkpoint.run_id is not None, store.is_foreign(path)
-    framework = json_object(path / "run.json").get("framework") if own else "torch" if other else None
+    framework = json_object(path / "run.json").get("framework") if own else other_trainers.framework(path)
     return Entry(
         name=path.name,
         step=checkpoint.step,
-        writer="oneloop" if own else transformers_checkpoint.WRITER if other else "unknown",
+        writer="oneloop" if own else other_trainers.writer(path) if other else "unknown",
         state="damaged" if problems else "foreign" if other else "whole",
         run=checkpoint.run_id,
         reason=manifest.get("reason") if isinstance(manifest.get("reason"), str) else None,
@@ -102,7 +103,7 @@ def _mark(parent: Path, entries: list[Entry]) -> None:
     for run in {entry.run for entry in entries}:
         # The newest one of a run has the latest value; the path may have changed if the run was moved.
         last = next((e for e in reversed(entries) if e.run == run and not e.problems), None)
-        named = json_object(last.path / transformers_checkpoint.STATE).get("best_model_checkpoint") if last else None
+        named = json_object(last.path / other_trainers.STATE).get("best_model_checkpoint") if last else None
         best = by_name.get(Path(named).name) if isinstance(named, str) else None
         if best is not None and best.run == run:
             best.best = True

@@ -14,7 +14,7 @@ from ..state import TrainerControl, TrainerState
 from . import log_history, store
 from .checkpointer import run_properties
 from .contents import WEIGHTS
-from .convert import from_framework, from_transformers
+from .convert import from_framework, from_other_trainers, other_trainers
 from .reading import restoring
 from .run_state import OWN_STATES, STATE, PositionState, ResumePoint, RunState
 from .schema import alike, anything, check, flag, integer, listing, number, record
@@ -109,6 +109,7 @@ def load_weights(core: "Internals", path: Path) -> None:
     """Load the weights of a checkpoint, or of a directory that save_model wrote."""
     backend, strategy, model = core.backend, core.strategy, core.trainer.model
     if store.is_foreign(path):
+        other_trainers.check_framework(path, backend.NAME)
         backend.transformers_checkpoint.load_weights(model, path)
         return
     files = tensor_files(path, "model")
@@ -259,7 +260,7 @@ def load_run(run: "Run", path: Path) -> loop.Position:
     """Restore everything else of a checkpoint. The RNG state is restored last, when the epoch opens, since what comes
     before may draw random numbers."""
     if store.is_foreign(path):
-        return from_transformers.load_run(run, path)
+        return from_other_trainers.load_run(run, path)
     stored, core = _read(path), run.core
     crosses_from = stored.framework if from_framework.is_needed(core, stored) else None
     run.take_id(*_own_or_new_id(run, stored.run_id))
@@ -293,7 +294,7 @@ def _read(path: Path) -> RunState:
 def load_optimizer_and_scheduler(run: "Run", path: Path) -> None:
     """Restore both from a checkpoint, of oneloop or of another trainer."""
     if store.is_foreign(path):
-        from_transformers.load_optimizer_and_scheduler(run, path)
+        from_other_trainers.load_optimizer_and_scheduler(run, path)
         return
     stored, trainer = _read(path), run.core.trainer
     if stored.optimizer:
@@ -328,7 +329,7 @@ def _check_schedule(scheduler: Any, stored: dict[str, Any], path: Path) -> None:
 def load_scaler(run: "Run", path: Path) -> None:
     """Restore the loss scaler from a checkpoint, of oneloop or of another trainer."""
     if store.is_foreign(path):
-        from_transformers.load_scaler(run, path)
+        from_other_trainers.load_scaler(run, path)
     else:
         with restoring("the loss scaler", path):
             run.core.engine.load_state(_read(path).engine)

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..errors import CheckpointError
 from . import structure
-from .convert import transformers_checkpoint
+from .convert import other_trainers
 from .durable import files_below, make_directory, remove_tree, sync_directory, sync_tree
 from .reading import open_file
 from .safetensors_io import write_bytes
@@ -203,13 +203,14 @@ def _take_place(folder: Path, target: Path) -> None:
     """
     old = kept = None
     if is_foreign(target):
-        kept = target.with_name(f"{target.name}.{transformers_checkpoint.WRITER}")
+        writer = other_trainers.writer(target)
+        kept = target.with_name(f"{target.name}.{writer}")
         if kept.exists():
             kept = kept.with_name(f"{kept.name}.{uuid.uuid4().hex[:8]}")
         logger.warning(
             "%s of %s is kept as %s: this run has reached its step.",
             target.name,
-            transformers_checkpoint.WRITER,
+            writer,
             kept.name,
         )
         target.rename(kept)
@@ -238,8 +239,8 @@ def discard(folder: Path) -> None:
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether a checkpoint was written by transformers' Trainer, rather than an incomplete one of ours."""
-    return not (path / MANIFEST).exists() and transformers_checkpoint.looks_foreign(path)
+    """Whether a checkpoint was written by another library's Trainer, rather than an incomplete one of ours."""
+    return not (path / MANIFEST).exists() and other_trainers.library_of(path) is not None
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:
@@ -253,7 +254,7 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
 def problems(path: Path, contents: bool = True) -> list[str]:
     """Why a checkpoint is incomplete or corrupt; without `contents`, only names and sizes are compared."""
     if is_foreign(path):
-        return transformers_checkpoint.problems(path, contents)
+        return other_trainers.problems(path, contents)
     try:
         manifest = structure.load_manifest(path)
     except CheckpointError as error:

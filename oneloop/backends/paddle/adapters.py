@@ -10,13 +10,13 @@ from typing import Any
 import paddle
 from paddle import nn
 
+from ...checkpoint.convert import paddlenlp_checkpoint
 from ...checkpoint.safetensors_io import write
 from ...checkpoint.structure import indexed_files, is_ours
 from ...errors import CheckpointError
 
 INDEX = "peft_model.safetensors.index.json"
 FILE = "peft_model-00001-of-00001.safetensors"
-PICKLES = ("lora_model_state.pdparams", "prefix_model_state.pdparams")  # what PaddleNLP itself writes
 
 _CLASSES = ("LoRAModel", "PrefixModelForCausalLM")
 
@@ -43,20 +43,15 @@ def save(model: Any, directory: Path, raw: Any, layout: str) -> None:
             config.save_pretrained(str(directory))
 
 
-def read(directory: Path, load_tensors: Any) -> dict[str, paddle.Tensor]:
-    """The adapter in a directory, written here or, as a unified checkpoint, by PaddleNLP."""
+def read(directory: Path, load_tensors: Any, from_raw: Any) -> dict[str, paddle.Tensor]:
+    """The adapter in a directory, written here or by PaddleNLP."""
     if is_ours(directory, INDEX):
         tensors: dict[str, paddle.Tensor] = {}
         for file in indexed_files(directory, INDEX):
             tensors |= load_tensors(file)
         return tensors
-    for name in PICKLES:
-        if (directory / name).is_file():
-            raise CheckpointError(
-                f"{directory / name} is a pickle, which can execute any code when loaded, so oneloop does not read it. "
-                "Load it with PaddleNLP's from_pretrained and pass that model to the Trainer, or let PaddleNLP write "
-                "it with unified_checkpoint=True."
-            )
+    if any((directory / name).is_file() for name in paddlenlp_checkpoint.ADAPTERS):
+        return {name: from_raw(raw) for name, raw in paddlenlp_checkpoint.weights(directory).items()}
     raise CheckpointError(
         f"{directory} has no adapter ({INDEX}). Pass a checkpoint of a run with this adapter, or remove "
         "resume_from_checkpoint."

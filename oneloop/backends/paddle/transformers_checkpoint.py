@@ -1,13 +1,75 @@
-"""Checkpoints of other trainers are pickles of torch or of Paddle; resuming from them raises an error here."""
+"""Reads checkpoints of the Trainers of PaddleNLP and PaddleFormers. Those of transformers are files of torch, and
+resuming from them raises an error here."""
 
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from paddle import nn
+
+from ...checkpoint.convert import paddlenlp_checkpoint
+from .._common.helpers import check_fit
 from .._common.unsupported import ForeignRefused
+from . import adapters, weights
+from .models import is_adapter, unwrap
 
 _refused = ForeignRefused(
-    "on Paddle can only resume from checkpoints of oneloop. Load its weights into the model with the library that "
-    "wrote them, and start a new run."
+    "on Paddle can only resume from checkpoints of oneloop, PaddleNLP and PaddleFormers. Load its weights into the "
+    "model with the library that wrote them, and start a new run."
 )
-load_weights = _refused.load_weights
-load_optimizer = _refused.load_optimizer
-scheduler_state = _refused.scheduler_state
-scaler_state = _refused.scaler_state
-random_state = _refused.random_state
+
+
+@dataclass
+class Loaded:
+    """How the parameters of the optimizer state were found. The files have no options of parameter groups."""
+
+    rule: str
+    sources: list[set[int]] = field(default_factory=list)
+    decay: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def load_weights(model: nn.Layer, path: Path) -> None:
+    """Load the weights of a checkpoint, or its adapter."""
+    _check(path)
+    tensors = {name: weights.from_raw(raw) for name, raw in paddlenlp_checkpoint.weights(path).items()}
+    if not is_adapter(unwrap(model)):
+        weights.load_model(model, tensors, {}, str(path))
+        return
+    own = adapters.tensors_of(unwrap(model))
+    check_fit(tensors, own, str(path))
+    for name, target in own.items():
+        weights.assign(target, tensors[name])
+
+
+def load_optimizer(optimizer: Any, model: nn.Layer, path: Path) -> Loaded:
+    """Load moments and powers of the betas, parameter by parameter. Rates and other options are those of this run."""
+    _check(path)
+    trained = {n: tuple(p.shape) for n, p in unwrap(model).named_parameters() if not p.stop_gradient}
+    rule, raws = paddlenlp_checkpoint.optimizer(path, trained)
+    _, own = weights.optimizer_state(optimizer, model)
+    data = {"groups": own["groups"], "values": {}}
+    tensors = {key: weights.from_raw(raw) for key, raw in raws.items()}
+    weights.load_optimizer(optimizer, model, tensors, data, str(path))
+    return Loaded(rule)
+
+
+def scheduler_state(path: Path) -> dict[str, Any]:
+    _check(path)
+    return paddlenlp_checkpoint.scheduler(path)
+
+
+def scaler_state(path: Path) -> dict[str, Any] | None:
+    _check(path)
+    return paddlenlp_checkpoint.scaler(path)
+
+
+def random_state(path: Path, rank: int, processes: int) -> tuple[Any, Any, dict[str, np.ndarray]] | None:
+    """Their RNG state is not read: the order of their data cannot be continued."""
+    _check(path)
+    return None
+
+
+def _check(path: Path) -> None:
+    if not paddlenlp_checkpoint.wrote(path):
+        _refused.load_weights(None, path)

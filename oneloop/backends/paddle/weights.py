@@ -113,12 +113,12 @@ def raw(tensor: paddle.Tensor | Copy) -> Raw:
 def load_tensors(path: Path) -> dict[str, paddle.Tensor]:
     """Copies of the tensors in a file. The safetensors library's own reader for Paddle fails on empty tensors."""
     try:
-        return {name: _tensor(one) for name, one in read(path).items()}
+        return {name: from_raw(one) for name, one in read(path).items()}
     except Exception as error:
         raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error
 
 
-def _tensor(stored: Raw) -> paddle.Tensor:
+def from_raw(stored: Raw) -> paddle.Tensor:
     dtype = _BY_NAME[stored.dtype]
     plain = _WITHOUT_NUMPY.get(dtype, dtype)
     array = np.frombuffer(stored.data, dtype=str(plain).removeprefix("paddle.")).reshape(stored.shape)
@@ -140,10 +140,10 @@ def load_model(model: nn.Layer, tensors: dict[str, paddle.Tensor], tied: dict[st
         own = unwrap(model).state_dict()
     check_fit(values, own, source)
     for name, target in own.items():
-        _assign(target, values[name])
+        assign(target, values[name])
 
 
-def _assign(target: paddle.Tensor, value: paddle.Tensor) -> None:
+def assign(target: paddle.Tensor, value: paddle.Tensor) -> None:
     """Copy values into a tensor, which keeps its dtype and device."""
     target.set_value(value if value.dtype == target.dtype else value.astype(target.dtype))
 
@@ -159,10 +159,10 @@ def load_adapter(model: nn.Layer, directory: Path) -> None:
     if whole.is_file() and not (directory / adapters.INDEX).is_file():  # adapters used to be saved with their model
         load_model(model, load_tensors(whole), {}, str(directory))
         return
-    own, values = adapters.tensors_of(unwrap(model)), adapters.read(directory, load_tensors)
+    own, values = adapters.tensors_of(unwrap(model)), adapters.read(directory, load_tensors, from_raw)
     check_fit(values, own, str(directory))
     for name, target in own.items():
-        _assign(target, values[name])
+        assign(target, values[name])
 
 
 # -- optimizer
@@ -253,13 +253,13 @@ def load_optimizer(
             value = by_name[inside[place]].pop(field)
             found, expected = ((tuple(each.shape), kind_of(each)) for each in (value, target))
             checks.check_tensor(f"{inside[place]}:{field}", found, expected, source)
-            _assign(target, value)
+            assign(target, value)
     for name, p in own:
         if p.name in optimizer._master_weights and _MASTER in by_name.get(name, {}):
             value = by_name[name].pop(_MASTER)
             found, expected = (tuple(value.shape), kind_of(value)), (tuple(p.shape), kind_of(p))
             checks.check_tensor(f"{name}:{_MASTER}", found, expected, source)
-            _assign(optimizer._master_weights[p.name], value)
+            assign(optimizer._master_weights[p.name], value)
     left = sorted({field for fields in by_name.values() for field in fields})
     if left:
         raise CheckpointError(

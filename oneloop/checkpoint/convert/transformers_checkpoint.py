@@ -11,23 +11,24 @@ from ..safetensors_io import read_header
 from ..structure import read_state, weight_map
 
 WRITER = "transformers"
+FRAMEWORK = "torch"
 STATE = "trainer_state.json"
 OPTIMIZER = "optimizer.pt"
 SCHEDULER = "scheduler.pt"
 SCALER = "scaler.pt"
 # One file or an index of several; safetensors first, as a directory may hold both.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin", "adapter_model.safetensors", "adapter_model.bin")
-# Files that transformers' Trainer writes and oneloop never does, and one of oneloop's that it never writes.
+# Files that transformers' Trainer writes and oneloop never does.
 _MARKS = (OPTIMIZER, SCHEDULER, "training_args.bin", "rng_state.pth", "rng_state_0.pth", "pytorch_model.bin")
-_OWN_MARK = "run.json"
-_OF_PADDLENLP = ("optimizer.pdopt", "scheduler.pdparams", "model_state.pdparams", "lora_model_state.pdparams")
 
 
-def looks_foreign(path: Path) -> bool:
-    """Whether a directory without our manifest is a checkpoint of transformers' Trainer, complete or not."""
-    if not (path / STATE).is_file() or (path / _OWN_MARK).exists():
-        return False
+def wrote(path: Path) -> bool:
+    """Whether a directory with trainer_state.json is a checkpoint of transformers' Trainer, complete or not."""
     return any((path / name).is_file() for name in _MARKS)
+
+
+def writer(path: Path) -> str:
+    return WRITER
 
 
 def weight_files(path: Path) -> list[Path]:
@@ -50,11 +51,6 @@ def _shards(index: Path) -> list[str]:
 
 def problems(path: Path, contents: bool = True) -> list[str]:
     """Why a run cannot resume from it. It has no checksums, but archives contain some, which `contents` verifies."""
-    if any((path / name).is_file() for name in _OF_PADDLENLP):
-        return [
-            "PaddleNLP's Trainer wrote it, but a run can only resume from oneloop's own and from transformers'. Start "
-            "a new run in another output_dir, with this directory as the model to load"
-        ]
     found = []
     try:
         files = weight_files(path)

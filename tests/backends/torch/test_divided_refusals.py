@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from oneloop.backends.torch import sharding, wrap_policy
-from oneloop.checkpoint.convert import from_transformers
+from oneloop.checkpoint.convert import from_other_trainers
 from oneloop.errors import RefusedError
 from tests.backends.torch.test_adapters import KIT, adapted
 
@@ -48,7 +48,7 @@ def test_trainable_parameters_of_several_types_are_not_divided():
 def test_a_checkpoint_of_transformers_is_not_divided(strategy, tmp_path):
     core = SimpleNamespace(trainer=None, strategy=SimpleNamespace(in_parts=strategy.in_parts))
     with pytest.raises(RefusedError, match="for one step without sharding"):
-        from_transformers.load_run(SimpleNamespace(core=core), tmp_path)
+        from_other_trainers.load_run(SimpleNamespace(core=core), tmp_path)
 
 
 def test_an_optimizer_with_modes_is_not_divided():

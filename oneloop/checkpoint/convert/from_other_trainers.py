@@ -1,6 +1,7 @@
-"""Resumes from a checkpoint that transformers' Trainer wrote."""
+"""Resumes from a checkpoint that another library's Trainer wrote: that of transformers, PaddleNLP or PaddleFormers."""
 
 import logging
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,8 @@ from ..reading import restoring
 from ..run_state import ResumePoint
 from ..safetensors_io import from_numpy
 from ..schema import check, is_finite, optional
-from ..structure import LOSS_SCALER, check_streams
-from . import transformers_checkpoint
-from .transformers_checkpoint import WRITER
+from ..structure import LOSS_SCALER, check_streams, read_state
+from . import other_trainers, transformers_checkpoint
 
 if TYPE_CHECKING:
     from ...trainer.run import Run
@@ -30,10 +30,12 @@ def load_run(run: "Run", path: Path) -> loop.Position:
     core, trainer = run.core, run.core.trainer
     if core.strategy.in_parts:
         raise RefusedError(
-            f"{path} was written by {WRITER}, and its optimizer state cannot be sharded while loading. Resume "
-            "from it for one step without sharding; any strategy can resume from the checkpoint of that step."
+            f"{path} was written by {other_trainers.writer(path)}, and its optimizer state cannot be sharded while "
+            "loading. Resume from it for one step without sharding; any strategy can resume from the checkpoint of "
+            "that step."
         )
-    state = transformers_checkpoint.read_state(path)
+    other_trainers.check_framework(path, core.backend.NAME)
+    state = read_state(path)
     run.take_id(store.new_run_id())
     run.epochs.resume.found(None)
     trainer._load_optimizer_and_scheduler(str(path))
@@ -41,7 +43,7 @@ def load_run(run: "Run", path: Path) -> loop.Position:
     rule, notes, decay = run.epochs.resume.foreign or ("the Trainer's own class", [], {})
     _load_counters(run, state)
     start = _position(run, state)
-    if core.in_transformers_order:
+    if _keeps_order(run, path):
         notes = notes + _load_streams(run, path, start)
     notes = notes + _changes(run, state, decay)
     logger.warning("%s", _message(run, path, rule, start, notes))
@@ -58,7 +60,7 @@ def load_optimizer_and_scheduler(run: "Run", path: Path) -> None:
 
 def load_scaler(run: "Run", path: Path) -> None:
     state = run.core.backend.transformers_checkpoint.scaler_state(path)
-    check(state, optional(LOSS_SCALER), path / transformers_checkpoint.SCALER)
+    check(state, optional(LOSS_SCALER), f"the loss scaler in {path}")
     with restoring("the loss scaler", path):
         run.core.engine.load_state({"skipped": 0, "scaler": state})
 
@@ -68,10 +70,13 @@ def _load_schedule(scheduler: Any, state: dict[str, Any], sources: list[set[int]
     if isinstance(scheduler, MetricScheduler):
         return ["the schedule depends on evaluations, and its history of them is not restored"]
     if not isinstance(scheduler, Scheduler):  # one of the user's own: of the same class, as far as anyone can tell
-        if hasattr(scheduler, "load_state_dict"):
-            with restoring("the schedule", transformers_checkpoint.SCHEDULER):
-                scheduler.load_state_dict(state)
+        load = getattr(scheduler, "load_state_dict", getattr(scheduler, "set_state_dict", None))
+        if load is not None:  # Paddle's schedulers use the second name
+            with restoring("the schedule", "the checkpoint"):
+                load(state)
         return []
+    if "last_lr" in state and "base_lrs" not in state:
+        return _load_paddle_schedule(scheduler, state)
     rates, notes = list(scheduler.base_lrs), []
     listed = state.get("base_lrs")
     stored = [rate for rate in listed if is_finite(rate) and rate >= 0] if isinstance(listed, list) else []
@@ -86,6 +91,15 @@ def _load_schedule(scheduler: Any, state: dict[str, Any], sources: list[set[int]
             notes.append(f"the learning rate of parameter group {i} is this run's, {rates[i]}")
     scheduler.load_state_dict({"last_epoch": state["last_epoch"], "base_lrs": rates})
     return list(dict.fromkeys(notes))
+
+
+def _load_paddle_schedule(scheduler: Scheduler, state: dict[str, Any]) -> list[str]:
+    """Schedulers of Paddle store the rate of the step, and not the one that they started from."""
+    scheduler.load_state_dict({"last_epoch": state["last_epoch"]})
+    now, before = scheduler.get_last_lr()[0], state["last_lr"]
+    if math.isclose(now, before, rel_tol=1e-6, abs_tol=1e-12):
+        return []
+    return [f"the learning rate at this step was {before}, and is {now} by the arguments of this run"]
 
 
 def _load_counters(run: "Run", state: dict[str, Any]) -> None:
@@ -109,6 +123,11 @@ def _position(run: "Run", state: dict[str, Any]) -> loop.Position:
     return loop.Position(epoch, 0 if run.core.trainer.args.ignore_data_skip else done)
 
 
+def _keeps_order(run: "Run", path: Path) -> bool:
+    """Whether the run goes on with the samples and random numbers of the library that wrote the checkpoint."""
+    return run.core.in_transformers_order and other_trainers.library_of(path) is transformers_checkpoint
+
+
 def _load_streams(run: "Run", path: Path, start: loop.Position) -> list[str]:
     """data_order="transformers": go on with the random numbers that transformers would draw; returns notes."""
     core, processes = run.core, run.core.processes
@@ -126,8 +145,8 @@ def _load_streams(run: "Run", path: Path, start: loop.Position) -> list[str]:
         notes.append(f"there is no RNG state for process {processes.rank} of {processes.size}, so the RNGs go on anew")
     if start.step_in_epoch and start.epoch and core.trainer.args.train_sampling_strategy == "group_by_length":
         notes.append(
-            f"{WRITER} does not store the RNG state that the order of this epoch was drawn from, so it is drawn as its "
-            "own resume does, and some samples of this epoch are repeated and others skipped"
+            "transformers does not store the RNG state that the order of this epoch was drawn from, so it is drawn as "
+            "its own resume does, and some samples of this epoch are repeated and others skipped"
         )
     return notes
 
@@ -155,24 +174,24 @@ def _message(run: "Run", path: Path, rule: str, start: loop.Position, notes: lis
     """Log what is restored, where the run resumes, and what differs."""
     trainer, plan = run.core.trainer, run.plan
     step, args = trainer.state.global_step, trainer.args
-    release = transformers_checkpoint.version(path)
-    writer = WRITER + (f" {release}" if release else "")
+    library, release = other_trainers.writer(path), other_trainers.version(path)
+    writer = library + (f" {release}" if release else "")
     length = f" of {plan.steps_per_epoch}" if plan.steps_per_epoch else ""
     seen = start.step_in_epoch * plan.samples_per_step
     streams = f"The RNGs, such as dropout's, are seeded again with seed={args.seed}."
-    if run.core.in_transformers_order:
-        data = f"The samples are those that {WRITER} would go on with."
+    if _keeps_order(run, path):
+        data = f"The samples are those that {library} would go on with."
         streams = "The RNG state is restored."
     elif start.step_in_epoch:
         data = (
-            f"The order of the data differs from that of {WRITER}: in the rest of this epoch up to "
+            f"The order of the data differs from that of {library}: in the rest of this epoch up to "
             f"{seen} samples may be repeated, and as many skipped; the next epoch has every sample once."
         )
     elif args.ignore_data_skip:
         data = "ignore_data_skip=True: the epoch restarts, and samples are repeated."
     else:
         data = (
-            f"The order of the data differs from that of {WRITER}; an epoch starts here, so none of its "
+            f"The order of the data differs from that of {library}; an epoch starts here, so none of its "
             "samples is repeated."
         )
     return (

@@ -1,0 +1,55 @@
+"""Which library's Trainer wrote a checkpoint, of those whose runs oneloop can go on with."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ...errors import CheckpointError
+from . import paddlenlp_checkpoint, transformers_checkpoint
+
+# In the order in which they are asked: transformers' files have the most common names.
+_LIBRARIES: tuple[ModuleType, ...] = (paddlenlp_checkpoint, transformers_checkpoint)
+WRITERS = ("transformers", *paddlenlp_checkpoint.WRITERS)
+STATE = transformers_checkpoint.STATE
+_OWN_MARK = "run.json"  # a file of oneloop's that no other library writes
+
+
+def library_of(path: Path) -> Any:
+    """The module that describes the checkpoints of the library that wrote a directory without our manifest, complete or
+    not; None if it is none of theirs."""
+    if not (path / STATE).is_file() or (path / _OWN_MARK).exists():
+        return None
+    return next((library for library in _LIBRARIES if library.wrote(path)), None)
+
+
+def writer(path: Path) -> str:
+    """The library's name."""
+    library = library_of(path)
+    return "another trainer" if library is None else library.writer(path)
+
+
+def framework(path: Path) -> str | None:
+    library = library_of(path)
+    return None if library is None else library.FRAMEWORK
+
+
+def version(path: Path) -> str | None:
+    """Its release, as far as the files show."""
+    library = library_of(path)
+    return None if library is None else library.version(path)
+
+
+def problems(path: Path, contents: bool) -> list[str]:
+    """Why a run cannot resume from a checkpoint of another library."""
+    return library_of(path).problems(path, contents)
+
+
+def check_framework(path: Path, name: str) -> None:
+    """Their optimizer states are those of one framework."""
+    library = library_of(path)
+    if library is not None and library is not transformers_checkpoint and name != library.FRAMEWORK:
+        raise CheckpointError(
+            f"{path} was written by the Trainer of {library.writer(path)} on {library.FRAMEWORK}, and this is a model "
+            f"of {name}. Resume it with a {library.FRAMEWORK} model: the next checkpoint, which oneloop writes, can be "
+            "resumed on any framework."
+        )

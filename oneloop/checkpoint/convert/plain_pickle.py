@@ -1,0 +1,329 @@
+"""Reads pickles that hold arrays and plain data only: PaddleNLP, PaddleFormers and MindNLP write their checkpoints so.
+
+A pickle is a program. Python's unpickler runs it, and can be made to call anything. This reader knows the instructions
+that build numbers, strings, lists, tuples, dicts and NumPy arrays, and a table of what these may be made with; nothing
+of a file is imported or called, and any other instruction is an error. Lengths are compared with what is left of the
+file before anything is allocated, and the number of instructions is limited, so memory is too.
+"""
+
+import math
+import mmap
+import os
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import CheckpointError
+from ..reading import open_file
+
+DEEPEST = 40  # levels of nested containers
+MOST = 10_000_000  # instructions; a tensor takes about thirty
+_TYPES = ("b1", "f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
+_MARK = object()
+
+
+class NotPlain(ValueError):
+    """What is wrong with a pickle."""
+
+
+def read(path: Path) -> Any:
+    """The value in a pickled file. Tensors of Paddle are tuples (name, array), as they are stored."""
+    try:
+        with open_file(path) as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise NotPlain("it is empty")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return loads(data)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    except NotPlain as error:
+        raise CheckpointError(
+            f"{path} cannot be read as arrays and plain data: {error}. It is corrupt, or contains objects that could "
+            "only be loaded by executing code, which oneloop never does. Save the checkpoint again, or start a new run "
+            "from its weights."
+        ) from None
+
+
+def loads(data: bytes | mmap.mmap) -> Any:
+    """The value in the bytes of a pickle."""
+    try:
+        return _plain(_Machine(data).run(), {}, 0)
+    except NotPlain:
+        raise
+    except (IndexError, KeyError, TypeError, ValueError, OverflowError, struct.error) as error:
+        raise NotPlain(f"damaged ({type(error).__name__}: {str(error)[:120]})") from None
+
+
+# -- what a file may make beside containers
+
+
+class _Type:
+    """numpy.dtype: its arguments, then its state."""
+
+    def __init__(self, name: Any, align: Any = False, copy: Any = False) -> None:
+        if name not in _TYPES or align is True:
+            raise NotPlain(f"it has an array of type {str(name)[:40]}")
+        self.dtype = np.dtype(f"<{name}")
+
+    def build(self, state: Any) -> None:
+        _, order, sub, names, fields, *_ = state
+        if order not in ("<", "|") or not (sub is names is fields is None):
+            raise NotPlain("it has an array of a structured type, or with its bytes in another order")
+
+
+class _Array:
+    """numpy.ndarray: made empty, then given its shape, type and bytes."""
+
+    def __init__(self, cls: Any, shape: Any, kind: Any) -> None:
+        if cls is not _ndarray:
+            raise NotPlain("it has an array of another class")
+        self.value: np.ndarray | None = None
+
+    def build(self, state: Any) -> None:
+        _, shape, kind, is_fortran, data = state
+        self.value = _array(shape, kind, data, "F" if is_fortran else "C")
+
+
+def _array(shape: Any, kind: Any, data: Any, order: str) -> np.ndarray:
+    if type(shape) is not tuple or len(shape) > 32 or not all(type(n) is int and 0 <= n < 2**48 for n in shape):
+        raise NotPlain("it has an array whose shape is not one")
+    if not isinstance(kind, _Type) or type(data) not in (bytes, bytearray):
+        raise NotPlain("it has an array of objects")
+    if math.prod(shape) * kind.dtype.itemsize != len(data):
+        raise NotPlain(f"it has an array of shape {shape} with {len(data)} bytes")
+    return np.frombuffer(data, kind.dtype).reshape(shape, order="F" if order == "F" else "C")
+
+
+def _ndarray(*_: Any) -> Any:
+    raise NotPlain("it makes an array in a way that is not known")
+
+
+def _scalar(kind: Any, data: Any) -> Any:
+    return _array((), kind, data, "C").item()
+
+
+def _from_buffer(data: Any, kind: Any, shape: Any, order: Any) -> np.ndarray:
+    """Arrays of protocol 5."""
+    return _array(shape, kind, data, order)
+
+
+def _encode(text: Any, encoding: Any) -> bytes:
+    """Bytes in protocol 2."""
+    if type(text) is not str or encoding != "latin1":
+        raise NotPlain("it has bytes in another encoding")
+    return text.encode("latin1")
+
+
+def _no_bytes(*given: Any) -> bytes:
+    """No bytes, in protocol 2."""
+    if given:
+        raise NotPlain("it makes bytes of something else")
+    return b""
+
+
+def _ordered(*items: Any) -> dict[Any, Any]:
+    if items:
+        raise NotPlain("it has an OrderedDict with arguments")
+    return {}
+
+
+def _tuple(items: Any) -> tuple[Any, ...]:
+    """Tensors of Paddle."""
+    if type(items) is not tuple:
+        raise NotPlain("it makes a tuple of something else")
+    return items
+
+
+_NUMPY: dict[str, Callable[..., Any]] = {"_reconstruct": _Array, "scalar": _scalar}
+_MADE: dict[tuple[str, str], Callable[..., Any]] = {
+    **{(f"numpy.{core}.multiarray", name): made for core in ("core", "_core") for name, made in _NUMPY.items()},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _from_buffer for core in ("core", "_core")},
+    ("numpy", "ndarray"): _ndarray,
+    ("numpy", "dtype"): _Type,
+    ("_codecs", "encode"): _encode,
+    ("collections", "OrderedDict"): _ordered,
+    **{(module, "tuple"): _tuple for module in ("builtins", "__builtin__")},
+    **{(module, "bytes"): _no_bytes for module in ("builtins", "__builtin__")},
+}
+
+
+# -- instructions
+
+
+class _Machine:
+    """Executes the instructions of one pickle on a stack."""
+
+    def __init__(self, data: bytes | mmap.mmap) -> None:
+        self.data, self.at = data, 0
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+        self.encoded = 0  # bytes that were made of strings
+
+    def run(self) -> Any:
+        for _ in range(MOST):
+            code = self.take(1)
+            if code == pickle.STOP:
+                (value,) = self.stack
+                return value
+            act = _ACTS.get(code)
+            if act is None:
+                raise NotPlain(f"it has the instruction {code!r}")
+            act(self)
+        raise NotPlain(f"it has more than {MOST} instructions")
+
+    def take(self, count: int) -> bytes:
+        if count < 0 or count > len(self.data) - self.at:
+            raise NotPlain("it is truncated")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def number(self, form: str) -> int:
+        return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")))[0]
+
+    def line(self) -> str:
+        end = self.data.find(b"\n", self.at, self.at + 4096)
+        if end < 0:
+            raise NotPlain("it is truncated")
+        text = self.take(end - self.at).decode("utf-8")
+        self.at += 1
+        return text
+
+    def push(self, value: Any) -> None:
+        self.stack.append(value)
+
+    def marked(self) -> list[Any]:
+        """What has been pushed since the last mark."""
+        place = len(self.stack) - 1
+        while self.stack[place] is not _MARK:
+            place -= 1
+            if place < 0:
+                raise NotPlain("damaged (no mark)")
+        items = self.stack[place + 1 :]
+        del self.stack[place:]
+        return items
+
+    def text(self, length: int) -> None:
+        self.push(self.take(length).decode("utf-8", "surrogatepass"))
+
+    def whole(self, length: int) -> None:
+        """An integer of any size; those of plain data have at most 64 bits."""
+        if length > 9:
+            raise NotPlain("it has an integer of more than 64 bits")
+        self.push(int.from_bytes(self.take(length), "little", signed=True))
+
+    def made(self, module: Any, name: Any) -> None:
+        if (module, name) not in _MADE:
+            raise NotPlain(f"it needs {str(module)[:80]}.{str(name)[:80]}")
+        self.push(_MADE[module, name])
+
+    def reduce(self) -> None:
+        arguments, function = self.stack.pop(), self.stack.pop()
+        if type(arguments) is not tuple or not callable(function):
+            raise NotPlain("it calls something that is not known")
+        value = function(*arguments)
+        self.encoded += len(value) if type(value) is bytes else 0
+        if self.encoded > len(self.data):
+            raise NotPlain("it makes more bytes than it has")
+        self.push(value)
+
+    def build(self) -> None:
+        state, target = self.stack.pop(), self.stack[-1]
+        if not isinstance(target, (_Type, _Array)):
+            raise NotPlain(f"it sets the state of a {type(target).__name__}")
+        target.build(state)
+
+    def append(self, items: list[Any]) -> None:
+        if type(self.stack[-1]) is not list:
+            raise NotPlain("it appends to something that is no list")
+        self.stack[-1].extend(items)
+
+    def set(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if type(target) is not dict or len(items) % 2:
+            raise NotPlain("it sets items of something that is no dict")
+        for key, value in zip(items[::2], items[1::2]):
+            # Hashing tuples of tuples that share their items can take for ever.
+            if type(key) not in (str, int):
+                raise NotPlain(f"it has a {type(key).__name__} as a key")
+            target[key] = value
+
+    def keep(self, place: int) -> None:
+        self.memo[place] = self.stack[-1]
+
+    def last(self, count: int) -> None:
+        """The last items of the stack as a tuple."""
+        if len(self.stack) < count or any(item is _MARK for item in self.stack[-count:]):
+            raise NotPlain("damaged (no items)")
+        items = tuple(self.stack[-count:])
+        del self.stack[-count:]
+        self.push(items)
+
+
+_ACTS: dict[bytes, Callable[[_Machine], Any]] = {
+    pickle.PROTO: lambda m: m.take(1),
+    pickle.FRAME: lambda m: m.take(8),
+    pickle.MARK: lambda m: m.push(_MARK),
+    pickle.NONE: lambda m: m.push(None),
+    pickle.NEWTRUE: lambda m: m.push(True),
+    pickle.NEWFALSE: lambda m: m.push(False),
+    pickle.BININT: lambda m: m.push(m.number("i")),
+    pickle.BININT1: lambda m: m.push(m.number("B")),
+    pickle.BININT2: lambda m: m.push(m.number("H")),
+    pickle.LONG1: lambda m: m.whole(m.number("B")),
+    pickle.BINFLOAT: lambda m: m.push(struct.unpack(">d", m.take(8))[0]),
+    pickle.BINUNICODE: lambda m: m.text(m.number("I")),
+    pickle.SHORT_BINUNICODE: lambda m: m.text(m.number("B")),
+    pickle.BINUNICODE8: lambda m: m.text(m.number("Q")),
+    pickle.BINBYTES: lambda m: m.push(m.take(m.number("I"))),
+    pickle.SHORT_BINBYTES: lambda m: m.push(m.take(m.number("B"))),
+    pickle.BINBYTES8: lambda m: m.push(m.take(m.number("Q"))),
+    pickle.BYTEARRAY8: lambda m: m.push(bytearray(m.take(m.number("Q")))),
+    pickle.EMPTY_LIST: lambda m: m.push([]),
+    pickle.EMPTY_DICT: lambda m: m.push({}),
+    pickle.EMPTY_TUPLE: lambda m: m.push(()),
+    pickle.TUPLE: lambda m: m.push(tuple(m.marked())),
+    pickle.TUPLE1: lambda m: m.last(1),
+    pickle.TUPLE2: lambda m: m.last(2),
+    pickle.TUPLE3: lambda m: m.last(3),
+    pickle.APPEND: lambda m: m.append([m.stack.pop()]),
+    pickle.APPENDS: lambda m: m.append(m.marked()),
+    pickle.SETITEM: lambda m: m.set([m.stack.pop(-2), m.stack.pop()]),
+    pickle.SETITEMS: lambda m: m.set(m.marked()),
+    pickle.BINGET: lambda m: m.push(m.memo[m.number("B")]),
+    pickle.LONG_BINGET: lambda m: m.push(m.memo[m.number("I")]),
+    pickle.BINPUT: lambda m: m.keep(m.number("B")),
+    pickle.LONG_BINPUT: lambda m: m.keep(m.number("I")),
+    pickle.MEMOIZE: lambda m: m.keep(len(m.memo)),
+    pickle.GLOBAL: lambda m: m.made(m.line(), m.line()),
+    pickle.STACK_GLOBAL: lambda m: m.made(m.stack.pop(-2), m.stack.pop()),
+    pickle.REDUCE: lambda m: m.reduce(),
+    pickle.BUILD: lambda m: m.build(),
+}
+
+
+# -- the result
+
+
+def _plain(value: Any, done: dict[int, Any], depth: int) -> Any:
+    """The value with its arrays in their places. Each container is visited once, however often it is referred to."""
+    if value is None or type(value) in (bool, int, float, str, bytes) or isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, _Array):
+        if value.value is None:
+            raise NotPlain("it has an array without values")
+        return value.value
+    if type(value) not in (list, tuple, dict):
+        raise NotPlain(f"it contains a {type(value).__name__.strip('_')}")
+    if depth > DEEPEST:
+        raise NotPlain(f"it is nested more than {DEEPEST} levels deep, or contains itself")
+    if id(value) not in done:
+        if type(value) is dict:
+            found: Any = {key: _plain(inner, done, depth + 1) for key, inner in value.items()}
+        else:
+            found = type(value)(_plain(inner, done, depth + 1) for inner in value)
+        done[id(value)] = found
+    return done[id(value)]
