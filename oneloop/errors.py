@@ -91,6 +91,10 @@ class NonFiniteError(OneloopError, FloatingPointError):
     """A loss or gradient is NaN or infinite."""
 
 
+class LossSpikeError(OneloopError, RuntimeError):
+    """Loss spikes continue after the run has returned to its last checkpoint several times."""
+
+
 class ProcessLostError(OneloopError, RuntimeError):
     """Another process of the run has died, hung or failed, so this process cannot continue."""
 

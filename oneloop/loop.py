@@ -121,8 +121,11 @@ def run(run: "Run") -> None:
             if run.update.modes.waiting:
                 run.update.modes.train()
             run.call("on_step_begin")
-            loss = run.update.accumulate(micro_batches, shared)
-            run.update.apply(loss)
+            if shared is None:
+                run.update.leave_out()
+            else:
+                loss = run.update.accumulate(micro_batches, shared)
+                run.update.apply(loss)
             position.step_in_epoch += 1
             position.at_boundary = True
             state.global_step += 1
@@ -139,8 +142,9 @@ def run(run: "Run") -> None:
         run.step_end.log_evaluate_save()
 
 
-def updates(run: "Run", batches: Iterator[Any]) -> "Iterator[tuple[list[Any], SharedUpdate]]":
-    """The micro-batches of each update, and what the processes agreed on, until the epoch or the run ends.
+def updates(run: "Run", batches: Iterator[Any]) -> "Iterator[tuple[list[Any], SharedUpdate | None]]":
+    """The micro-batches of each update, and what the processes agreed on, until the epoch or the run ends. None: these
+    samples are left out after a loss spike, in all processes.
 
     `share` is a collective that every process calls once per update, also one that has no batch left: the processes
     leave this loop together or not at all.
@@ -151,6 +155,9 @@ def updates(run: "Run", batches: Iterator[Any]) -> "Iterator[tuple[list[Any], Sh
         begun = time.perf_counter()
         micro_batches, num_items = trainer.get_batch_samples(batches, run.plan.accumulation, trainer.args.device)
         run.meter.waited_for_data(time.perf_counter() - begun)
+        if trainer.state.global_step + 1 in run.meter.spikes.left_out:
+            yield micro_batches, None
+            continue
         shared = run.sync.share(micro_batches, num_items)
         if not shared.has_batch:
             return

@@ -33,6 +33,12 @@ class Groups(Processes, Saving, Logging, Evaluation, Precision, Optimization, Da
         """Defaults and checks that depend on more than one group."""
         self.fill_logging_dir(self.output_dir or "")
         self._resolve_evaluation()
+        if self.loss_spike == "rollback" and (self.save_strategy == "no" or self.save_only_model):
+            which = "save_strategy is 'no'" if self.save_strategy == "no" else "save_only_model is True"
+            raise ArgumentError(
+                f"loss_spike='rollback' returns to the last checkpoint of the run, but {which}. Save complete "
+                "checkpoints, or use loss_spike='warn'."
+            )
         if self.push_to_hub or (self.hub_model_id or "").endswith("/"):
             name = os.path.basename(os.path.abspath(self.output_dir or ""))
             self.fill("hub_model_id", name)

@@ -63,6 +63,29 @@ class Logging(Group):
     nonfinite_limit: int = arg(
         100, "Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number.", low=0
     )
+    loss_spike: str = arg(
+        "off",
+        "What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the "
+        "last checkpoint and leave out the samples of the spike.",
+        choices=("off", "warn", "rollback"),
+    )
+    loss_spike_threshold: float = arg(
+        10.0,
+        "With loss_spike: the number of robust standard deviations above the median from which a value is a spike.",
+        low=0,
+        never=(0,),
+    )
+    loss_spike_window: int = arg(
+        100,
+        "With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike.",
+        low=8,
+    )
+    loss_spike_skip_steps: int = arg(
+        1, "With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.", low=1
+    )
+    loss_spike_limit: int = arg(
+        3, "With loss_spike='rollback': returns to the same checkpoint before the run is stopped.", low=1
+    )
     report_to: None | str | list[str] = arg(
         None,
         "Writers that receive the logs: "

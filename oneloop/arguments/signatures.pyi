@@ -238,6 +238,16 @@ class ArgumentFields(Group):
     """What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing."""
     nonfinite_limit: int = ...
     """Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number."""
+    loss_spike: str = ...
+    """What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and leave out the samples of the spike."""
+    loss_spike_threshold: float = ...
+    """With loss_spike: the number of robust standard deviations above the median from which a value is a spike."""
+    loss_spike_window: int = ...
+    """With loss_spike: the number of recent steps that a value is compared with; before, none is a spike."""
+    loss_spike_skip_steps: int = ...
+    """With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it."""
+    loss_spike_limit: int = ...
+    """With loss_spike='rollback': returns to the same checkpoint before the run is stopped."""
     report_to: Argument[list[str], Words | None] = ...
     """Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named."""
     include_num_input_tokens_seen: Argument[str, Literal["no", "all", "non_padding"] | bool | Text] = ...
@@ -565,6 +575,11 @@ class ArgumentFields(Group):
         logging_nan_inf_filter: Switch = False,
         nonfinite: Literal["stop", "skip", "ignore"] | str = "stop",
         nonfinite_limit: Integer = 100,
+        loss_spike: Literal["off", "warn", "rollback"] | str = "off",
+        loss_spike_threshold: Number = 10.0,
+        loss_spike_window: Integer = 100,
+        loss_spike_skip_steps: Integer = 1,
+        loss_spike_limit: Integer = 3,
         report_to: Words | None = None,
         include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
         include_tokens_per_second: Switch = False,
@@ -786,6 +801,11 @@ class ArgumentFields(Group):
             logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
             nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
             nonfinite_limit: Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number.
+            loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and leave out the samples of the spike.
+            loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
+            loss_spike_window: With loss_spike: the number of recent steps that a value is compared with; before, none is a spike.
+            loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.
+            loss_spike_limit: With loss_spike='rollback': returns to the same checkpoint before the run is stopped.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
             include_tokens_per_second: Report tokens per second in the speed metrics.
@@ -1023,6 +1043,11 @@ class GenerationFields(ArgumentFields):
         logging_nan_inf_filter: Switch = False,
         nonfinite: Literal["stop", "skip", "ignore"] | str = "stop",
         nonfinite_limit: Integer = 100,
+        loss_spike: Literal["off", "warn", "rollback"] | str = "off",
+        loss_spike_threshold: Number = 10.0,
+        loss_spike_window: Integer = 100,
+        loss_spike_skip_steps: Integer = 1,
+        loss_spike_limit: Integer = 3,
         report_to: Words | None = None,
         include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
         include_tokens_per_second: Switch = False,
@@ -1249,6 +1274,11 @@ class GenerationFields(ArgumentFields):
             logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
             nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
             nonfinite_limit: Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number.
+            loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and leave out the samples of the spike.
+            loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
+            loss_spike_window: With loss_spike: the number of recent steps that a value is compared with; before, none is a spike.
+            loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.
+            loss_spike_limit: With loss_spike='rollback': returns to the same checkpoint before the run is stopped.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
             include_tokens_per_second: Report tokens per second in the speed metrics.
@@ -1517,6 +1547,11 @@ class CompressionFields(ArgumentFields):
         logging_nan_inf_filter: Switch = False,
         nonfinite: Literal["stop", "skip", "ignore"] | str = "stop",
         nonfinite_limit: Integer = 100,
+        loss_spike: Literal["off", "warn", "rollback"] | str = "off",
+        loss_spike_threshold: Number = 10.0,
+        loss_spike_window: Integer = 100,
+        loss_spike_skip_steps: Integer = 1,
+        loss_spike_limit: Integer = 3,
         report_to: Words | None = None,
         include_num_input_tokens_seen: Literal["no", "all", "non_padding"] | bool | Text = "no",
         include_tokens_per_second: Switch = False,
@@ -1754,6 +1789,11 @@ class CompressionFields(ArgumentFields):
             logging_nan_inf_filter: Exclude non-finite losses from the logged average (only).
             nonfinite: What to do about a non-finite loss or gradient: stop the run, skip the update, or nothing.
             nonfinite_limit: Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number.
+            loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and leave out the samples of the spike.
+            loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
+            loss_spike_window: With loss_spike: the number of recent steps that a value is compared with; before, none is a spike.
+            loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.
+            loss_spike_limit: With loss_spike='rollback': returns to the same checkpoint before the run is stopped.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
             include_tokens_per_second: Report tokens per second in the speed metrics.

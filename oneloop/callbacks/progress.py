@@ -33,6 +33,8 @@ class ProgressCallback(TrainerCallback):
         if state.is_world_process_zero:
             from tqdm.auto import tqdm
 
+            if self.training_bar is not None:  # of a run that did not end, or was rolled back
+                self.training_bar.close()
             total = state.max_steps if state.max_steps > 0 else None
             self.training_bar = tqdm(total=total, initial=state.global_step, dynamic_ncols=True, desc="train")
         self._shown = state.global_step

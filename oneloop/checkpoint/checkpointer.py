@@ -111,6 +111,7 @@ class Checkpointer:
         trainer, failures = self.core.trainer, self._writer.failures
         # A save waits for the device anyway, and the checkpoint counts the updates that were skipped.
         self.run.update.nonfinite.read_pending()
+        self.run.meter.spikes.look()  # a checkpoint that follows a spike could not undo it
         self.overrides.begin()
         try:
             with native_errors():
@@ -518,7 +519,8 @@ class Checkpointer:
                 **update.modes.average.state(),
                 **({} if self.run.plan.cooldown is None else {"cooldown": self.run.plan.cooldown.state()}),
             }
-            | ({} if meter.sources is None else {"sources": meter.sources.state()}),
+            | ({} if meter.sources is None else {"sources": meter.sources.state()})
+            | meter.spikes.state(),
         )
 
     def reserve_memory(self) -> None:

@@ -274,6 +274,9 @@ def load_run(run: "Run", path: Path) -> loop.Position:
     run.meter.work.load_state(stored.work)
     if run.meter.sources is not None:
         run.meter.sources.load_state(stored.measured.get("sources", {}))
+    run.meter.spikes.load_state(
+        stored.measured.get("spikes"), core.trainer.state.global_step, fits=not _differs(run, stored)
+    )
     with restoring("the average of the weights", path):
         run.update.modes.average.load(stored, path)
     _warn_of_changes(run, stored.properties)
@@ -357,7 +360,9 @@ def _load_optimizer(core: "Internals", stored: RunState, path: Path) -> None:
 def _own_or_new_id(run: "Run", run_id: str) -> tuple[str, str | None]:
     """(the id of the resumed run, the id of the run that it is branched from). A run that resumes from an older
     checkpoint gets a new id: the later checkpoints belong to the old one, and are kept."""
-    trainer = run.core.trainer
+    trainer, rolled_back = run.core.trainer, run.meter.spikes.after
+    if rolled_back is not None:
+        return rolled_back.run_id, rolled_back.parent_id
     if run.plan.cooldown is not None and run.plan.cooldown.is_new:
         return store.new_run_id(), run_id
     every = store.find(run.checkpointer.directory.path)
@@ -395,6 +400,12 @@ def _warn_of_changes(run: "Run", before: dict[str, Any]) -> None:
         )
 
 
+def _differs(run: "Run", stored: RunState) -> bool:
+    """Whether the dataset or the number of samples in an update is another one."""
+    before, plan = stored.properties, run.plan
+    return before["samples_per_step"] != plan.samples_per_step or before["samples"] != plan.samples
+
+
 def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -> loop.Position:
     """The position where the run starts, and what remains to be restored when its first epoch opens."""
     trainer, plan = run.core.trainer, run.plan
@@ -403,9 +414,7 @@ def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -
     if ended and not plan.is_over(trainer.state.global_step) and not place.epoch_stopped:
         # The epoch was cut short by the last step of the run, which now has more steps.
         ended = not (plan.steps_per_epoch and done < plan.steps_per_epoch)
-    changed = stored.properties["samples_per_step"] != plan.samples_per_step
-    if plan.steps_per_epoch and (changed or stored.properties["samples"] != plan.samples):
-        # Another batch size or dataset: recompute the position from the step.
+    if plan.steps_per_epoch and _differs(run, stored):  # recompute the position from the step
         epoch, done = divmod(trainer.state.global_step, plan.steps_per_epoch)
         ended = False
     if ended:

@@ -79,7 +79,7 @@ class RunState:
     position: PositionState
     properties: dict[str, Any]  # what should be the same in a resumed run; stored as "course"
     layout: dict[str, Any] | None = None  # common names and axes of the tensors, for other frameworks
-    measured: dict[str, Any] = field(default_factory=dict)  # of the last step, split, strategy, sums by source, average
+    measured: dict[str, Any] = field(default_factory=dict)  # of the last step, sums by source, average, loss spikes
     format: int = store.FORMAT
 
     def to_json(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class RunState:
                 "release that wrote it, or a later one."
             )
         stored = check_run(stored, source)
-        names = ("strategy", "grad_norm", "learning_rate", "split", "sources", "average", "cooldown")
+        names = ("strategy", "grad_norm", "learning_rate", "split", "sources", "average", "cooldown", "spikes")
         return cls(
             run_id=stored["run_id"],
             framework=stored["framework"],

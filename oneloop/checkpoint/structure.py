@@ -119,6 +119,31 @@ LOSS_SCALER = record(
     },
 )
 
+_SPIKES = record(
+    {
+        "version": integer(1),
+        "recent": record({}, {"loss": listing(hex_number), "grad_norm": listing(hex_number)}, is_closed=True),
+        "rollbacks": listing(
+            record(
+                {
+                    "spike": record(
+                        {
+                            "step": integer(1),
+                            "name": text("loss|grad_norm", "loss or grad_norm"),
+                            **dict.fromkeys(("value", "median", "limit"), hex_number),
+                        },
+                        is_closed=True,
+                    ),
+                    "checkpoint": integer(),
+                    "steps": listing(integer(1), 2),
+                },
+                {"positions": listing(integer(), 3)},
+                is_closed=True,
+            )
+        ),
+    }
+)
+
 RUN_STATE = record(
     {
         "run_id": text(),
@@ -144,6 +169,7 @@ RUN_STATE = record(
         "split": integer(1, 2**20),
         "sources": mapping(listing(integer(), 4)),
         "cooldown": record({"start": integer(), "schedule_steps": integer(-1)}, is_closed=True),
+        "spikes": _SPIKES,
         "average": record({"kind": text("ema|swa", "ema or swa"), "count": integer()}, is_closed=True),
     },
 )

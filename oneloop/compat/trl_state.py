@@ -87,6 +87,11 @@ def _is_of_trl(trainer: Any) -> bool:
     return any(base.__module__.partition(".")[0] == "trl" for base in type(trainer).__mro__)
 
 
+def generates(trainer: Any) -> bool:
+    """Whether this trainer generates completions for several updates at once."""
+    return _is_of_trl(trainer) and hasattr(trainer, _ROUND)
+
+
 def _names(trainer: Any) -> tuple[str, ...]:
     # A name that any subclass might use for its own: only of the trainer that has it.
     online = any(base.__name__ == "OnlineDPOTrainer" for base in type(trainer).__mro__)

@@ -173,7 +173,7 @@ def events(directory: Directory) -> list[dict[str, Any]]:
             if open_start is not None:
                 found.append(_died(event))
             open_start = event
-        elif kind in ENDS:
+        elif kind in ENDS or kind == "rolled_back":  # a start follows in the same process
             open_start = None
         elif (kind, event.get("step")) in latest:  # a resumed run repeated this step
             found[latest[kind, event.get("step")]] = {}
@@ -221,6 +221,10 @@ def _describe(kind: str, event: dict[str, Any]) -> tuple[str, str]:
     if kind == "nonfinite":
         stopped = "the run was stopped" if get("action") == "stop" else "the update was skipped"
         return "not finite (NaN or infinite)", f"{stopped}; samples {get('samples', 'unknown')}"
+    if kind == "loss_spike":
+        return "loss spike", f"{_spike(event)}; samples {get('samples', 'unknown')}"
+    if kind == "rolled_back":
+        return "rolled back", f"{_spike(event)}; to {get('to', 'a checkpoint')}{_left_out(event)}"
     if kind == "out_of_memory":
         return "out of memory", f"the step was retried with {get('split')} times as many micro-batches"
     if kind == "output_lost":
@@ -233,6 +237,28 @@ def _describe(kind: str, event: dict[str, Any]) -> tuple[str, str]:
         return "profiled", f"trace in {get('path', '')}"
     rest = {key: value for key, value in event.items() if key not in ("run", "time", "step", "event")}
     return kind.replace("_", " "), ", ".join(f"{key} {text(value)}" for key, value in rest.items())
+
+
+def _spike(event: dict[str, Any]) -> str:
+    """What a spike was, and what was expected."""
+    value, median, limit = (number(event.get(name)) for name in ("value", "median", "limit"))
+    words = "gradient norm" if event.get("of") == "grad_norm" else "loss"
+    if value is None or median is None or limit is None:
+        return f"{words} far above that of the steps before"
+    return f"{words} {figure(value)}, median {figure(median)}, expected at most {figure(limit)}"
+
+
+def _left_out(event: dict[str, Any]) -> str:
+    """The steps and positions whose samples were left out, and the samples of the spike."""
+    steps, places = event.get("left_out"), event.get("positions")
+    found = ""
+    if isinstance(steps, list) and len(steps) == 2:
+        found = (
+            f"; left out: step {steps[0]}" if steps[0] == steps[1] else f"; left out: steps {steps[0]} to {steps[1]}"
+        )
+    if found and isinstance(places, list) and len(places) == 3 and all(isinstance(each, int) for each in places):
+        found += f" (epoch {places[0]}, positions {places[1]} to {places[2] - 1})"
+    return f"{found}; samples of the spike {event.get('samples', 'unknown')}"
 
 
 # -- formatting of numbers

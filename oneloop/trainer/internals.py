@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ..distributed.collectives import ProcessGroup
     from ..integrations.hub.pushing import HubPushes
     from ..integrations.search.state import SearchState
+    from ..outputs import TrainOutput
+    from .loss_spikes import Return
     from .run import Run
     from .trainer import Trainer
 
@@ -44,6 +46,8 @@ class GivenOptimizers:
         """Before a run: drop those of an earlier train(), so that a new run starts with new ones."""
         if self.used:
             trainer.optimizer, trainer.lr_scheduler = self.optimizer, self.scheduler
+            # Otherwise the state of the earlier one would stay in memory until there is a new one.
+            trainer.callback_handler.optimizer = self.optimizer
 
     def use(self) -> None:
         self.used = True
@@ -82,6 +86,19 @@ class Internals:
 
         self.run = Run(self)
         return self.run
+
+    def train(self, wanted: Any, trial: Any, ignore_keys: list[str] | None, after: "Return | None") -> "TrainOutput":
+        """One run, to its end. `after`: it begins with a rollback, which is a resume in the same process."""
+        trainer, run = self.trainer, self.begin_run()
+        if after is not None:
+            run.meter.spikes.begin_after(after)
+        with run.checkpointer.directory:
+            checkpoint = self.processes.run_on_main(lambda: run.find_checkpoint(wanted), "looking for checkpoints")
+            if trainer.model_init is not None:
+                self.renew_model(trial)
+            self.memory.start("train", self.backend, trainer.args.device)
+            self.given_optimizers.start(trainer)
+            return run.train(checkpoint, trial, ignore_keys)
 
     def take_optimizers(self, optimizer: Any, scheduler: Any) -> None:
         self.given_optimizers = GivenOptimizers(optimizer, scheduler)

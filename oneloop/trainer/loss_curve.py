@@ -67,6 +67,12 @@ class LossCurve:
                 points.append(self._point())
         self._write(points)
 
+    def leave_out(self) -> None:
+        """The step that follows the last one has no loss."""
+        self._step += 1
+        if self._run is not None and self._step % span(self._run.plan.max_steps, self._step) == 0:
+            self.end_point()
+
     def end_point(self) -> None:
         """Write the last point, even if it is not complete."""
         if self._losses:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..compat.introspect import is_overridden
 from .loss_curve import LossCurve
+from .loss_spikes import SpikeGuard
 from .peak_flops import peak_flops
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ class LossMeter:
             self.read()
         elif time.monotonic() >= self.curve.due:
             self.show()
+
+    def leave_out(self) -> None:
+        """A step has no loss, since its samples are left out. Those before are read: the curve counts the steps."""
+        self.read()
+        self.curve.leave_out()
 
     def read(self) -> None:
         """Host sync: add the losses on the device to the sums."""
@@ -229,8 +235,10 @@ class Meter:
         self.core = core
         self.losses = LossMeter(core.backend, args.logging_nan_inf_filter or args.nonfinite == "skip")
         self.work = WorkMeter(core)
+        self.spikes = SpikeGuard(core)
         self.sources: SourceMeter | None = None  # for a Mixture
         self.started = time.time()
+        self.first_step = 0  # with which train() started
         self.figures: dict[str, float] = {}  # speed and memory, while a log is being written
         self._logged = (time.perf_counter(), 0)  # the time and the step of the last log
         self._work_logged = (0, 0.0, 0)  # tokens, operations and tokens without padding at that time
@@ -238,8 +246,9 @@ class Meter:
         self._peak: Any = _UNKNOWN  # operations per second of the device
 
     def start(self, step: int) -> None:
-        """Called when training starts."""
-        self.started = time.time()
+        """Called when training starts. After a rollback, the figures of train() are still those of all of it."""
+        before = self.spikes.after
+        self.started, self.first_step = (time.time(), step) if before is None else before.began
         self._logged = (time.perf_counter(), step)
         self._work_logged, self._waited = self.work.own_counts(), 0.0
         self.losses.curve.start(self.core.run, step)

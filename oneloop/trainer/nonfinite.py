@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..backends._common.buffers import BufferCopies
 from ..backends._common.helpers import some
-from ..data.order import BatchSampler
 from ..errors import NonFiniteError
+from .step_samples import samples_of
 
 if TYPE_CHECKING:
     from .run import Run
@@ -59,13 +59,14 @@ class NonfiniteUpdates:
         args = run.core.trainer.args
         if args.nonfinite == "ignore":  # a loss scaler skips the update itself
             return
+        run.meter.spikes.look()  # a spike a few steps before may be the reason
         self.in_a_row = self.in_a_row + 1 if step == self.last + 1 else 1
         self.last = step
         self.count += 1
         ends = not self.skips or 0 < args.nonfinite_limit <= self.in_a_row
         if not ends and not self._is_logged:
             return
-        samples = self._samples_of(step)
+        samples = samples_of(run.plan, step)
         run.events.add("nonfinite", step=step, action="stop" if ends else "skip", samples=samples)
         text = (
             f"step {step}: the loss or a gradient is not finite (NaN or infinite; also if all labels are ignored). "
@@ -98,15 +99,3 @@ class NonfiniteUpdates:
         text = f"{text} Last checkpoint: {run.checkpointer.last_saved or 'none in this run'}. Inspect these samples, "
         text += "lower the learning rate, or use debug='underflow_overflow' to find the layer"
         return f"{text}." if self.skips else f"{text}; nonfinite='skip' skips such steps and continues."
-
-    def _samples_of(self, step: int) -> str:
-        """Indices of the samples in an update: the order is a pure function, so they can be computed afterwards."""
-        plan = self.run.plan
-        sampler = getattr(plan.loader, "batch_sampler", None)
-        if not isinstance(sampler, BatchSampler) or not plan.steps_per_epoch:
-            return "unknown (not a map-style dataset)"
-        epoch, place = divmod(step - 1, plan.steps_per_epoch)
-        size = sampler.batch_size * sampler.world * plan.accumulation
-        end = min(sampler.length, len(sampler) * sampler.batch_size * sampler.world)  # drop_last drops what follows
-        indices = sampler.orders(epoch).take(place * size, min((place + 1) * size, end)).tolist()
-        return str(indices) if len(indices) <= 64 else f"{str(indices[:64])[:-1]}, ... {len(indices)} in all]"

@@ -149,11 +149,10 @@ class Run:
             with surviving(self.events.output_lost), self.sync.watching(trainer.args.preemption_signals):
                 try:
                     self._begin(checkpoint, trial)
-                    first_step = trainer.state.global_step
                     loop.run(self)
                 except EvaluationInterrupted:  # of a callback, or the one before the first step
                     self.step_end.leave()
-                output = self._end(first_step)
+                output = self._end()
                 self.step_end.leave_if_interrupted()
                 return output
         except BaseException as error:
@@ -205,6 +204,7 @@ class Run:
             resume.keep_global_batch(self, checkpoint)
         self.plan = self._make_plan(self._cooldown(checkpoint))
         self.meter.follow(SourceMeter.of(self))
+        self.meter.spikes.check(self.plan.loader)
         self.checkpointer.model_files.begin()
         core.wrap_model()
         if checkpoint is not None and late:
@@ -344,17 +344,18 @@ class Run:
             computes = trainer.compute_metrics is not None
             idle_arguments.tell(trainer.args, plan.max_steps, computes, self.update.contract.own_loss)
 
-    def _end(self, first_step: int) -> TrainOutput:
+    def _end(self) -> TrainOutput:
         """After the last step: pending checks on the device, the best model, and the metrics of the whole run."""
         core, trainer, plan = self.core, self.core.trainer, self.plan
         args, state = trainer.args, trainer.state
         self.update.nonfinite.read_pending()
+        self.meter.spikes.look()
         self.checkpointer.wait()
         self.update.modes.finish()
         if args.load_best_model_at_end:
             trainer._load_best_model()
         trainer.store_flos()
-        steps = state.global_step - first_step
+        steps = state.global_step - self.meter.first_step
         samples = steps * plan.rows_per_step
         if plan.samples is not None and plan.steps_per_epoch:
             whole, rest = divmod(steps, plan.steps_per_epoch)

@@ -65,6 +65,8 @@ class StepEnd:
             checkpointer.announce()
         if run.sync.interrupted:
             self.leave()
+        if run.meter.spikes.is_on:
+            run.meter.spikes.look(if_due=not (trainer.control.should_log or trainer.control.should_evaluate))
         if trainer.control.should_log:
             self._log()
         if trainer.control.should_evaluate:

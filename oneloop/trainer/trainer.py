@@ -44,6 +44,7 @@ from . import dataloaders, setup, validation
 from .evaluation import check_batch_metrics, evaluation_loop
 from .internals import Internals, install
 from .loss import find_loss, logits_of, smoothing_of, split_labels
+from .loss_spikes import RolledBack
 from .meter import speed_metrics
 from .validation import has_length
 
@@ -353,16 +354,12 @@ class Trainer(TransformersNames, PaddleNLPNames):
         setup.bind(self.args, core.backend)
         if self.model_init is None:
             core.adopt_model()
-        run = core.begin_run()
-        with run.checkpointer.directory:
-            checkpoint = core.processes.run_on_main(
-                lambda: run.find_checkpoint(resume_from_checkpoint), "looking for checkpoints"
-            )
-            if self.model_init is not None:
-                core.renew_model(trial)
-            core.memory.start("train", core.backend, self.args.device)
-            core.given_optimizers.start(self)
-            return run.train(checkpoint, trial, ignore_keys_for_eval)
+        after = None
+        while True:
+            try:
+                return core.train(resume_from_checkpoint, trial, ignore_keys_for_eval, after)
+            except RolledBack as spike:
+                after, resume_from_checkpoint = spike.resume, spike.resume.checkpoint
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: int | None = None) -> Any:
         """Compute the gradients of one micro-batch and add them to those of the update. May be overridden.

@@ -282,17 +282,31 @@ class Update:
         run.call("on_optimizer_step")
         run.call("on_optimizer_end", scaler=scaler)
         run.meter.losses.add(loss)
+        if run.meter.spikes.is_on:
+            run.meter.spikes.add(step, loss, engine.norm)
         if bad is not None:
             self.nonfinite.found(bad)
-        self.last_rate = trainer._get_learning_rate()
-        if not run.step_end.steps_by_metric:
-            trainer.lr_scheduler.step()
+        self._step_schedule()
         engine.clear()
         if self.modes.average.kind is not None:
             self.modes.average.update(step)
         every = trainer.args.torch_empty_cache_steps
         if every and step % every == 0:
             core.backend.devices.empty_cache(trainer.args.device)
+
+    def _step_schedule(self) -> None:
+        trainer = self.run.core.trainer
+        self.last_rate = trainer._get_learning_rate()
+        if not self.run.step_end.steps_by_metric:
+            trainer.lr_scheduler.step()
+
+    def leave_out(self) -> None:
+        """A step whose samples are left out: nothing is updated. The schedule and averages go on, as after an update
+        that was skipped because it is not finite."""
+        self.run.meter.losses.leave_out()
+        self._step_schedule()
+        if self.modes.average.kind is not None:
+            self.modes.average.update(self.run.core.trainer.state.global_step + 1)
 
     def look_for_parameters(self, optimizer: Any) -> None:
         """Raise ModelError if the optimizer has no parameters of the model, nor of a loss function that may have

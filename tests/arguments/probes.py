@@ -1,6 +1,7 @@
 """What there is to see of a run: one small function each, from a TinyRun to a value that can be compared."""
 
 import itertools
+import json
 import logging
 import math
 import multiprocessing
@@ -21,6 +22,7 @@ from oneloop.distributed.collectives import ProcessGroup
 from oneloop.distributed.preemption import Preempted
 from oneloop.errors import OneloopError
 from oneloop.integrations.search.trials import compared
+from oneloop.trainer.loss_spikes import SpikeGuard
 from tests.arguments.started_in import METHODS, Started
 from tests.arguments.tiny_runs import SAMPLES, Located, Notes, Plain, Words, samples, sentences
 from tests.backends.support import kit_module
@@ -361,6 +363,23 @@ def after_poison(tiny_run):
     except OneloopError as error:
         return type(error).__name__
     return math.isfinite(trainer.model.head.weight.sum().item())
+
+
+def spikes(tiny_run):
+    """What run.jsonl has of the spikes in steps 10 and 11, and the steps left out; or the kind of error."""
+    add = SpikeGuard.add
+
+    def steep(self, step, loss, norm):
+        add(self, step, loss * (1e4 if step in (10, 11) else 1), norm)
+
+    with tiny_run.monkeypatch.context() as patch:
+        patch.setattr(SpikeGuard, "add", steep)
+        try:
+            tiny_run.train(model=Plain)
+        except OneloopError as error:
+            return type(error).__name__
+    lines = map(json.loads, (tiny_run.output / "run.jsonl").read_text().splitlines())
+    return [event.get("left_out", "warned") for event in lines if event["event"] in ("loss_spike", "rolled_back")]
 
 
 class Broken(Notes):

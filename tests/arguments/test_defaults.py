@@ -52,6 +52,7 @@ from oneloop.enums import IntervalStrategy, OptimizerNames
         ("ray_scope", "last"),
         ("nonfinite", "stop"),
         ("nonfinite_limit", 100),
+        ("loss_spike", "off"),
         ("save_async", True),
         ("save_interval_minutes", None),
         ("debug", ""),

@@ -102,6 +102,7 @@ def test_every_choice_trains_or_is_refused(name, choice, tiny_run):
         "reduce_lr_on_plateau": following,
         "greedy": following,
         "best": following,
+        "rollback": {"save_strategy": "steps"},
         "cosine_with_min_lr": {"lr_scheduler_kwargs": {"min_lr": 1e-6}},
         "cosine_warmup_with_min_lr": {"lr_scheduler_kwargs": {"min_lr": 1e-6}},
         "warmup_stable_decay": {"lr_scheduler_kwargs": {"num_decay_steps": 2}},

@@ -107,6 +107,10 @@ REFUSALS: tuple[Refusal, ...] = (
         "nonfinite", lambda args: args.nonfinite == "skip", "an update cannot be skipped", "nonfinite='stop'"
     ),
     _with_deepspeed(
+        "loss_spike='rollback'", lambda args: args.loss_spike == "rollback",
+        "its engine cannot be created again in the same process", "loss_spike='warn', and resume by hand",
+    ),
+    _with_deepspeed(
         "auto_find_batch_size", lambda args: args.auto_find_batch_size,
         "all processes must run the same forward passes", "a smaller per_device_train_batch_size",
     ),

@@ -1,7 +1,7 @@
 // Tables. Text from a run is always inserted as text, never as markup.
 
 // Events that are marked in the charts with a letter; the others are only listed.
-const LETTERS = { resumed: "R", preempted: "P", died: "K", nonfinite: "N", out_of_memory: "M", save_failed: "D", save_waited: "W", profiled: "T", failed: "F" };
+const LETTERS = { resumed: "R", preempted: "P", died: "K", nonfinite: "N", loss_spike: "S", rolled_back: "B", out_of_memory: "M", save_failed: "D", save_waited: "W", profiled: "T", failed: "F" };
 
 /** The text with line break opportunities inside names, but not inside numbers. */
 function breakable(text) {
@@ -29,7 +29,7 @@ function section(id, title, content, note = "") {
   return card;
 }
 
-const SIGNS = { whole: "✓", foreign: "✓", damaged: "✕", best: "★", latest: "→", running: "●", finished: "✓", failed: "✕", died: "✕", nonfinite: "!", save_failed: "!", out_of_memory: "!" };
+const SIGNS = { whole: "✓", foreign: "✓", damaged: "✕", best: "★", latest: "→", running: "●", finished: "✓", failed: "✕", died: "✕", nonfinite: "!", loss_spike: "!", rolled_back: "!", save_failed: "!", out_of_memory: "!" };
 
 function badge(name, kind = name) {
   return element("span", { class: `badge ${kind.replaceAll(" ", "-")}`, text: `${SIGNS[kind] ? SIGNS[kind] + " " : ""}${name}` });

@@ -1,0 +1,320 @@
+"""Loss spikes: steps whose loss or gradient norm is far above those of the steps before.
+
+`loss_spike="warn"` reports them. With "rollback" the run returns to its last checkpoint and goes on without the samples
+of the spike:
+
+- The steps whose samples are left out remain steps: they are counted and the learning rate follows its schedule, but
+  their batches are dropped and nothing is updated. So the samples of every other step stay the same, and a position in
+  the data is computed as before.
+- Returning is a resume in the same process: `train()` begins a new run from the checkpoint.
+- What is decided depends on the values only, not on when they are read. The recent values and the steps to leave out
+  are in checkpoints, and a step is looked at before it is saved. A run that is killed and resumed decides the same.
+"""
+
+import logging
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..checkpoint import store
+from ..checkpoint.structure import read_state
+from ..compat import trl_state
+from ..errors import CheckpointError, DataError, LossSpikeError, RefusedError
+from .step_samples import positions_of, samples_of
+
+if TYPE_CHECKING:
+    from .internals import Internals
+
+logger = logging.getLogger(__name__)
+
+VERSION = 1  # of what a checkpoint has of it
+READ_EVERY = 8  # steps whose values are read from the device together
+SMALLEST_DEVIATION = 0.01  # of the median: values that hardly differ are no measure of a spike
+LOGGED = 5  # spikes that are each logged; after these, only the 10th, the 100th and so on
+_NAMES = {"loss": "the loss", "grad_norm": "the gradient norm"}
+
+
+class RunningRange:
+    """The values of the last steps, and the largest one to be expected next.
+
+    The limit is the median plus `threshold` robust standard deviations. These are measured above the median, from the
+    upper quartile: losses and norms have longer tails there.
+    """
+
+    def __init__(self, window: int, threshold: float) -> None:
+        self.window, self.threshold = window, threshold
+        self.recent: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    def add(self, value: float) -> None:
+        self.recent.append(value)
+        insort(self._sorted, value)
+        if len(self.recent) > self.window:
+            del self._sorted[bisect_left(self._sorted, self.recent.popleft())]
+
+    @property
+    def median(self) -> float:
+        middle = len(self._sorted) // 2
+        return (self._sorted[middle] + self._sorted[~middle]) / 2
+
+    @property
+    def limit(self) -> float:
+        """Infinite until there are as many values as the window has, and where all of them are zero."""
+        if len(self.recent) < self.window:
+            return math.inf
+        median = self.median
+        deviation = (self._sorted[3 * len(self._sorted) // 4] - median) / 0.6745
+        deviation = max(deviation, SMALLEST_DEVIATION * abs(median))
+        return median + self.threshold * deviation if deviation > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class Spike:
+    step: int
+    name: str  # loss or grad_norm
+    value: float
+    median: float
+    limit: float
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step}: {_NAMES[self.name]} is {self.value:.4g}, far above that of the steps before (median "
+            f"{self.median:.4g}, expected at most {self.limit:.4g})"
+        )
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """A return to a checkpoint: why, and the steps, from first to last, whose samples are left out since."""
+
+    spike: Spike
+    checkpoint: int  # its step
+    first: int
+    last: int
+    positions: tuple[int, int, int] | None  # epoch, first position, the one after the last; None: the data has none
+
+    def to_json(self) -> dict[str, Any]:
+        spike = {name: value.hex() if isinstance(value, float) else value for name, value in asdict(self.spike).items()}
+        return {"spike": spike, "checkpoint": self.checkpoint, "steps": [self.first, self.last]} | (
+            {} if self.positions is None else {"positions": list(self.positions)}
+        )
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "Rollback":
+        spike = {name: stored["spike"][name] for name in ("step", "name")}
+        spike |= {name: float.fromhex(stored["spike"][name]) for name in ("value", "median", "limit")}
+        first, last = stored["steps"]
+        positions = tuple(stored["positions"]) if "positions" in stored else None
+        return cls(Spike(**spike), stored["checkpoint"], first, last, positions)
+
+
+@dataclass(frozen=True)
+class Return:
+    """What the run that begins after a rollback takes over from the one before."""
+
+    checkpoint: str
+    run_id: str
+    parent_id: str | None
+    began: tuple[float, int]  # when and with which step train() started
+    rollbacks: tuple[Rollback, ...]
+
+
+class RolledBack(Exception):
+    """Raised within a run, and caught by train(): the run goes on from a checkpoint. Not an error."""
+
+    def __init__(self, rollback: Rollback, samples: str, resume: Return) -> None:
+        super().__init__(f"returning to checkpoint-{rollback.checkpoint}")
+        self.rollback, self.samples, self.resume = rollback, samples, resume
+
+    def facts(self) -> dict[str, Any]:
+        """For run.jsonl."""
+        made, spike = self.rollback, self.rollback.spike
+        values = {"step": spike.step, "of": spike.name, "value": spike.value, "median": spike.median}
+        where = {"to": f"{store.PREFIX}-{made.checkpoint}", "left_out": [made.first, made.last]}
+        return values | {"limit": spike.limit} | where | {"positions": made.positions, "samples": self.samples}
+
+
+class SpikeGuard:
+    """Created for each run; without loss_spike it only leaves out the steps that a checkpoint names."""
+
+    def __init__(self, core: "Internals") -> None:
+        args = core.trainer.args
+        self.core = core
+        self.mode: str = args.loss_spike
+        self.is_on = self.mode != "off"
+        self.ranges = {name: RunningRange(args.loss_spike_window, args.loss_spike_threshold) for name in _NAMES}
+        self.rollbacks: tuple[Rollback, ...] = ()
+        self.after: Return | None = None  # this run began with a rollback
+        self.left_out: frozenset[int] = frozenset()  # steps
+        self._unread: list[tuple[int, Any, Any]] = []  # step, loss and norm, still on the device
+        self._count = 0  # reported since train() was called
+        self._last = -1  # the step of the last one
+
+    # -- before the first step
+
+    def begin_after(self, resume: Return) -> None:
+        """Called when the run begins with a rollback."""
+        self.after = resume
+        self._leave_out(resume.rollbacks)
+
+    def check(self, loader: Any) -> None:
+        """Raise an error if the run could not return to a checkpoint."""
+        trainer = self.core.trainer
+        if self.mode != "rollback":
+            return
+        name = type(trainer).__name__
+        if trl_state.generates(trainer):
+            raise RefusedError(
+                f"loss_spike='rollback' cannot be used with {name}, which generates its training data for several "
+                "steps at once: those of one step cannot be left out. Use loss_spike='warn'."
+            )
+        for what, given in (("train_dataset", trainer.train_dataset), ("the training loader", loader)):
+            if isinstance(given, Iterator):
+                raise DataError(
+                    f"loss_spike='rollback' reads the training data again, but {what} is an iterator "
+                    f"({type(given).__name__}), which can be read once. Pass a dataset, or use loss_spike='warn'."
+                )
+
+    # -- called in each step
+
+    def add(self, step: int, loss: Any, norm: Any) -> None:
+        """Called after an update, with values that may be on the device."""
+        if loss is not None:
+            self._unread.append((step, loss, norm))
+
+    def look(self, if_due: bool = False) -> None:
+        """Read the values of the steps since the last call, and report a spike or roll the run back. A host sync and,
+        on several processes, a collective. `if_due`: only if a few steps have passed."""
+        if len(self._unread) < (READ_EVERY if if_due else 1):
+            return
+        for step, values in self._read():
+            spike = self._spike_of(step, values)
+            for name, value in values.items():
+                self.ranges[name].add(value)
+            if spike is not None:
+                self._found(spike)
+
+    def _read(self) -> list[tuple[int, dict[str, float]]]:
+        tensors, processes = self.core.backend.tensors, self.core.processes
+        unread, self._unread = self._unread, []
+        losses = tensors.scalars([loss for _, loss, _ in unread]).tolist()
+        on_device = [norm for *_, norm in unread if tensors.is_tensor(norm)]
+        read = iter(tensors.scalars(on_device).tolist() if on_device else [])
+        norms = [next(read) if tensors.is_tensor(norm) else norm for *_, norm in unread]
+        rows = [
+            # What is not finite is left to the argument nonfinite.
+            (step, {key: float(v) for key, v in zip(_NAMES, values) if v is not None and math.isfinite(v)})
+            for (step, *_), *values in zip(unread, losses, norms)
+        ]
+        # Sums may be rounded differently: all processes decide by the values of the main process.
+        return processes.broadcast_object(rows) if processes.size > 1 else rows
+
+    def _spike_of(self, step: int, values: dict[str, float]) -> Spike | None:
+        for name, value in values.items():
+            known = self.ranges[name]
+            if value > (limit := known.limit):
+                return Spike(step, name, value, known.median, limit)
+        return None
+
+    # -- a spike
+
+    def _found(self, spike: Spike) -> None:
+        run = self.core.run
+        checkpoint = self._checkpoint_before(spike.step) if self.mode == "rollback" else None
+        samples = samples_of(run.plan, spike.step)
+        if checkpoint is None:
+            self._report(spike, samples)
+            return
+        path, saved = checkpoint
+        first = max(saved + 1, spike.step - self.core.trainer.args.loss_spike_skip_steps + 1)
+        at = [found for step in (first, spike.step) if (found := positions_of(run.plan, step)) is not None]
+        together = bool(at) and at[0][0] == at[-1][0]
+        positions = (at[0][0], at[0][1], at[-1][2]) if together else None
+        rollback = Rollback(spike, saved, first, spike.step, positions)
+        self._check_limit(rollback, samples, path)
+        run.step_end.leave_if_interrupted()  # the resumed run will find the spike again
+        which = f"step {first}" if first == spike.step else f"steps {first} to {spike.step}"
+        logger.warning(
+            "%s. Returning to %s; the samples of %s are left out. Samples of step %d: %s.",
+            spike, path, which, spike.step, samples,
+        )  # fmt: skip
+        began = run.meter.started, run.meter.first_step
+        resume = Return(str(path), run.id, run.events.parent_id, began, (*self.rollbacks, rollback))
+        raise RolledBack(rollback, samples, resume)
+
+    def _report(self, spike: Spike, samples: str) -> None:
+        is_new, self._last = spike.step != self._last + 1, spike.step
+        self._count += is_new  # the steps that follow one are the same spike
+        if not is_new or not (self._count <= LOGGED or str(self._count).strip("0") == "1"):
+            return
+        why = "loss_spike='warn'" if self.mode == "warn" else "there is no complete checkpoint to return to"
+        logger.warning("%s. Samples of this step: %s. Training continues (%s).", spike, samples, why)
+        facts = {name: value for name, value in asdict(spike).items() if name not in ("step", "name")}
+        self.core.run.events.add("loss_spike", step=spike.step, of=spike.name, **facts, samples=samples)
+
+    def _checkpoint_before(self, step: int) -> tuple[Path, int] | None:
+        """The last checkpoint of the run and its step; None if there is none, or it is not complete. A collective."""
+        checkpointer = self.core.run.checkpointer
+        checkpointer.wait()  # it may still be written in the background
+
+        def find() -> tuple[Path, int] | None:
+            if checkpointer.last_saved is None:
+                return None
+            path = checkpointer.directory.resolve(checkpointer.last_saved)
+            return None if store.problems(path) else (path, read_state(path)["global_step"])
+
+        found = self.core.processes.run_on_main(find, "looking for the last checkpoint")
+        return found if found is not None and found[1] < step else None
+
+    def _check_limit(self, rollback: Rollback, samples: str, path: Path) -> None:
+        limit = self.core.trainer.args.loss_spike_limit
+        before = [each for each in self.rollbacks if each.checkpoint == rollback.checkpoint]
+        if len(before) < limit:
+            return
+        steps = ", ".join(str(each.spike.step) for each in before)
+        raise LossSpikeError(
+            f"{rollback.spike}. Samples of this step: {samples}. The run has returned to {path} {len(before)} times "
+            f"before, because of spikes in step {steps}: leaving out samples does not help (loss_spike_limit={limit}). "
+            "Lower the learning rate, raise loss_spike_skip_steps to leave out the steps before a spike as well, or "
+            "loss_spike_threshold if these values are normal, and resume."
+        )
+
+    # -- checkpoints
+
+    def _leave_out(self, rollbacks: tuple[Rollback, ...]) -> None:
+        self.rollbacks = rollbacks
+        self.left_out = frozenset(step for each in rollbacks for step in range(each.first, each.last + 1))
+
+    def state(self) -> dict[str, Any]:
+        """For run.json; nothing for a run that has no use for it."""
+        if not self.is_on and not self.rollbacks:
+            return {}
+        recent = {name: [value.hex() for value in known.recent] for name, known in self.ranges.items()}
+        rollbacks = [each.to_json() for each in self.rollbacks]
+        return {"spikes": {"version": VERSION, "recent": recent, "rollbacks": rollbacks}}
+
+    def load_state(self, stored: Mapping[str, Any] | None, step: int, fits: bool) -> None:
+        """`fits`: the samples of a step are those that they were when the checkpoint of this step was written."""
+        if stored is None:
+            return
+        if stored["version"] != VERSION:
+            raise CheckpointError(
+                f"the checkpoint has loss spikes of version {stored['version']}, but this release of oneloop reads "
+                f"{VERSION}. Resume with the release that wrote it, or a later one."
+            )
+        for name, known in self.ranges.items():
+            for value in stored["recent"].get(name, ()):
+                known.add(float.fromhex(value))
+        rollbacks = tuple(map(Rollback.from_json, stored["rollbacks"])) if self.after is None else self.rollbacks
+        later = [each for each in rollbacks if each.last > step]
+        if later and not fits:
+            logger.warning(
+                "The checkpoint leaves out the samples of later steps because of loss spikes, but the dataset or the "
+                "number of samples in an update is another one now: they are not left out."
+            )
+            rollbacks = tuple(each for each in rollbacks if each.last <= step)
+        self._leave_out(rollbacks)
