@@ -45,7 +45,7 @@ branches = {
 by_sgd = {"optim": "sgd", "learning_rate": 0.1}
 workers = {"dataloader_num_workers": 1}
 saving = {"save_strategy": "steps", "save_steps": 2}
-spiky = {"loss_spike_window": 8, "max_steps": 12, "save_strategy": "steps", "save_steps": 8, "learning_rate": 0.01}
+spiky = {"max_steps": 12, "save_strategy": "steps", "save_steps": 8, "learning_rate": 0.01}
 generating = {"predict_with_generate": True}
 
 RUN = {
@@ -277,16 +277,25 @@ LOGGING = {
     ),
     "nonfinite": shows(probes.after_poison, ("stop", "NonFiniteError"), ("skip", True), ("ignore", False)),
     "nonfinite_limit": shows(probes.after_poison, (1, "NonFiniteError"), (2, True), (0, True), nonfinite="skip"),
-    "loss_spike": shows(probes.spikes, ("off", []), ("warn", ["warned"]), ("rollback", [[10, 10], [11, 11]]), **spiky),
+    "loss_spike": shows(
+        probes.spikes,
+        ("off", []),
+        ("warn", ["warned"]),
+        ("rollback", [[10, 10], [11, 11]]),
+        loss_spike_window=8,
+        **spiky,
+    ),
     **{
-        name: shows(probes.spikes, *seen, **spiky | {"loss_spike": "rollback"})
+        name: shows(probes.spikes, *seen, **{"loss_spike_window": 8} | spiky | {"loss_spike": "rollback"})
         for name, seen in {
             "loss_spike_threshold": ((10.0, [[10, 10], [11, 11]]), (1e9, [])),
-            "loss_spike_window": ((8, [[10, 10], [11, 11]]), (10, [[11, 11]])),
             "loss_spike_skip_steps": ((1, [[10, 10], [11, 11]]), (2, [[9, 10], [10, 11]])),
             "loss_spike_limit": ((2, [[10, 10], [11, 11]]), (1, "LossSpikeError")),
         }.items()
     },
+    "loss_spike_window": shows(
+        probes.spikes, (8, [[10, 10], [11, 11]]), (10, [[11, 11]]), loss_spike="rollback", **spiky
+    ),
     "report_to": shows(
         probes.writers,
         ("none", []),
