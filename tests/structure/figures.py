@@ -23,6 +23,7 @@ OWNERS = {
     "losses": "LossMeter",
     "curve": "LossCurve",
     "sources": "SourceMeter",
+    "spikes": "SpikeGuard",
     "checkpointer": "Checkpointer",
     "directory": "OutputDirectory",
     "model_files": "ModelFiles",
