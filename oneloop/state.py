@@ -77,6 +77,11 @@ class TrainerState:
             check(data, TRAINER_STATE, "it")
         except CheckpointError as error:
             raise CheckpointError(f"{json_path} is not a valid trainer_state.json: {error}") from error
+        return cls.from_fields(data)
+
+    @classmethod
+    def from_fields(cls, data: dict[str, Any]) -> "TrainerState":
+        """A state of these fields; unknown ones are ignored."""
         known = {f.name for f in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in data.items() if key in known})
 

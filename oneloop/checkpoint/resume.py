@@ -167,7 +167,10 @@ def load_best_model(core: "Internals", last_saved: str | None) -> None:
 
 def load_state(trainer: Any, path: Path) -> None:
     """Restore step, logs and callbacks of a checkpoint; must come before the plan is computed, which needs the step."""
-    state = trainer.state = TrainerState.load_from_json(path / STATE)
+    if store.is_foreign(path) and not (path / STATE).is_file():  # a pickle
+        state = trainer.state = TrainerState.from_fields(other_trainers.state(path))
+    else:
+        state = trainer.state = TrainerState.load_from_json(path / STATE)
     state.log_history = log_history.restored(state.log_history, path)
     state.is_world_process_zero = trainer.is_world_process_zero()
     state.is_local_process_zero = trainer.is_local_process_zero()

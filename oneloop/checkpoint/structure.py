@@ -285,7 +285,12 @@ def _look_at_state(path: Path, manifest: dict[str, Any]) -> None:
 
 def read_state(path: Path) -> dict[str, Any]:
     """trainer_state.json of a checkpoint, also of one that another trainer wrote."""
-    return check(check(read_json(path / STATE), TRAINER_STATE, STATE), record({"global_step": anything}), STATE)
+    return check_state(read_json(path / STATE), STATE)
+
+
+def check_state(value: Any, source: str) -> dict[str, Any]:
+    """The fields of a Trainer's state, if they follow their rules."""
+    return check(check(value, TRAINER_STATE, source), record({"global_step": anything}), source)
 
 
 def _look_at_run(path: Path, manifest: dict[str, Any]) -> None:

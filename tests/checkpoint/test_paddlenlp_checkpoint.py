@@ -26,9 +26,10 @@ from oneloop.errors import CheckpointError  # noqa: E402
 
 OLD = Path(__file__).parent / "old_runs"
 FIXTURES = sorted(str(path.parent.relative_to(OLD)) for path in OLD.glob("paddle*/*/expected.json"))
-CLASSIC, UNIFIED = "paddlenlp/classic", "paddlenlp/unified"
+CLASSIC, UNIFIED, FLEX = "paddlenlp/classic", "paddlenlp/unified", "paddleformers/flex"
 SAMPLES, BATCH, SAVED, STEPS = 12, 2, 8, 11
 WORDS, SIZE, CLASSES = 7, 4, 3
+FIELDS = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
 ARGUMENTS = {
     "max_steps": STEPS,
     "per_device_train_batch_size": BATCH,
@@ -48,6 +49,8 @@ ARGUMENTS = {
 
 class Model(nn.Layer):
     """The layers of the old runs. They are made in the order of their names, so Paddle numbers them differently."""
+
+    transpose_weight_keys = ["dense"]
 
     def __init__(self):
         super().__init__()
@@ -103,28 +106,43 @@ def values(model):
     return {name: value.numpy() for name, value in model.state_dict().items()}
 
 
+def paddle_names(state):
+    """The names of the parameters in Paddle. In the old runs the head was made first."""
+    layers = sorted({key.split(".")[0] for key in state})
+    embedding, norm, head, dense = layers
+    return {"embedding.weight": f"{embedding}.w_0"} | {
+        f"{name}.{long}": f"{layer}.{short}_0"
+        for name, layer in {"dense": dense, "norm": norm, "head": head}.items()
+        for long, short in {"weight": "w", "bias": "b"}.items()
+    }
+
+
 def stored_state(path):
     """The weights and the optimizer state of a checkpoint by Paddle's and NumPy's own readers, by name in the model."""
-    if (path / "optimizer.pdopt").is_file():
-        weights = paddle.load(str(path / "model_state.pdparams"), return_numpy=True, keep_name_table=True)
-        table = weights.pop("StructuredToParameterName@@")
-        state = paddle.load(str(path / "optimizer.pdopt"), return_numpy=True)
-        state.pop("LR_Scheduler", None)
-        moments = {
-            f"{name}:{key[len(own) + 1 : -2]}": state[key]
-            for name, own in table.items()
-            for key in state
-            if key.startswith(f"{own}_")
-        }
-        assert len(moments) == len(state)
-        return weights, moments
     from safetensors.numpy import load_file
 
+    def load(name):
+        return paddle.load(str(path / name), return_numpy=True)
+
     weights, moments = {}, {}
-    for file in path.glob("model-*.safetensors"):
+    if (path / "optimizer_state").is_dir():
+        state = load("optimizer_state/0_0.distcp")
+        moments = {":".join(key[:-2].rsplit(".", 1)): value for key, value in state.items()}
+        return load("model_state/0_0.distcp"), moments
+    for file in path.glob("model*.safetensors"):
         weights |= load_file(file)
-    for file in path.glob("optimizer-*.safetensors"):
+        if (path / "trainer_state.bin").is_file():  # of PaddleFormers, which transposes
+            weights["dense.weight"] = np.ascontiguousarray(weights["dense.weight"].T)
+    for file in path.glob("optimizer*.safetensors"):
         moments |= {key.replace("/", ":")[:-2]: value for key, value in load_file(file).items()}
+    if moments:
+        return weights, moments
+    weights = weights or load("model_state.pdparams")
+    state = load("optimizer.pdopt")
+    state.pop("LR_Scheduler")
+    for name, own in paddle_names(state).items():
+        moments |= {f"{name}:{field}": state.pop(f"{own}_{field}_0") for field in FIELDS}
+    assert not state
     return weights, moments
 
 
@@ -134,7 +152,8 @@ def test_the_run_ends_as_theirs_did(name, copy):
     expected = json.loads((OLD / name / "expected.json").read_text())
     assert trainer.state.global_step == STEPS
     losses = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
-    assert sorted(losses) == list(range(1, STEPS + 1))  # the history of the old run is kept
+    kept = 1 if name.startswith("paddlenlp") else SAVED + 1  # PaddleFormers keeps no history
+    assert sorted(losses) == list(range(kept, STEPS + 1))
     for step in range(SAVED + 1, STEPS + 1):
         assert losses[step] == pytest.approx(expected["losses"][str(step)], abs=2e-6)
     for key, value in values(trainer.model).items():
@@ -305,6 +324,34 @@ def test_damaged_and_hostile_pickles_are_errors(name, damage, copy, monkeypatch)
     with pytest.raises(CheckpointError, match=f"{name}"):
         resume(path)
     assert not Path("hacked").exists()
+
+
+@pytest.mark.parametrize("name", ["trainer_state.bin", "model_state/0_0.distcp", "optimizer_state/0_0.distcp"])
+@pytest.mark.parametrize("damage", ["hostile", "truncated", "another state"])
+def test_damaged_and_hostile_files_of_paddleformers_are_errors(name, damage, copy, monkeypatch):
+    path = copy(FLEX)
+    monkeypatch.chdir(path.parent)
+    whole = (path / name).read_bytes()
+    data = {"hostile": pickle.dumps([Command()]), "truncated": whole[:-9], "another state": pickle.dumps([1])}
+    (path / name).write_bytes(data[damage])
+    with pytest.raises(CheckpointError, match=name.split("/")[-1]):
+        resume(path)
+    assert not Path("hacked").exists()
+
+
+def test_what_is_missing_in_a_flex_checkpoint_is_named(copy):
+    path = copy(FLEX)
+    state = plain_pickle.read(path / "optimizer_state" / "0_0.distcp")
+    state.pop("dense.weight.moment1_0")
+    (path / "optimizer_state" / "0_0.distcp").write_bytes(pickle.dumps(state, 4))
+    with pytest.raises(CheckpointError, match="0_0.distcp is incomplete: dense.weight.moment1_0 are missing"):
+        resume(path)
+    shutil.copy(path / "model_state" / "0_0.distcp", path / "model_state" / "1_0.distcp")
+    with pytest.raises(CheckpointError, match="model_state has the parts of 2 processes"):
+        resume(path)
+    shutil.rmtree(path / "model_state")
+    with pytest.raises(CheckpointError, match="model_state/0_0.distcp is missing"):
+        resume(path)
 
 
 MOMENT = "linear_1.w_0_moment1_0"

@@ -127,6 +127,20 @@ def test_hostile_files_are_refused(kind, tmp_path, monkeypatch):
     assert not (tmp_path / "hacked").exists()
 
 
+def test_objects_of_named_classes_are_dicts_of_their_attributes():
+    value = Own()
+    value.step, value.inner = 3, {"a": np.arange(2)}
+    data, name = pickle.dumps([value, value]), (Own.__module__, "Own")
+    found = plain_pickle.loads(data, frozenset({name}))
+    assert found[0]["step"] == 3 and found[0]["inner"]["a"].tolist() == [0, 1] and type(found[0]) is dict
+    with pytest.raises(plain_pickle.NotPlain, match="needs .*Own"):
+        plain_pickle.loads(data, frozenset({(Own.__module__, "Other")}))
+    of_class = f"c{name[0]}\nOwn\n".encode()
+    for hostile in (b"(K\x01t\x81.", b")\x81K\x01b.", b")\x81."):  # with arguments, with another state, without one
+        with pytest.raises(plain_pickle.NotPlain, match="object"):
+            plain_pickle.loads(b"\x80\x02" + of_class + hostile, frozenset({name}))
+
+
 def test_shared_tuples_are_copied_once():
     value = plain_pickle.loads(b"\x80\x02" + laughs(35) + b".")
     assert value[0] is value[1] and value[0][0] is value[0][1]

@@ -32,7 +32,9 @@ class Loaded:
 def load_weights(model: nn.Layer, path: Path) -> None:
     """Load the weights of a checkpoint, or its adapter."""
     _check(path)
-    tensors = {name: weights.from_raw(raw) for name, raw in paddlenlp_checkpoint.weights(path).items()}
+    turned = getattr(unwrap(model), "transpose_weight_keys", None)  # of PaddleFormers' models
+    raws = paddlenlp_checkpoint.weights(path, turned if isinstance(turned, list) else ())
+    tensors = {name: weights.from_raw(raw) for name, raw in raws.items()}
     if not is_adapter(unwrap(model)):
         weights.load_model(model, tensors, {}, str(path))
         return

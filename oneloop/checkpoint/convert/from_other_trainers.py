@@ -13,7 +13,7 @@ from ..reading import restoring
 from ..run_state import ResumePoint
 from ..safetensors_io import from_numpy
 from ..schema import check, is_finite, optional
-from ..structure import LOSS_SCALER, check_streams, read_state
+from ..structure import LOSS_SCALER, check_streams
 from . import other_trainers, transformers_checkpoint
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def load_run(run: "Run", path: Path) -> loop.Position:
             "that step."
         )
     other_trainers.check_framework(path, core.backend.NAME)
-    state = read_state(path)
+    state = other_trainers.state(path)
     run.take_id(store.new_run_id())
     run.epochs.resume.found(None)
     trainer._load_optimizer_and_scheduler(str(path))

@@ -17,7 +17,8 @@ _OWN_MARK = "run.json"  # a file of oneloop's that no other library writes
 def library_of(path: Path) -> Any:
     """The module that describes the checkpoints of the library that wrote a directory without our manifest, complete or
     not; None if it is none of theirs."""
-    if not (path / STATE).is_file() or (path / _OWN_MARK).exists():
+    states = (STATE, paddlenlp_checkpoint.PICKLED_STATE)
+    if not any((path / name).is_file() for name in states) or (path / _OWN_MARK).exists():
         return None
     return next((library for library in _LIBRARIES if library.wrote(path)), None)
 
@@ -37,6 +38,11 @@ def version(path: Path) -> str | None:
     """Its release, as far as the files show."""
     library = library_of(path)
     return None if library is None else library.version(path)
+
+
+def state(path: Path) -> dict[str, Any]:
+    """The fields of the Trainer's state."""
+    return library_of(path).state(path)
 
 
 def problems(path: Path, contents: bool) -> list[str]:

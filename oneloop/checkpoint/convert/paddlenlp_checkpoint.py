@@ -1,11 +1,14 @@
 """Checkpoints that the Trainer of PaddleNLP or of its successor PaddleFormers wrote: recognised, checked and read as
 named arrays. No framework.
 
-There are two formats. The classic one has pickles: model_state.pdparams, optimizer.pdopt. The unified one has
-safetensors with an index. In both, the scheduler and the loss scaler are pickles.
+There are three formats. The classic one has pickles: model_state.pdparams, optimizer.pdopt. The unified one has
+safetensors with an index. The flex one, PaddleFormers' default, has folders of pickles for weights, optimizer and
+master weights. In all of them, the scheduler and the loss scaler are pickles; in PaddleFormers, so is the state of the
+Trainer.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,8 @@ from ...errors import CheckpointError
 from .. import safetensors_io
 from ..reading import json_object
 from ..safetensors_io import Raw
-from ..schema import is_finite, is_integer
-from ..structure import read_state, weight_map
+from ..schema import anything, check, is_finite, is_integer, mapping
+from ..structure import check_state, read_state, weight_map
 from . import plain_pickle
 
 WRITERS = ("paddlenlp", "paddleformers")
@@ -25,11 +28,14 @@ SCHEDULER, SCALER, OPTIMIZER = "scheduler.pdparams", "scaler.pdparams", "optimiz
 UNIFIED_OPTIMIZER, MASTER_WEIGHTS = "optimizer.safetensors", "master_weights.safetensors"
 ADAPTERS = ("peft_model.safetensors", "lora_model_state.pdparams", "prefix_model_state.pdparams")
 WEIGHTS = ("model_state.pdparams", "model.safetensors", *ADAPTERS)
+FLEX_WEIGHTS, FLEX_OPTIMIZER, FLEX_MASTER_WEIGHTS = "model_state", "optimizer_state", "master_weight"
+PICKLED_STATE = "trainer_state.bin"
 NAMES = "StructuredToParameterName@@"  # of a dict of tensors that paddle.save wrote: their names in Paddle
 
 _MARKS = (OPTIMIZER, SCHEDULER, WEIGHTS[0], *ADAPTERS[1:])
 _NO_TENSORS = ("LR_Scheduler", "master_weights", NAMES)
 _MASTER = "fp32_master_0"  # Paddle's name of a master weight: that of the parameter and this
+_STATE_CLASS = frozenset({("paddleformers.trainer.trainer_callback", "TrainerState")})
 FIELDS = ("moment1", "moment2", "moment2_max", "beta1_pow_acc", "beta2_pow_acc", "velocity", "moment", "momentum")
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -39,13 +45,13 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def wrote(path: Path) -> bool:
-    """Whether a directory with trainer_state.json is one of theirs."""
-    return any((path / name).is_file() for name in _MARKS) or any(path.glob("optimizer*.pdopt"))
+    """Whether a directory with a Trainer's state is one of theirs."""
+    return any((path / name).is_file() for name in (*_MARKS, PICKLED_STATE)) or any(path.glob("optimizer*.pdopt"))
 
 
 def writer(path: Path) -> str:
-    config = json_object(path / "config.json")
-    return WRITERS["paddleformers_version" in config]
+    is_later = (path / PICKLED_STATE).is_file() or "paddleformers_version" in json_object(path / "config.json")
+    return WRITERS[is_later]
 
 
 def version(path: Path) -> str | None:
@@ -63,7 +69,7 @@ def problems(path: Path, contents: bool = True) -> list[str]:
         except CheckpointError as error:
             found.append(str(error))
     try:
-        read_state(path)
+        state(path)
     except CheckpointError as error:
         found.append(str(error))
     return found
@@ -78,7 +84,7 @@ def _look_at_weights(path: Path, contents: bool) -> None:
 
 
 def _look_at_optimizer(path: Path, contents: bool) -> None:
-    if not is_unified(path) and not (path / OPTIMIZER).is_file():
+    if not optimizer_files(path):
         raise CheckpointError(f"{OPTIMIZER} is missing{_why_missing(path, 'optimizer')}")
     for file in optimizer_files(path):
         _look_at(file, contents)
@@ -91,6 +97,14 @@ def _look_at_scheduler(path: Path, contents: bool) -> None:
 def _look_at_scaler(path: Path, contents: bool) -> None:
     if (path / SCALER).exists():
         _look_at(path / SCALER, contents)
+
+
+def state(path: Path) -> dict[str, Any]:
+    """The Trainer's state, if it follows the rules of trainer_state.json."""
+    if not (path / PICKLED_STATE).is_file():
+        return read_state(path)
+    value = plain_pickle.read(path / PICKLED_STATE, _STATE_CLASS)
+    return check_state(check(value, mapping(anything), PICKLED_STATE), PICKLED_STATE)
 
 
 def _look_at(file: Path, contents: bool) -> None:
@@ -123,15 +137,36 @@ def is_unified(path: Path) -> bool:
     return bool(_files(path, UNIFIED_OPTIMIZER))
 
 
+def is_flex(path: Path) -> bool:
+    return (path / FLEX_OPTIMIZER).is_dir()
+
+
 def weight_files(path: Path) -> list[Path]:
     """The files with the weights; empty if there are none."""
+    if is_flex(path):
+        return [_flex_file(path, FLEX_WEIGHTS)]
     return next((files for name in WEIGHTS if (files := _files(path, name))), [])
 
 
 def optimizer_files(path: Path) -> list[Path]:
+    """The files with the state of the optimizer; empty if there are none."""
+    if is_flex(path):
+        return [_flex_file(path, FLEX_OPTIMIZER), _flex_file(path, FLEX_MASTER_WEIGHTS)]
     if is_unified(path):
         return [*_files(path, UNIFIED_OPTIMIZER), *_files(path, MASTER_WEIGHTS)]
-    return [path / OPTIMIZER]
+    return _files(path, OPTIMIZER)
+
+
+def _flex_file(path: Path, folder: str) -> Path:
+    found = sorted((path / folder).glob("*.distcp"))
+    if not found:
+        raise CheckpointError(f"{folder}/0_0.distcp is missing")
+    if len(found) > 1:
+        raise CheckpointError(
+            f"{folder} has the parts of {len(found)} processes; write one more checkpoint with "
+            "save_checkpoint_format=unified_checkpoint, which can be read"
+        )
+    return found[0]
 
 
 def _files(path: Path, name: str) -> list[Path]:
@@ -182,23 +217,52 @@ def _raw(value: np.ndarray | Raw) -> Raw:
 # -- contents
 
 
-def weights(path: Path) -> dict[str, Raw]:
-    """Weights and buffers by name."""
-    name = next((name for name in WEIGHTS if _files(path, name)), None)
-    if name is None:
+def weights(path: Path, transposed: Iterable[str] = ()) -> dict[str, Raw]:
+    """Weights and buffers by name. `transposed`: endings of the names of layers whose weights PaddleFormers transposes
+    in safetensors files, which have the layout of PyTorch."""
+    files = weight_files(path)
+    if not files:
         raise CheckpointError(f"{path} has no weights: {WEIGHTS[0]} and {WEIGHTS[1]} are missing")
-    if name.endswith(".safetensors"):
-        return _tensors(path, name)
-    found: dict[str, Raw] = {}
-    for file in _files(path, name):
-        values = {key: value for key, value in _mapping(file).items() if key != NAMES}
-        found |= {key: _raw(array) for key, array in _arrays(values, file).items()}
+    if files[0].suffix == ".safetensors":
+        found = _tensors(path, next(name for name in WEIGHTS if _files(path, name)))
+        is_torch = safetensors_io.read_metadata(files[0]).get("format") == "pt"
+        return _turned(found, transposed) if is_torch else found
+    found = {}
+    for file in files:
+        found |= {key: _raw(array) for key, array in _pickled_tensors(file).items()}
     return found
+
+
+def _pickled_tensors(file: Path) -> dict[str, np.ndarray]:
+    """The tensors that paddle.save stored; its table of names lists all of them."""
+    data = _mapping(file)
+    table = data.pop(NAMES, {})
+    missing = sorted(str(key) for key in table if key not in data) if isinstance(table, dict) else []
+    if missing:
+        raise CheckpointError(f"{file} is incomplete: {', '.join(missing[:3])} are missing")
+    return _arrays(data, file)
+
+
+def _turned(tensors: dict[str, Raw], endings: Iterable[str]) -> dict[str, Raw]:
+    wanted = [re.compile(rf"(?:.*\.)?{ending}\.weight") for ending in endings]
+    return {
+        name: _transposed(raw)
+        if len(raw.shape) == 2 and "lora" not in name and any(pattern.fullmatch(name) for pattern in wanted)
+        else raw
+        for name, raw in tensors.items()
+    }
+
+
+def _transposed(raw: Raw) -> Raw:
+    array = np.ascontiguousarray(raw.array().T)
+    return Raw(raw.dtype, array.shape, array.reshape(-1).view(np.uint8))
 
 
 def optimizer(path: Path, shapes: Shapes) -> tuple[str, dict[str, Raw]]:
     """How the parameters were found, and the state of each as "name:field". `shapes`: the trainable parameters, in the
     order of the model."""
+    if is_flex(path):
+        return "the names in the file", _flex(path)
     if is_unified(path):
         return "the names in the file", _unified(path)
     return _classic(path, shapes)
@@ -212,6 +276,18 @@ def _unified(path: Path) -> dict[str, Raw]:
         found[f"{name}:{_field(field if slash else '', path / UNIFIED_OPTIMIZER, key)}"] = raw
     for name, raw in _tensors(path, MASTER_WEIGHTS).items():
         found[f"{name}:master_weight"] = raw
+    return found
+
+
+def _flex(path: Path) -> dict[str, Raw]:
+    """Keys such as embedding.weight.moment1_0, and embedding.weight.w_0 for master weights."""
+    found: dict[str, Raw] = {}
+    file, masters = optimizer_files(path)
+    for key, array in _pickled_tensors(file).items():
+        name, _, field = key.rpartition(".")
+        found[f"{name}:{_field(field, file, key)}"] = _raw(array)
+    for key, array in _pickled_tensors(masters).items():
+        found[f"{key.removesuffix('.w_0')}:master_weight"] = _raw(array)
     return found
 
 

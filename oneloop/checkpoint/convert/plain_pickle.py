@@ -30,14 +30,18 @@ class NotPlain(ValueError):
     """What is wrong with a pickle."""
 
 
-def read(path: Path) -> Any:
-    """The value in a pickled file. Tensors of Paddle are tuples (name, array), as they are stored."""
+Classes = frozenset[tuple[str, str]]
+
+
+def read(path: Path, records: Classes = frozenset()) -> Any:
+    """The value in a pickled file. Tensors of Paddle are tuples (name, array), as they are stored. Objects of the
+    classes `records`, by module and name, become dicts of their attributes; the classes themselves are not imported."""
     try:
         with open_file(path) as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise NotPlain("it is empty")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return loads(data)
+                return loads(data, records)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     except NotPlain as error:
@@ -48,10 +52,10 @@ def read(path: Path) -> Any:
         ) from None
 
 
-def loads(data: bytes | mmap.mmap) -> Any:
+def loads(data: bytes | mmap.mmap, records: Classes = frozenset()) -> Any:
     """The value in the bytes of a pickle."""
     try:
-        return _plain(_Machine(data).run(), {}, 0)
+        return _plain(_Machine(data, records).run(), {}, 0)
     except NotPlain:
         raise
     except (IndexError, KeyError, TypeError, ValueError, OverflowError, struct.error) as error:
@@ -86,6 +90,18 @@ class _Array:
     def build(self, state: Any) -> None:
         _, shape, kind, is_fortran, data = state
         self.value = _array(shape, kind, data, "F" if is_fortran else "C")
+
+
+class _Record:
+    """An object that is read as the dict of its attributes."""
+
+    def __init__(self) -> None:
+        self.value: dict[str, Any] | None = None
+
+    def build(self, state: Any) -> None:
+        if type(state) is not dict:
+            raise NotPlain("it has an object with another state than its attributes")
+        self.value = state
 
 
 def _array(shape: Any, kind: Any, data: Any, order: str) -> np.ndarray:
@@ -157,8 +173,9 @@ _MADE: dict[tuple[str, str], Callable[..., Any]] = {
 class _Machine:
     """Executes the instructions of one pickle on a stack."""
 
-    def __init__(self, data: bytes | mmap.mmap) -> None:
+    def __init__(self, data: bytes | mmap.mmap, records: Classes) -> None:
         self.data, self.at = data, 0
+        self.known = _MADE | dict.fromkeys(records, _Record)
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
         self.encoded = 0  # bytes that were made of strings
@@ -216,9 +233,9 @@ class _Machine:
         self.push(int.from_bytes(self.take(length), "little", signed=True))
 
     def made(self, module: Any, name: Any) -> None:
-        if (module, name) not in _MADE:
+        if (module, name) not in self.known:
             raise NotPlain(f"it needs {str(module)[:80]}.{str(name)[:80]}")
-        self.push(_MADE[module, name])
+        self.push(self.known[module, name])
 
     def reduce(self) -> None:
         arguments, function = self.stack.pop(), self.stack.pop()
@@ -230,9 +247,15 @@ class _Machine:
             raise NotPlain("it makes more bytes than it has")
         self.push(value)
 
+    def new(self) -> None:
+        arguments, cls = self.stack.pop(), self.stack.pop()
+        if cls is not _Record or arguments != ():
+            raise NotPlain("it makes an object that is not known")
+        self.push(_Record())
+
     def build(self) -> None:
         state, target = self.stack.pop(), self.stack[-1]
-        if not isinstance(target, (_Type, _Array)):
+        if not isinstance(target, (_Type, _Array, _Record)):
             raise NotPlain(f"it sets the state of a {type(target).__name__}")
         target.build(state)
 
@@ -301,6 +324,7 @@ _ACTS: dict[bytes, Callable[[_Machine], Any]] = {
     pickle.GLOBAL: lambda m: m.made(m.line(), m.line()),
     pickle.STACK_GLOBAL: lambda m: m.made(m.stack.pop(-2), m.stack.pop()),
     pickle.REDUCE: lambda m: m.reduce(),
+    pickle.NEWOBJ: lambda m: m.new(),
     pickle.BUILD: lambda m: m.build(),
 }
 
@@ -312,10 +336,10 @@ def _plain(value: Any, done: dict[int, Any], depth: int) -> Any:
     """The value with its arrays in their places. Each container is visited once, however often it is referred to."""
     if value is None or type(value) in (bool, int, float, str, bytes) or isinstance(value, np.ndarray):
         return value
-    if isinstance(value, _Array):
+    if isinstance(value, (_Array, _Record)):
         if value.value is None:
-            raise NotPlain("it has an array without values")
-        return value.value
+            raise NotPlain("it has an array or an object without values")
+        return value.value if isinstance(value, _Array) else _plain(value.value, done, depth)
     if type(value) not in (list, tuple, dict):
         raise NotPlain(f"it contains a {type(value).__name__.strip('_')}")
     if depth > DEEPEST:

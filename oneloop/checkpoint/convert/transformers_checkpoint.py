@@ -31,6 +31,11 @@ def writer(path: Path) -> str:
     return WRITER
 
 
+def state(path: Path) -> dict[str, Any]:
+    """The Trainer's state, if it follows the rules of trainer_state.json."""
+    return read_state(path)
+
+
 def weight_files(path: Path) -> list[Path]:
     """The files with the weights, in order of precedence; empty if there are none."""
     for name in WEIGHTS:

@@ -38,8 +38,9 @@ SHARED = {
     "report_to": [],
     "do_train": True,
 }
+OF_LIBRARY = {"paddlenlp": {}, "paddleformers": {"amp_master_grad": False, "device": "cpu"}}
 # Not read by oneloop; training_args.bin and rng_state.pth contain paths and states of the machine.
-DROPPED = ("training_args.bin", "rng_state.pth")
+DROPPED = ("training_args.bin", "rng_state*.pth", "saved_signal_0", "*.metadata")
 
 
 def rows():
@@ -77,6 +78,7 @@ def pretrained_model(library):
     class Tiny(transformers.PretrainedModel):
         config_class = Config
         base_model_prefix = "tiny"
+        transpose_weight_keys = ["dense"]  # PaddleFormers writes these as PyTorch has them; PaddleNLP has no such list
 
         def __init__(self, config):
             super().__init__(config)
@@ -108,24 +110,25 @@ def write(library, name, model, **options):
             outputs = model(**inputs)
             return outputs if return_outputs else outputs[0]
 
-    target = FOLDER / library / name
+    class Losses(trainer_module.TrainerCallback):
+        found = {}
+
+        def on_log(self, args, state, control, logs=None, **kwargs):
+            if logs and "loss" in logs:
+                self.found[state.global_step] = logs["loss"]
+
+    target, losses = FOLDER / library / name, Losses()
     shutil.rmtree(target, ignore_errors=True)
     with tempfile.TemporaryDirectory() as folder:
-        args = trainer_module.TrainingArguments(output_dir=f"{folder}/out", **SHARED | options)
-        trainer = InOrder(model=model, args=args, train_dataset=rows(), data_collator=collate)
+        args = trainer_module.TrainingArguments(output_dir=f"{folder}/out", **SHARED | OF_LIBRARY[library] | options)
+        trainer = InOrder(model=model, args=args, train_dataset=rows(), data_collator=collate, callbacks=[losses])
         trainer.train()
         source = Path(folder) / "out" / f"checkpoint-{SAVED}"
-        print(name, sorted(path.name for path in source.rglob("*")))
+        print(name, sorted(str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()))
         shutil.copytree(source, target / source.name, ignore=shutil.ignore_patterns(*DROPPED))
-    state = target / source.name / "trainer_state.json"
-    state.write_text(state.read_text().replace(folder, "/old"))
     expected = {
         "versions": {each: importlib.metadata.version(each) for each in (library, "paddlepaddle")},
-        "losses": {
-            entry["step" if "step" in entry else "global_step"]: entry["loss"]
-            for entry in trainer.state.log_history
-            if "loss" in entry
-        },
+        "losses": losses.found,
         "weights": {key: np.asarray(value).tolist() for key, value in model.state_dict().items()},
     }
     (target / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
@@ -133,8 +136,14 @@ def write(library, name, model, **options):
 
 def main(library):
     paddle.set_device("cpu")
-    write(library, "classic", Plain())
-    write(library, "unified", pretrained_model(library), unified_checkpoint=True)
+    if library == "paddlenlp":
+        write(library, "classic", Plain())
+        write(library, "unified", pretrained_model(library), unified_checkpoint=True)
+        return
+    write(library, "flex", Plain())
+    write(library, "classic", Plain(), save_checkpoint_format="sharding_io")
+    write(library, "pretrained", pretrained_model(library), save_checkpoint_format="sharding_io")
+    write(library, "unified", pretrained_model(library), save_checkpoint_format="unified_checkpoint")
 
 
 if __name__ == "__main__":
