@@ -14,4 +14,4 @@ def on_post_build(config: Any, **_: Any) -> None:
     index = json.loads(path.read_text(encoding="utf-8"))
     for entry in index["docs"]:
         entry |= {key: BETWEEN.sub("\u200b", entry[key]) for key in ("title", "text")}
-    path.write_text(json.dumps(index), encoding="utf-8")
+    path.write_text(json.dumps(index, separators=(",", ":")), encoding="utf-8")
