@@ -95,7 +95,8 @@ class Checkpointer:
         self.waiting = sharded.Waiting()
         self._writer = Saver(run.events.add)
         self._buffers = Buffers()
-        # Saves whose result must be broadcast from the main process to the others, and the results.
+        # What to do when a save has succeeded or failed, for each save without a result; and results that the main
+        # process has not broadcast to the others.
         self._awaited: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self._outcomes: list[bool | str] = []  # a message if the model's values were the reason of a failure
         self._is_told = False  # a save has ended in one process, and the result is about to be broadcast
@@ -269,6 +270,7 @@ class Checkpointer:
         if stage is not None:
             store.discard(stage)
         self._writer.refused(error, save.target)
+        self._awaited.append((_nothing, _nothing))
         self._outcomes.append(self._writer.take_message() or False)
         self._forget_best(save)
         if self.core.processes.size > 1:
@@ -547,12 +549,12 @@ class Checkpointer:
     # -- saves in progress
 
     def _submit(self, job: Any, ends: tuple[Any, Any], step: int, background: bool) -> None:
-        """Pass a save to the writer; its result is kept for the other processes."""
+        """Pass a save to the writer; its result is kept for tell()."""
 
         def ended(well: bool) -> None:
             self._outcomes.append(well or self._writer.take_message() or False)
-            ends[0 if well else 1]()
 
+        self._awaited.append(ends)
         what = f"{store.PREFIX}-{step}"
         self._writer.submit(job, partial(ended, True), partial(ended, False), background, what)
 
@@ -589,14 +591,10 @@ class Checkpointer:
         """Call on_save for every save that was committed since the last call. A collective on several processes, so
         that all call it at the same step."""
         self._tell_own()
-        outcomes, self._outcomes, self._is_told = self._outcomes, [], False
-        processes = self.core.processes
-        if processes.size > 1:
-            outcomes = processes.broadcast_object(outcomes)
-            if not self.core.trainer.args.should_save:
-                for well in outcomes:
-                    then, otherwise = self._awaited.pop(0)
-                    (then if well is True else otherwise)()
+        own, self._outcomes, self._is_told = self._outcomes, [], False
+        # Broadcast before on_save is called anywhere: a callback may wait for all processes, as ray.train.report does.
+        outcomes = self.core.processes.broadcast_object(own) if self.core.processes.size > 1 else own
+        self._end_saves(own if self.core.trainer.args.should_save else outcomes)
         messages = [each for each in outcomes if isinstance(each, str)]
         if messages and self.core.trainer.args.nonfinite == "stop":
             raise NonFiniteError(
@@ -605,9 +603,21 @@ class Checkpointer:
             )
 
     def _tell_own(self) -> None:
-        """The same in a process that writes, without communication."""
+        """Collect the results of the saves that this process has written."""
         for then in self._writer.poll():
             then()
+
+    def _end_saves(self, outcomes: list[bool | str]) -> None:
+        for well in outcomes:
+            then, otherwise = self._awaited.pop(0)
+            (then if well is True else otherwise)()
+
+    def _end_own(self) -> None:
+        """What tell() does, in a process that writes and without communication."""
+        self._tell_own()
+        own, self._outcomes = self._outcomes, []
+        if self.core.trainer.args.should_save:
+            self._end_saves(own)
 
     def wait(self, what: str | None = None) -> None:
         """Block until nothing is being written; errors of the background thread are raised here."""
@@ -617,7 +627,7 @@ class Checkpointer:
 
     def finish(self) -> None:
         """When the run ends, wait for a save in progress. Its error is logged, so that it does not hide another."""
-        self._writer.settle(self._tell_own)
+        self._writer.settle(self._end_own)
 
     def found(self, path: Path) -> None:
         """Called when a run is resumed from this checkpoint, which has been verified."""

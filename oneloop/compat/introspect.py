@@ -146,6 +146,8 @@ def _asks_for_rank(source: Any, depth: int) -> bool:
 
     if getattr(source, "_distributed", None) is not None:  # set by datasets.distributed.split_dataset_by_node
         return True
+    if type(source).__module__ == "ray.data.iterator":  # the worker's shard of a dataset of Ray Train
+        return True
     own = [base for base in type(source).__mro__ if not _is_library(base.__module__)]
     codes = [getattr(value, "__code__", None) for base in own for value in vars(base).values()]
     if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):

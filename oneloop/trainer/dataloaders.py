@@ -237,11 +237,14 @@ def in_order(dataset: Any) -> IndexSampler:
 
 
 def is_sharded(core: "Internals", loader: Any) -> bool:
-    """Whether a loader yields different batches in each process: ours do, those that accelerate has prepared, and those
-    with a DistributedSampler."""
+    """Whether a loader yields different batches in each process: ours do, those that accelerate has prepared, those
+    with a DistributedSampler, and those of an iterable dataset that shards itself."""
     if core.processes.size == 1 or core.backend.loaders.is_own(loader):
         return True
-    return is_prepared(loader) or shards_by_sampler(loader)
+    if is_prepared(loader) or shards_by_sampler(loader):
+        return True
+    dataset = getattr(loader, "dataset", None)
+    return dataset is not None and core.backend.loaders.is_iterable(dataset) and shards_itself(dataset)
 
 
 def length_of(core: "Internals", loader: Any) -> int | None:

@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -298,9 +299,17 @@ class Asking(TrainerCallback):
         self.evaluated.append((state.global_step, metrics["eval_loss"]))
 
 
+class Gathering(Asking):
+    """Its on_save is a collective, as ray.train.report is: it hangs unless all processes call it at the same point."""
+
+    def on_save(self, args, state, control, **kwargs):
+        processes = import_module(f"oneloop.backends.{KIT.name}.parallel").join(args)
+        self.saved.append([int(step) for (step,) in processes.all_gather([state.global_step])])
+
+
 @case
 def asked_by_one(folder):
-    asking = Asking()
+    asking = Gathering()
     trainer = train(
         folder,
         "asked",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.backends.torch import parallel
@@ -341,6 +342,25 @@ def own_loader(folder):
         "losses": trainer.seen.losses,
         "count": trainer.evaluate()["eval_count"],
     }
+
+
+@case
+def loader_of_shards(folder):
+    """A loader of the user's, of an iterable data set that gives each process its own samples."""
+
+    class Shards(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+            yield from samples[rank::size]
+
+    class Loading(Trainer):
+        def get_train_dataloader(self):
+            return torch.utils.data.DataLoader(Shards(), self.args.per_device_train_batch_size, collate_fn=kept)
+
+    kept = Kept()
+    samples = [sample | {"number": i} for i, sample in enumerate(rows(32))]
+    train(folder, "loader_of_shards", KIT.classifier(), samples, Loading, num_train_epochs=1, max_steps=4)
+    return kept.numbers
 
 
 @case

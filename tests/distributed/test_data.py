@@ -78,6 +78,11 @@ def test_a_loader_of_the_users_is_dealt_out_by_batches(many):
         assert each["own_loader"]["count"] == 31
 
 
+def test_a_loader_of_the_users_over_shards_is_used_as_it_is(many):
+    for rank, each in enumerate(many):
+        assert sum(each["loader_of_shards"], []) == list(range(32))[rank :: len(many)]
+
+
 @pytest.mark.parametrize("data", DROPOUT)
 def test_dropout_differs_between_processes(data, many):
     check_dropout(data, [each["dropout_of_each"] for each in many])

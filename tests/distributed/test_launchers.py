@@ -155,7 +155,7 @@ def test_what_one_process_meets_or_asks_for_concerns_all(runs):
         assert each["signal_in_an_evaluation"] == {"status": 75, "saved": ["checkpoint-2"], "steps": 2}
         assert each["infinite_weights"] == runs.two[0]["infinite_weights"]
         assert each["infinite_weights"]["saved"] == ["checkpoint-1", "checkpoint-2"]
-        assert each["asked_by_one"]["saved"] == [2]
+        assert each["asked_by_one"]["saved"] == [[2, 2]]
         assert each["asked_by_one"]["steps"] == 5
         assert [step for step, _ in each["asked_by_one"]["evaluated"]] == [3]
         assert each["metrics_of_main"]["best"] == [0, 4]

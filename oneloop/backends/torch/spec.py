@@ -1,15 +1,16 @@
 """The properties of PyTorch that are known without importing it."""
 
 import os
+import sys
 
 from ...distributed.world import World, number, rank_of
 from ..registry import BackendSpec
 
 
 def launched() -> World | None:
-    """torchrun's variables."""
+    """torchrun's variables, which other launchers such as Ray Train set too; or else the script's own group."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        return None
+        return _group_of_script()
     size = number("WORLD_SIZE", 1)
     return World(
         rank=rank_of("RANK", 0, size),
@@ -18,6 +19,16 @@ def launched() -> World | None:
         local_size=number("LOCAL_WORLD_SIZE", size),
         launcher="torch",
     )
+
+
+def _group_of_script() -> World | None:
+    """A process group that the script has created without these variables, as after torch.multiprocessing.spawn."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    local_size = number("LOCAL_WORLD_SIZE", size)
+    return World(rank, size, number("LOCAL_RANK", rank % max(1, local_size)), local_size, launcher="torch")
 
 
 SPEC = BackendSpec(
