@@ -83,6 +83,10 @@ class DiskError(OSError, CheckpointError):
         return self.strerror or ""
 
 
+class StorageError(DiskError):
+    """Object storage cannot be reached, or rejected a request."""
+
+
 class HubError(OneloopError, RuntimeError):
     """The Hub cannot be reached, or rejected an upload."""
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError
+from ..storage import urls
+from ..storage.remote import package
 from . import values
 from .fields import Group, declare
 
@@ -66,9 +68,16 @@ def to_profile(name: str, value: bool | int | str) -> str:
 class Run(Group):
     output_dir: str | None = arg(
         None,
-        "Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer.",
+        "Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer. A URL such as "
+        "s3://bucket/run becomes output_url, and output_dir a local directory in the cache of the user.",
         convert=to_path,
         shown="trainer_output",
+    )
+    output_url: str | None = arg(
+        None,
+        "Object storage, as a URL that fsspec can open: the contents of output_dir are uploaded there, and a run is "
+        "resumed from there.",
+        shown="none",
     )
     overwrite_output_dir: bool = arg(
         False,
@@ -130,7 +139,32 @@ class Run(Group):
                 "output_dir is empty; expected the directory for checkpoints, logs and results. "
                 'Pass it first: TrainingArguments("output", ...), or --output_dir output.'
             )
-        self.fill("run_name", self.output_dir)
+        self._resolve_url()
+        self.fill("run_name", self.output_url or self.output_dir)
+
+    def _resolve_url(self) -> None:
+        """A URL as output_dir becomes output_url; output_dir is a local directory."""
+        given, filled = self.output_dir or "", self.__dict__.get("_filled", {})
+        if urls.is_url(given):
+            url = urls.checked("output_dir", given)
+            if self.output_url is None or self.output_url == filled.get("output_url"):
+                self.fill("output_url", url)
+            elif self.output_url != url:
+                raise ArgumentError(
+                    f"output_dir={given!r} and output_url={self.output_url!r} are two URLs; pass one of them, or a "
+                    "local directory as output_dir."
+                )
+            self.output_dir = urls.staging_directory(url)
+            os.makedirs(self.output_dir, exist_ok=True)  # scripts look for checkpoints only in a directory that exists
+        elif self.output_url and filled.get("output_url") == self.output_url:
+            is_same = given == urls.staging_directory(self.output_url)
+            self.fill("output_url", self.output_url if is_same else None)  # or output_dir was assigned since
+        if self.output_url is not None:
+            if not urls.is_url(self.output_url):
+                raise values.wrong("output_url", self.output_url, "a URL such as s3://bucket/run")
+            self.output_url = urls.checked("output_url", self.output_url)
+            package()  # or an error that names it
+            urls.remember(self.output_dir or "", self.output_url)
 
 
 def progress_is_visible() -> bool:

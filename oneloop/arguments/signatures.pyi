@@ -17,7 +17,9 @@ _DEFAULT: Any
 @dataclass(init=False, kw_only=True)
 class ArgumentFields(Group):
     output_dir: Argument[str, Text | None] = field(default=_DEFAULT, kw_only=False)
-    """Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer."""
+    """Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer. A URL such as s3://bucket/run becomes output_url, and output_dir a local directory in the cache of the user."""
+    output_url: str | None = ...
+    """Object storage, as a URL that fsspec can open: the contents of output_dir are uploaded there, and a run is resumed from there."""
     overwrite_output_dir: bool = ...
     """For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning."""
     do_train: bool = ...
@@ -465,6 +467,7 @@ class ArgumentFields(Group):
         self,
         output_dir: Text | None = None,
         *,
+        output_url: Text | None = None,
         overwrite_output_dir: Switch = False,
         do_train: Switch = False,
         do_eval: Switch = False,
@@ -690,7 +693,8 @@ class ArgumentFields(Group):
         """Arguments are passed by name, in any spelling.
 
         Args:
-            output_dir: Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer.
+            output_dir: Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer. A URL such as s3://bucket/run becomes output_url, and output_dir a local directory in the cache of the user.
+            output_url: Object storage, as a URL that fsspec can open: the contents of output_dir are uploaded there, and a run is resumed from there.
             overwrite_output_dir: For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning.
             do_train: For your script: whether to train.
             do_eval: For your script: whether to evaluate. True if eval_strategy is not 'no'.
@@ -933,6 +937,7 @@ class GenerationFields(ArgumentFields):
         self,
         output_dir: Text | None = None,
         *,
+        output_url: Text | None = None,
         overwrite_output_dir: Switch = False,
         do_train: Switch = False,
         do_eval: Switch = False,
@@ -1163,7 +1168,8 @@ class GenerationFields(ArgumentFields):
         """Arguments are passed by name, in any spelling.
 
         Args:
-            output_dir: Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer.
+            output_dir: Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer. A URL such as s3://bucket/run becomes output_url, and output_dir a local directory in the cache of the user.
+            output_url: Object storage, as a URL that fsspec can open: the contents of output_dir are uploaded there, and a run is resumed from there.
             overwrite_output_dir: For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning.
             do_train: For your script: whether to train.
             do_eval: For your script: whether to evaluate. True if eval_strategy is not 'no'.
@@ -1437,6 +1443,7 @@ class CompressionFields(ArgumentFields):
         self,
         output_dir: Text | None = None,
         *,
+        output_url: Text | None = None,
         overwrite_output_dir: Switch = False,
         do_train: Switch = False,
         do_eval: Switch = False,
@@ -1678,7 +1685,8 @@ class CompressionFields(ArgumentFields):
         """Arguments are passed by name, in any spelling.
 
         Args:
-            output_dir: Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer.
+            output_dir: Directory for checkpoints, logs and results. A Trainer without arguments uses tmp_trainer. A URL such as s3://bucket/run becomes output_url, and output_dir a local directory in the cache of the user.
+            output_url: Object storage, as a URL that fsspec can open: the contents of output_dir are uploaded there, and a run is resumed from there.
             overwrite_output_dir: For your script: start a new run in a directory with checkpoints. The Trainer itself deletes nothing; a new run in a directory with checkpoints logs a warning.
             do_train: For your script: whether to train.
             do_eval: For your script: whether to evaluate. True if eval_strategy is not 'no'.

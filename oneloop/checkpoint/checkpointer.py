@@ -199,6 +199,7 @@ class Checkpointer:
             except OSError as error:
                 logger.error("%s is saved, but old checkpoints could not be deleted: %s.", save.target, error)
         trainer.control = trainer.callback_handler.call_event("on_save", trainer.args, save.state, trainer.control)
+        self.directory.storage.upload(save.path, save.best, is_whole)
         self.core.hub.checkpoint_saved(save.state)
 
     def _forget_best(self, save: Save) -> None:
@@ -638,6 +639,7 @@ class Checkpointer:
         trainer = self.core.trainer
         if trainer.args.should_save:
             self.delete_superseded(str(path), self.run.id, trainer.state.best_model_checkpoint)
+        self.directory.storage.resumed_from(path, trainer.state.best_model_checkpoint)
 
 
 def _nothing() -> None:

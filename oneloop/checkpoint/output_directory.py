@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError
+from ..storage.run_storage import RunStorage
 from . import store
 from .directory_lock import DirectoryLock, holder, lock_for_saving
 from .durable import make_directory
@@ -28,6 +29,7 @@ class OutputDirectory:
         self._given: str | None = None  # args.output_dir at the start
         self._base = ""  # the working directory at the start
         self._generation: int | None = None
+        self.storage = RunStorage(run)
 
     def __enter__(self) -> "OutputDirectory":
         """Resolve it: the run starts."""
@@ -44,7 +46,10 @@ class OutputDirectory:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self.release()
+        try:
+            self.storage.finish()
+        finally:
+            self.release()
 
     @property
     def path(self) -> Path:
@@ -69,8 +74,14 @@ class OutputDirectory:
     def generation(self) -> int:
         """Of the checkpoints of this run; found out once, at its first save."""
         if self._generation is None:
-            self._generation = store.next_generation(self.path, self.run.id)
+            stored = store.generation_after(self.storage.checkpoints, self.run.id)
+            self._generation = max(stored, store.next_generation(self.path, self.run.id))
         return self._generation
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Of any run, here or in object storage."""
+        return bool(store.find(self.path) or self.storage.checkpoints)
 
     # -- the lock
 

@@ -29,8 +29,9 @@ logger = logging.getLogger(__name__)
 
 LIST = ".files.json"  # of a committed directory: the names of its files
 _NAME = re.compile(r"\.model\.[0-9a-f]{8}\.(partial|saved)")
-_WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
-_ENTRIES = (INDEX, WEIGHTS, "adapter_model.safetensors", "peft_model.safetensors.index.json")
+WEIGHTS_NAME = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
+# Files that readers open first; of several that replace others, it is the last one in place.
+ENTRIES = (INDEX, WEIGHTS, "adapter_model.safetensors", "peft_model.safetensors.index.json")
 _APART = ("training_args.json", "README.md")  # no part of what loads the model
 _SMALL = 1 << 20  # bytes of a file that is compared with the one it would replace
 
@@ -114,7 +115,7 @@ def _move(saved: Path, names: list[str]) -> None:
     changed = [name for name in names if name in waiting and not _is_same(saved / name, folder / name)]
     apart = [name for name in changed if name in _APART]
     loaded = [name for name in changed if name not in _APART]
-    entry = next((name for name in _ENTRIES if name in names), "")
+    entry = next((name for name in ENTRIES if name in names), "")
     others = [name for name in loaded if name != entry]
     if len(loaded) > 1 and any(os.path.lexists(folder / name) for name in others):
         # Several files replace others, which is not atomic: without its entry nobody reads the model meanwhile.
@@ -140,13 +141,13 @@ def _rename(saved: Path, names: list[str]) -> None:
 def _remove_former(folder: Path, names: list[str]) -> None:
     """Remove the weights of an earlier save that had another number of files: the entry first, since readers would
     follow it."""
-    if not any(_WEIGHTS.fullmatch(name) for name in names):
+    if not any(WEIGHTS_NAME.fullmatch(name) for name in names):
         return
-    former = [path for path in folder.glob("model*.safetensors*") if _WEIGHTS.fullmatch(path.name)]
-    former = sorted((p for p in former if p.name not in names), key=lambda p: p.name not in _ENTRIES)
+    former = [path for path in folder.glob("model*.safetensors*") if WEIGHTS_NAME.fullmatch(path.name)]
+    former = sorted((p for p in former if p.name not in names), key=lambda p: p.name not in ENTRIES)
     for position, path in enumerate(former):
         path.unlink()
-        if path.name in _ENTRIES or position == len(former) - 1:
+        if path.name in ENTRIES or position == len(former) - 1:
             sync_directory(folder)
 
 

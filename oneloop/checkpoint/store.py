@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
+from ..storage import urls
 from . import structure
 from .convert import other_trainers
 from .durable import files_below, make_directory, remove_tree, sync_directory, sync_tree
@@ -53,6 +54,7 @@ class Checkpoint:
     run_id: str | None
     written: float
     generation: int = 0  # higher in a run that began later in this directory
+    reason: str | None = None  # why it was saved
 
     @property
     def order(self) -> tuple[int, float]:
@@ -132,7 +134,7 @@ def commit(
         manifest["unsealed"] = True
     write_bytes(folder / MANIFEST, [json.dumps(manifest, indent=1).encode()])
     sync_tree(folder)
-    _take_place(folder, target)
+    take_place(folder, target)
     return target
 
 
@@ -196,7 +198,7 @@ def unlisted(path: Path) -> list[str]:
     return [name for name, _ in _files(path) if name not in manifest["files"]]
 
 
-def _take_place(folder: Path, target: Path) -> None:
+def take_place(folder: Path, target: Path) -> None:
     """Move an existing checkpoint aside until the new one is in its place.
 
     One of another trainer is kept under another name, since we must not delete it.
@@ -291,7 +293,8 @@ def find(parent: Path) -> list[Checkpoint]:
         manifest = read_manifest(path)
         if manifest is not None and structure.wrong_step(path, manifest) is None:
             written, generation = float(manifest["written"]), _generation(manifest)
-            found.append(Checkpoint(path, int(match[1]), manifest["run_id"], written, generation))
+            reason = manifest.get("reason")
+            found.append(Checkpoint(path, int(match[1]), manifest["run_id"], written, generation, reason))
             continue
         with contextlib.suppress(FileNotFoundError):  # another run may have deleted it
             found.append(Checkpoint(path, int(match[1]), None, path.stat().st_mtime))
@@ -310,7 +313,12 @@ def latest(parent: Path) -> Checkpoint | None:
 
 def next_generation(parent: Path, run_id: str) -> int:
     """The generation of the checkpoints that this run is about to write: above those of all other runs."""
-    newest = max((c for c in find(parent) if c.run_id is not None), key=lambda c: c.order, default=None)
+    return generation_after(find(parent), run_id)
+
+
+def generation_after(every: list[Checkpoint], run_id: str) -> int:
+    """The same, for these checkpoints."""
+    newest = max((c for c in every if c.run_id is not None), key=lambda c: c.order, default=None)
     if newest is None:
         return 1
     return newest.generation if newest.run_id == run_id and newest.generation else newest.generation + 1
@@ -338,10 +346,8 @@ def newest_first(parent: Path) -> list[Checkpoint]:
 def forget_superseded(parent: Path, run_id: str, best: str | None, failed: Failed) -> None:
     """Delete checkpoints that were kept only as the best and no longer are."""
     for old in find(parent):
-        if old.run_id == run_id and not _is_among(old.path, {best} if best else set()):
-            manifest = read_manifest(old.path)
-            if manifest is not None and manifest.get("reason") == "best":
-                _try_to_delete(old.path, failed)
+        if old.run_id == run_id and old.reason == "best" and not _is_among(old.path, {best} if best else set()):
+            _try_to_delete(old.path, failed)
 
 
 def delete(path: Path) -> None:
@@ -382,18 +388,17 @@ def rotate(
     The one just written must be in `keep`: a run that resumed from an earlier checkpoint may have corrupt ones after
     it.
     """
-    own = [c for c in find(parent) if c.run_id == run_id]
+    removed = above_limit([c for c in find(parent) if c.run_id == run_id], limit, lambda c: _is_among(c.path, keep))
+    for old in removed:
+        _try_to_delete(old.path, failed)
+    return [old.path for old in removed]
+
+
+def above_limit(own: list[Checkpoint], limit: int | None, is_kept: Callable[[Checkpoint], bool]) -> list[Checkpoint]:
+    """Of the checkpoints of a run, by step: the oldest above the limit, except the newest and those that are kept."""
     if not limit or len(own) <= limit:
         return []
-    newest = own[-1].path
-    removed: list[Path] = []
-    for candidate in own:
-        if len(own) - len(removed) <= limit:
-            break
-        if candidate.path != newest and not _is_among(candidate.path, keep):
-            _try_to_delete(candidate.path, failed)
-            removed.append(candidate.path)
-    return removed
+    return [c for c in own[:-1] if not is_kept(c)][: len(own) - limit]
 
 
 def remove_leftovers(parent: Path) -> None:
@@ -423,7 +428,13 @@ def remove_leftovers(parent: Path) -> None:
 
 
 def get_last_checkpoint(folder: str | os.PathLike) -> str | None:
-    """Path of the newest checkpoint in a directory, or None."""
+    """Path of the newest checkpoint in a directory, or None. For the output_dir of a run in object storage, it may be
+    one that train() is going to download. That of a URL is a URL."""
+    url = str(folder) if urls.is_url(str(folder)) else urls.url_of(folder)
+    if url is not None:
+        from ..storage.staging import newest_checkpoint
+
+        return newest_checkpoint(str(folder), url)
     if not Path(folder).is_dir():
         raise CheckpointError(f"{folder} is not a directory. Pass the output_dir of a run.")
     every = newest_first(Path(folder))

@@ -126,8 +126,9 @@ class Run:
         elif directory.is_free():
             self._remove_leftovers()
             directory.release()
+        wanted, damaged = directory.storage.fetch(wanted)
         found, passed_over = resume.find(wanted, args.output_dir)
-        self.events.found(passed_over)
+        self.events.found(damaged + passed_over)
         return found
 
     def _remove_leftovers(self) -> None:
@@ -223,6 +224,7 @@ class Run:
         self.checkpointer.model_files.finite_values.start()
         self.meter.start(trainer.state.global_step)
         self.events.start(checkpoint)
+        self.checkpointer.directory.storage.start()
         trainer.callback_handler.refresh()
         trainer.control = TrainerControl()
         if checkpoint is None:
@@ -239,11 +241,11 @@ class Run:
         trainer.state = TrainerState(
             is_local_process_zero=trainer.is_local_process_zero(), is_world_process_zero=trainer.is_world_process_zero()
         )
-        if store.find(self.checkpointer.directory.path) and not trainer.args.overwrite_output_dir:
+        if self.checkpointer.directory.has_checkpoints and not trainer.args.overwrite_output_dir:
             logger.warning(
                 "%s contains checkpoints of an earlier run. This run starts from the beginning and keeps them, but "
                 "replaces checkpoints of the same step. To resume from them, use resume_from_checkpoint=True.",
-                trainer.args.output_dir,
+                trainer.args.output_url or trainer.args.output_dir,
             )
 
     def _cooldown(self, checkpoint: Path | None) -> Cooldown | None:

@@ -931,6 +931,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
                 logs["train_tokens_per_second"] = round(self.state.num_input_tokens_seen / max(seconds, 1e-9), 3)
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=logs)
+        core.run.checkpointer.directory.storage.upload_files(is_strict=False)
 
     def metrics_format(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Values in readable form: memory in MB, durations as time, operations in GF."""
@@ -981,6 +982,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
             if combined:
                 path = folder / "all_results.json"
                 write_json(path, json_object(path) | metrics)
+        self._oneloop.run.checkpointer.directory.storage.upload_files()
 
     # -- the model and the run as files
 
@@ -993,13 +995,17 @@ class Trainer(TransformersNames, PaddleNLPNames):
         complete model.
 
         Args:
-            output_dir: Where to write; by default args.output_dir.
+            output_dir: Where to write, a directory or a URL of object storage; by default args.output_dir.
             merge_tensor_parallel: PaddleNLP's; the model is always written whole.
         """
         checkpointer = self._oneloop.run.checkpointer
-        with checkpointer.model_files.weights_for(output_dir), checkpointer.model_files.whole_model():
+        with (
+            checkpointer.directory.storage.saving(output_dir) as folder,
+            checkpointer.model_files.weights_for(folder),
+            checkpointer.model_files.whole_model(),
+        ):
             if self.args.should_save:
-                self._save(str(output_dir or checkpointer.directory.shown))
+                self._save(str(folder or checkpointer.directory.shown))
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub("Model save", blocking=False)
 
@@ -1018,6 +1024,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         self.store_flos()
         if self.args.should_save:
             write_state(self.state, self._oneloop.run.checkpointer.directory.path)
+            self._oneloop.run.checkpointer.directory.storage.upload_files()
 
     def _save_checkpoint(self, model: Any = None, trial: Any = None, metrics: Any = None) -> None:
         """Save everything that a resumed run needs in output_dir/checkpoint-STEP.

@@ -50,6 +50,7 @@ generating = {"predict_with_generate": True}
 
 RUN = {
     "output_dir": shows(probes.folders, ("here", ["here"]), ("there", ["there"])),
+    "output_url": shows(probes.uploaded, ("memory://observed/one", ["one"]), ("memory://observed/two", ["two"])),
     "overwrite_output_dir": shows(probes.warnings_about_checkpoints, (False, 1), (True, 0)),
     "do_train": shows(probes.script, (False, []), (True, ["train"])),
     "do_eval": shows(probes.script, (False, []), (True, ["eval"])),

@@ -472,6 +472,18 @@ def folders(tiny_run):
     return sorted(path.name for path in tiny_run.folder.iterdir())
 
 
+def uploaded(tiny_run):
+    """The runs that a storage has."""
+    import fsspec
+
+    fs = fsspec.filesystem("memory")
+    try:
+        tiny_run.train()
+        return sorted(path.rpartition("/")[2] for path in fs.ls("/observed", detail=False) if fs.find(path))
+    finally:
+        fs.rm("/observed", recursive=True)
+
+
 def checkpoints(tiny_run):
     tiny_run.train()
     return tiny_run.checkpoints()

@@ -13,6 +13,7 @@ from ...arguments.fields import declared, stored_fields
 from ...compat.trainer_utils import takes_trial
 from ...errors import ArgumentError, NonFiniteError, UnknownArgumentError
 from ...outputs import plain_metrics
+from ...storage import urls
 from ...trainer.internals import internals_of
 
 if TYPE_CHECKING:
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 DIRECTIONS = ("minimize", "maximize")
 # Arguments that the Trainer read in its constructor, or that belong to the whole search.
 FIXED = {
-    *("output_dir", "overwrite_output_dir", "logging_dir", "run_name", "resume_from_checkpoint", "device_spec"),
+    *("output_dir", "output_url", "overwrite_output_dir", "logging_dir", "run_name", "resume_from_checkpoint"),
     *("report_to", "disable_tqdm", "log_level", "log_level_replica", "skip_memory_metrics", "full_determinism"),
     *("push_to_hub", "hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_always_push"),
-    "hub_revision",
+    *("hub_revision", "device_spec"),
 }
 
 
@@ -96,6 +97,7 @@ def arguments_for(own: Any, values: Mapping[str, Any], name: str, for_model: boo
         _check_free(cls, target)
         setattr(args, target, resolved[target])
     args.output_dir = os.path.join(own.output_dir, name)
+    args.output_url = None if own.output_url is None else urls.join(own.output_url, name)
     args.run_name = own.run_name  # common to all trials; writers that name runs use state.trial_name
     if own.__dict__.get("_filled", {}).get("logging_dir") != own.logging_dir:
         args.logging_dir = os.path.join(own.logging_dir, name)

@@ -1,0 +1,262 @@
+"""Uploads of a run: each complete checkpoint, and the other files of the output directory with it.
+
+One thread uploads, a checkpoint at a time, the newest first. What fails is logged and tried again, and never reaches
+the training. Older checkpoints are deleted from the storage after a newer one is complete there.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ..checkpoint import snapshots, store
+from ..checkpoint.store import Checkpoint
+from ..errors import CheckpointError
+from . import loose_files, remote_checkpoints
+from .lease import Lease
+from .remote import RemoteDirectory, clean
+
+logger = logging.getLogger(__name__)
+
+LOGS = 60.0  # seconds between two uploads of the logs, and before what has failed is tried again
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A checkpoint to upload, and what it supersedes."""
+
+    name: str
+    step: int
+    run_id: str
+    best: str | None = None  # the name of the best checkpoint at that time
+    limit: int | None = None  # save_total_limit
+    rotates: bool = True
+
+
+class Mirror:
+    """Created for each run, in the main process."""
+
+    def __init__(self, url: str, folder: Path, record: Callable[..., None] = lambda event, **facts: None) -> None:
+        self.remote = RemoteDirectory(url)
+        self.folder = folder
+        self.lease = Lease(self.remote)
+        self.found: dict[str, Checkpoint] = {}  # complete checkpoints in the storage
+        self._record = record  # adds an event to the record of the run
+        self._own: set[str] = set()  # checkpoints that this process has uploaded or downloaded
+        self._loose = loose_files.LooseFiles(self.remote, folder)
+        self._queue = _Queue()
+        self._thread: threading.Thread | None = None
+        self._is_failing = False  # since the last message about it
+        self.transferred: dict[str, int] = {}  # bytes of the files of the current upload
+
+    def look(self) -> None:
+        """Find the checkpoints in the storage."""
+        self.found = remote_checkpoints.complete(remote_checkpoints.manifests(self.remote))
+
+    def lock(self) -> None:
+        """Take the lease, or raise an error that names the run that has it. Then complete what an interrupted upload
+        has left."""
+        if not self.lease.take():
+            raise CheckpointError(
+                f"{self.remote.url} is in use by {self.lease.holder()}: two runs would delete each other's "
+                "checkpoints. Wait for it to end, stop it, or choose another output_dir."
+            )
+        snapshots.clear(self.folder)
+        for message in remote_checkpoints.recover(self.remote):
+            logger.warning("%s: %s.", self.remote.url, message)
+
+    def have(self, names: Iterable[str]) -> None:
+        """The local directory has these checkpoints of the storage."""
+        self._own.update(names)
+
+    # -- uploads in the background
+
+    def submit(self, upload: Upload) -> None:
+        """Upload a checkpoint that is complete in the local directory."""
+        self._queue.add(upload)
+        self.start()
+
+    def start(self) -> None:
+        """Upload the logs from now on."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="oneloop-upload", daemon=True)
+            self._thread.start()
+
+    def finish(self, wait: Callable[["Mirror", threading.Thread], None]) -> None:
+        """The run ends: upload what is left, with one more attempt for what has failed. `wait` waits for the thread."""
+        if self._thread is not None:
+            self._queue.end()
+            wait(self, self._thread)
+            self._thread = None
+            left, self._queue = self._queue.left(), _Queue()
+            if left:
+                logger.error(
+                    "Not uploaded to %s: %s. They are complete in %s. Resume the run on this machine to upload the "
+                    "newest, or copy them by hand.",
+                    self.remote.url,
+                    ", ".join(left),
+                    self.folder,
+                )
+        self.lease.release()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether files are uploaded in the background."""
+        return self._thread is not None
+
+    @property
+    def bytes_left(self) -> int:
+        """Of checkpoints that wait for their upload."""
+        return sum(
+            path.stat().st_size
+            for name in self._queue.names()
+            for path in (self.folder / name).rglob("*")
+            if path.is_file()
+        )
+
+    def upload_files(self) -> None:
+        """Upload what has changed outside of checkpoints, now. Raises StorageError."""
+        self._loose.upload()
+
+    def _work(self) -> None:
+        while True:
+            upload, is_ending = self._queue.next(LOGS)
+            if self.lease.is_lost:
+                return
+            # The logs come first: a checkpoint may leave its oldest log entries to them.
+            self._guard("the logs", partial(self._loose.upload, upload is not None or is_ending))
+            if upload is not None:
+                if not self._guard(upload.name, partial(self._upload, upload)):
+                    self._queue.fail(upload)
+            elif is_ending:
+                return
+
+    def _guard(self, what: str, work: Callable[[], bool | None]) -> bool:
+        """Whether there was no error; it is logged, once until a checkpoint is uploaded again."""
+        try:
+            is_uploaded = work()
+        except Exception as error:  # clients of storages raise anything
+            if not self._is_failing:
+                self._record("upload_failed", what=what, error=type(error).__name__)
+                logger.error(
+                    "%s could NOT be uploaded to %s: %s. Training continues, checkpoints in the storage are "
+                    "unaffected, and the upload is repeated later.",
+                    what,
+                    self.remote.url,
+                    clean(error),
+                )
+            self._is_failing = True
+            return False
+        if self._is_failing and is_uploaded:
+            logger.warning("%s is uploaded to %s, after errors.", what, self.remote.url)
+            self._is_failing = False
+        return True
+
+    def _upload(self, upload: Upload) -> bool:
+        """Whether it was uploaded, rather than superseded by a newer one before that."""
+        source = self.folder / upload.name
+        try:
+            stage = snapshots.snapshot(
+                self.folder, [(path, path.relative_to(source).as_posix()) for path in store.files_below(source)]
+            )
+        except FileNotFoundError:
+            return False
+        try:
+            if store.problems(stage, contents=False):  # deleted meanwhile
+                return False
+            self.transferred = {}
+            started = time.perf_counter()
+            remote_checkpoints.put(self.remote, stage, upload.name, self.transferred.__setitem__)
+            data = (stage / store.MANIFEST).read_bytes()
+        finally:
+            snapshots.discard(stage)
+        self._own.add(upload.name)
+        self.found |= remote_checkpoints.complete({upload.name: data})
+        size = sum(self.transferred.values())
+        logger.info("Uploaded %s, %.1f MB in %.1f s.", upload.name, size / 1e6, time.perf_counter() - started)
+        if upload.rotates and not self.lease.is_lost:
+            self._rotate(upload)
+        return True
+
+    def _rotate(self, upload: Upload) -> None:
+        """Delete what this checkpoint supersedes, now that it is complete in the storage."""
+        for name in superseded(self.found, upload, self._own, lambda name: (self.folder / name).is_dir()):
+            try:
+                remote_checkpoints.delete(self.remote, name)
+            except Exception as error:
+                logger.warning(
+                    "%s could not be deleted from %s: %s. The next upload tries again.",
+                    name,
+                    self.remote.url,
+                    clean(error),
+                )
+            else:
+                self.found.pop(name)
+
+
+def superseded(
+    found: dict[str, Checkpoint], upload: Upload, own: set[str], is_local: Callable[[str], bool]
+) -> list[str]:
+    """Checkpoints of a run to delete after an upload: those that were deleted from the local directory, and of those
+    that were never there, what save_total_limit and the best checkpoint do not keep."""
+    kept = {upload.name, upload.best}
+    every = sorted((c for c in found.values() if c.run_id == upload.run_id), key=lambda c: (c.step, c.written))
+    others = [c for c in every if c.path.name not in kept]
+    gone = [c for c in others if c.path.name in own and not is_local(c.path.name)]
+    gone += [c for c in others if c not in gone and c.path.name not in own and c.reason == "best"]
+    left = [c for c in every if c not in gone]
+    gone += store.above_limit(left, upload.limit, lambda c: c.path.name in kept)
+    return [c.path.name for c in gone if c.step <= upload.step]
+
+
+class _Queue:
+    """Uploads to do, shared by the thread that trains and the one that uploads."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, Upload] = {}
+        self._waiting: dict[str, Upload] = {}
+        self._news = threading.Condition()
+        self._ends = False
+
+    def add(self, upload: Upload) -> None:
+        with self._news:
+            self._waiting[upload.name] = upload
+            self._failed.pop(upload.name, None)
+            self._news.notify()
+
+    def end(self) -> None:
+        with self._news:
+            self._retry()
+            self._ends = True
+            self._news.notify()
+
+    def fail(self, upload: Upload) -> None:
+        with self._news:
+            self._failed[upload.name] = upload
+
+    def names(self) -> list[str]:
+        with self._news:
+            return list(self._waiting)
+
+    def left(self) -> list[str]:
+        """The names of those that were not uploaded, by step."""
+        every = self._failed | self._waiting
+        return sorted(every, key=lambda name: every[name].step)
+
+    def _retry(self) -> None:
+        self._waiting = self._failed | self._waiting
+        self._failed = {}
+
+    def next(self, seconds: float) -> tuple[Upload | None, bool]:
+        """The newest one, and whether the run is ending; None after some seconds without any."""
+        with self._news:
+            has_news = self._news.wait_for(lambda: self._waiting or self._ends, timeout=seconds)
+            if not has_news:
+                self._retry()
+            if not self._waiting:
+                return None, self._ends
+            newest = max(self._waiting.values(), key=lambda upload: upload.step)
+            return self._waiting.pop(newest.name), self._ends

@@ -1,0 +1,184 @@
+"""The object storage of one run: what is downloaded before it, and uploaded during and after it."""
+
+import contextlib
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from ..errors import CheckpointError, StorageError
+from . import urls
+
+if TYPE_CHECKING:
+    from ..checkpoint.store import Checkpoint
+    from ..trainer.run import Run
+    from .mirror import Mirror
+
+logger = logging.getLogger(__name__)
+
+
+class RunStorage:
+    """Created for each run. Without an output_url it does nothing; only the main process uploads."""
+
+    def __init__(self, run: "Run") -> None:
+        self.run = run
+        self._mirror: Mirror | None = None
+
+    @property
+    def _folder(self) -> Path:
+        return self.run.checkpointer.directory.path
+
+    @property
+    def mirror(self) -> "Mirror | None":
+        """What uploads the output directory; None in other processes, and without an output_url."""
+        trainer = self.run.core.trainer
+        if trainer.args.output_url is None or not trainer.is_world_process_zero():
+            return None
+        if self._mirror is None:
+            from .mirror import Mirror
+
+            self._mirror = Mirror(trainer.args.output_url, self._folder, self.run.events.add)
+        return self._mirror
+
+    @property
+    def checkpoints(self) -> "list[Checkpoint]":
+        """Complete ones in the storage, once the run has begun."""
+        return [] if self._mirror is None else list(self._mirror.found.values())
+
+    # -- before the run
+
+    def fetch(self, wanted: Any) -> tuple[Any, list[str]]:
+        """Lock the storage, and download the checkpoint to resume. Returns resume_from_checkpoint as a local path or
+        True, and the checkpoints in the storage that are incomplete or corrupt."""
+        if self.mirror is None and not urls.is_url(wanted):
+            return wanted, []
+        from . import loose_files, staging
+
+        mirror, url = self.mirror, wanted.rstrip("/") if urls.is_url(wanted) else None
+        if mirror is not None:
+            mirror.lock()
+            mirror.look()
+        name = None if mirror is None else self._named_here(wanted, mirror.remote.url)
+        if url is not None and name is None and (mirror is None or url != mirror.remote.url):
+            return staging.fetch_elsewhere(url), []
+        assert mirror is not None
+        found, is_ahead = staging.Candidates(mirror.remote, self._folder), False
+        passed_over: list[str] = []
+        if name is not None:
+            is_ahead = found.fetch(name)
+        elif wanted is not None and wanted is not False:
+            name, is_ahead, passed_over = found.fetch_newest()
+        loose_files.download_records(mirror.remote, self._folder, is_ahead)
+        if name is None:
+            return wanted, passed_over
+        best = found.fetch_best(name) if self.run.core.trainer.args.load_best_model_at_end else None
+        mirror.have(each for each in (name, best) if each in mirror.found)
+        return (True if wanted is True or url == mirror.remote.url else str(self._folder / name)), passed_over
+
+    def _named_here(self, wanted: Any, url: str) -> str | None:
+        """The checkpoint of this run that resume_from_checkpoint names, in output_dir or in the storage."""
+        text = os.fspath(wanted) if isinstance(wanted, (str, os.PathLike)) else ""
+        parent, _, name = text.rstrip("/").rpartition("/")
+        is_here = parent == url or (not urls.is_url(text) and os.path.abspath(parent) == str(self._folder))
+        return name if is_here and name.startswith("checkpoint-") else None
+
+    def share(self, checkpoint: Path | None) -> None:
+        """Download the checkpoint to resume on machines that do not have it. A collective on several processes."""
+        core, error = self.run.core, None
+        url, processes = core.trainer.args.output_url, core.processes
+        if checkpoint is None or url is None or processes.size == 1:
+            return
+        if core.trainer.is_local_process_zero() and not checkpoint.is_dir():
+            from . import staging
+            from .remote import RemoteDirectory
+
+            try:
+                staging.download(RemoteDirectory(url), checkpoint.name, checkpoint.parent)
+            except CheckpointError as raised:
+                error = raised
+        if any(failed for (failed,) in processes.all_gather([error is not None])):
+            raise error or CheckpointError(f"another machine could not download {checkpoint.name}; see its error.")
+
+    # -- during the run
+
+    def start(self) -> None:
+        """The run begins: upload its logs from now on."""
+        if self._mirror is not None:
+            self._mirror.start()
+
+    def resumed_from(self, checkpoint: Path, best: str | None) -> None:
+        """Upload the checkpoint that is resumed, unless the storage has it, and delete what it supersedes: the last run
+        may have died before."""
+        if os.path.abspath(checkpoint.parent) == str(self._folder):
+            self.upload(checkpoint, best, is_whole=True)
+
+    def upload(self, checkpoint: Path, best: str | None, is_whole: bool) -> None:
+        """A checkpoint of this run is complete, and callbacks have seen it. If it is not `is_whole`, an override could
+        not add its files, and older ones are kept."""
+        if self._mirror is None:
+            return
+        from .mirror import Upload
+
+        limit = self.run.core.trainer.args.save_total_limit
+        step, best = int(checkpoint.name.rpartition("-")[2]), None if best is None else os.path.basename(best)
+        self._mirror.submit(Upload(checkpoint.name, step, self.run.id, best, limit, is_whole))
+
+    # -- after it
+
+    def finish(self) -> None:
+        """Wait for the uploads; what has failed is logged."""
+        if self._mirror is not None:
+            self._mirror.finish(self._wait)
+
+    def upload_files(self, is_strict: bool = True) -> None:
+        """Files outside of checkpoints were written. After a run they are uploaded now, and if that `is_strict`, an
+        error is raised; during a run, with its next checkpoint."""
+        mirror = self.mirror
+        if mirror is None or mirror.is_running:
+            return
+        try:
+            mirror.upload_files()
+        except StorageError as error:
+            if is_strict:
+                raise
+            logger.error("The files in %s were not uploaded: %s", self._folder, error)
+
+    @contextlib.contextmanager
+    def saving(self, output_dir: Any) -> Iterator[Any]:
+        """A context for save_model: the local directory to write to, which is uploaded at its end."""
+        url = self.run.core.trainer.args.output_url
+        if not urls.is_url(output_dir):
+            yield output_dir
+            self.upload_files()
+            return
+        text = urls.checked("output_dir", output_dir)
+        if url is not None and (text == url or text.startswith(f"{url}/")):
+            yield str(self._folder) + text.removeprefix(url)
+            self.upload_files()
+            return
+        from .loose_files import LooseFiles
+        from .remote import RemoteDirectory
+
+        with tempfile.TemporaryDirectory(prefix="oneloop-model-") as folder:
+            yield folder
+            LooseFiles(RemoteDirectory(text), Path(folder)).upload()
+
+    def _wait(self, mirror: "Mirror", thread: threading.Thread) -> None:
+        """Wait with a progress bar, if it takes longer than a moment."""
+        thread.join(1.0)
+        if not thread.is_alive():
+            return
+        logger.info("Waiting for the uploads to %s.", mirror.remote.url)
+        done, hidden = 0, self.run.core.trainer.args.disable_tqdm
+        with tqdm(desc=f"uploading to {mirror.remote.url}", unit="B", unit_scale=True, disable=hidden) as bar:
+            while thread.is_alive():
+                thread.join(0.5)
+                now = sum(dict(mirror.transferred).values())
+                bar.total = bar.n + mirror.bytes_left
+                bar.update(now - done if now >= done else now)
+                done = now

@@ -1,0 +1,51 @@
+"""URLs of object storage, and the local directories that stand for them."""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ..errors import ArgumentError
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # at least two letters: a single one is a drive of Windows
+_staged: dict[str, str] = {}  # local directory -> its URL, for those of this process
+
+
+def is_url(value: object) -> bool:
+    """Whether this is a URL rather than a path."""
+    return isinstance(value, str) and _URL.match(value) is not None
+
+
+def checked(name: str, url: str) -> str:
+    """A URL that may be written to files and logs, without a slash at the end."""
+    parts = urlsplit(url)
+    if "@" in parts.netloc or parts.query:
+        raise ArgumentError(
+            f"Invalid {name}: a URL with a user, a password or options would be written to files and logs. Pass it "
+            "without them; credentials come from the environment or the configuration of the storage's client."
+        )
+    if not (parts.netloc + parts.path).strip("/"):
+        raise ArgumentError(f"Invalid {name}={url!r}: expected a place within the storage, such as s3://bucket/run")
+    return url.rstrip("/")
+
+
+def join(url: str, name: str) -> str:
+    return f"{url.rstrip('/')}/{name}"
+
+
+def staging_directory(url: str) -> str:
+    """The local directory of a run in object storage, in the cache of this user. It has the name of the run."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    digest = hashlib.sha256(url.encode()).hexdigest()[:12]
+    return os.path.join(cache, "oneloop", "storage", digest, url.rstrip("/").rpartition("/")[2])
+
+
+def remember(folder: str, url: str) -> None:
+    """This directory stands for the URL, in this process."""
+    _staged[os.path.abspath(folder)] = url
+
+
+def url_of(folder: str | os.PathLike) -> str | None:
+    """The URL that a local directory stands for; None if it is only a directory."""
+    return _staged.get(os.path.abspath(Path(folder)))

@@ -1,0 +1,145 @@
+"""The lease of a run on its URL."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from oneloop.errors import CheckpointError
+from oneloop.storage import lease
+from oneloop.storage.lease import Lease
+from oneloop.storage.remote import RemoteDirectory
+from tests.storage.support import URL, At, checkpoints, wait_for
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Lives of leases in hundredths of a second."""
+    for name, seconds in {"RENEWED": 0.02, "VOID": 0.3, "PATIENCE": 0.05, "LOOK": 0.01}.items():
+        monkeypatch.setattr(lease, name, seconds)
+
+
+@pytest.fixture
+def remote(storage):
+    return RemoteDirectory(URL)
+
+
+def elsewhere(remote, **given):
+    """A lease as a process on another machine has it."""
+    found = {"token": "other", "host": "elsewhere", "pid": 17, "machine": "elsewhere", "renewed": "0"} | given
+    remote.write(lease.NAME, json.dumps(found).encode())
+
+
+def test_a_run_elsewhere_that_renews_its_lease_keeps_others_out(remote, make, storage):
+    ends = threading.Event()
+
+    def renew(count=0):
+        while not ends.wait(0.01):
+            count += 1
+            elsewhere(remote, renewed=str(count))
+
+    elsewhere(remote)
+    other = threading.Thread(target=renew)
+    other.start()
+    try:
+        with pytest.raises(CheckpointError, match="in use by another run, process 17 on elsewhere"):
+            make(max_steps=2).train()
+    finally:
+        ends.set()
+        other.join()
+    assert [path for path in storage.store if "checkpoint" in path] == []
+
+
+def test_a_lease_that_is_not_renewed_is_void(remote, make, caplog):
+    elsewhere(remote)
+    make(max_steps=2).train()
+    assert "has died (another run, process 17 on elsewhere)" in caplog.text
+    assert lease.NAME not in remote.files()  # released
+
+
+def test_the_lease_of_a_dead_process_of_this_machine_is_void_at_once(remote, monkeypatch):
+    monkeypatch.setattr(lease, "VOID", 1e9)
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    elsewhere(remote, pid=child.pid, machine=lease._machine())
+    own = Lease(remote)
+    assert own.take()
+    own.release()
+    elsewhere(remote, pid=os.getppid(), machine=lease._machine())  # alive
+    monkeypatch.setattr(lease, "VOID", 0.2)
+    assert Lease(remote).take()
+
+
+def test_two_trainers_of_one_process_share_it_and_it_is_renewed(remote):
+    first, second = Lease(remote), Lease(remote)
+    assert first.take() and second.take()
+    before = remote.read(lease.NAME)
+    for _ in range(200):
+        if remote.read(lease.NAME) != before:
+            break
+        threading.Event().wait(0.01)
+    assert remote.read(lease.NAME) != before
+    second.release()
+    assert lease.NAME in remote.files()
+    first.release()
+    assert lease.NAME not in remote.files()
+
+
+def test_a_run_whose_lease_was_taken_uploads_nothing_more(remote, make, caplog, storage):
+    def take():
+        wait_for(["checkpoint-2"])
+        elsewhere(remote)
+        while "has been taken by another run" not in caplog.text:
+            threading.Event().wait(0.01)
+
+    trainer = make(callbacks=[At(3, take)], max_steps=6, save_async=False)
+    trainer.train()
+    assert trainer.state.global_step == 6 and checkpoints() == ["checkpoint-2"]
+    assert json.loads(remote.read(lease.NAME))["token"] == "other"
+    assert "Not uploaded" in caplog.text
+
+
+def test_an_answer_that_is_lost_does_not_lock_a_run_out(remote, storage, monkeypatch):
+    """The storage has created the object, but the client only sees an error, and asks again."""
+    original, lost = storage.pipe_file, []
+
+    def create(self, path, value, mode="overwrite", **kwargs):
+        original(self, path, value, mode=mode, **kwargs)
+        if mode == "create" and not lost:
+            lost.append(True)
+            raise ConnectionError
+
+    monkeypatch.setattr(storage, "pipe_file", create)
+    own = Lease(remote)
+    assert own.take() and lost
+    own.release()
+
+
+def test_a_storage_without_conditional_writes_is_warned_about(remote, monkeypatch, caplog):
+    monkeypatch.setattr(RemoteDirectory, "can_create", False)
+    assert Lease(remote).take()
+    assert "cannot be locked" in caplog.text
+    assert not remote.files()
+
+
+def test_which_storages_have_conditional_writes(remote, tmp_path):
+    from fsspec.implementations.memory import MemoryFileSystem
+    from fsspec.spec import AbstractFileSystem
+
+    assert RemoteDirectory("memory://a/b").can_create
+    local = RemoteDirectory(f"file://{tmp_path}/a")
+    assert local.can_create
+    local.create("x", b"1")
+    with pytest.raises(FileExistsError):
+        local.create("x", b"2")
+    assert local.read("x") == b"1"
+    other = RemoteDirectory("memory://a/b")
+
+    class Plain(MemoryFileSystem):
+        pipe_file = AbstractFileSystem.pipe_file  # which looks, and then writes
+
+    other._fs = Plain()
+    assert not other.can_create
