@@ -245,7 +245,7 @@ class ArgumentFields(Group):
     loss_spike_threshold: float = ...
     """With loss_spike: the number of robust standard deviations above the median from which a value is a spike."""
     loss_spike_window: int = ...
-    """With loss_spike: the number of recent steps that a value is compared with; before, none is a spike."""
+    """With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike."""
     loss_spike_skip_steps: int = ...
     """With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it."""
     loss_spike_limit: int = ...
@@ -807,7 +807,7 @@ class ArgumentFields(Group):
             nonfinite_limit: Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number.
             loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and leave out the samples of the spike.
             loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
-            loss_spike_window: With loss_spike: the number of recent steps that a value is compared with; before, none is a spike.
+            loss_spike_window: With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike.
             loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.
             loss_spike_limit: With loss_spike='rollback': returns to the same checkpoint before the run is stopped.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
@@ -1282,7 +1282,7 @@ class GenerationFields(ArgumentFields):
             nonfinite_limit: Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number.
             loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and leave out the samples of the spike.
             loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
-            loss_spike_window: With loss_spike: the number of recent steps that a value is compared with; before, none is a spike.
+            loss_spike_window: With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike.
             loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.
             loss_spike_limit: With loss_spike='rollback': returns to the same checkpoint before the run is stopped.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
@@ -1799,7 +1799,7 @@ class CompressionFields(ArgumentFields):
             nonfinite_limit: Updates in a row that nonfinite='skip' may skip before the run is stopped; 0: any number.
             loss_spike: What to do about a loss or gradient norm far above those of recent steps: nothing; warn; or return to the last checkpoint and leave out the samples of the spike.
             loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
-            loss_spike_window: With loss_spike: the number of recent steps that a value is compared with; before, none is a spike.
+            loss_spike_window: With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike.
             loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.
             loss_spike_limit: With loss_spike='rollback': returns to the same checkpoint before the run is stopped.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
