@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..data.loader_options import Loading
     from ..distributed.collectives import ProcessGroup
     from ..distributed.strategy import Strategy
+    from ..plan.results import StepMemory
     from ._common.buffers import Buffer
 
 
@@ -534,6 +535,22 @@ class Profiling(Protocol):
         """The name of the operator that an event of the trace calls; None for other events."""
 
 
+class Planning(Protocol):
+    """What a step needs, found without computing it."""
+
+    def without_weights(self) -> AbstractContextManager:
+        """A context in which models are made without memory for their weights."""
+
+    def frozen_bytes(self, model: Any) -> int:
+        """Bytes of the weights that are not trained, and of buffers that are saved; none of them is read."""
+
+    def step_memory(
+        self, trainer: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
+    ) -> "StepMemory":
+        """The memory of an update of the Trainer with micro-batches like `inputs`, but of `rows` samples: in one
+        process, or in one of `world` processes with stage 2 or 3 in `sharding`, where `degree` of them share a copy."""
+
+
 class Backend(Protocol):
     """A framework that oneloop supports: the modules that BackendSpec.module has as attributes."""
 
@@ -572,6 +589,8 @@ class Backend(Protocol):
     def export(self) -> Export | None: ...
     @property
     def profiling(self) -> Profiling | None: ...
+    @property
+    def planning(self) -> Planning | None: ...
 
 
 #: The protocol of each module, by attribute of Backend.
@@ -591,8 +610,9 @@ MODULES: dict[str, type] = {
     "parallel": Parallel,
     "export": Export,
     "profiling": Profiling,
+    "planning": Planning,
 }
-OPTIONAL = ("parallel", "export", "profiling")
+OPTIONAL = ("parallel", "export", "profiling", "planning")
 
 
 def names_of(protocol: type) -> list[str]:

@@ -47,4 +47,5 @@ if TYPE_CHECKING:
     parallel: list[base.Parallel] = [torch.parallel, paddle.parallel, mindspore.parallel]
     export: list[base.Export] = [torch.export, paddle.export, mindspore.export]
     profiling: list[base.Profiling] = [torch.profiling, paddle.profiling, mindspore.profiling]
+    planning: list[base.Planning] = [torch.planning, paddle.planning, mindspore.planning]
     backends: list[base.Backend] = [torch, paddle, mindspore, mindtorch]

@@ -8,6 +8,7 @@ from typing import Any
 from .. import __version__
 from ..compat import commands as migration
 from ..errors import ArgumentError, OneloopError
+from ..plan import command as plans
 from ..report import command as pages
 
 
@@ -21,6 +22,7 @@ def parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="show the installed frameworks and what each supports on this machine")
     doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
     doctor.set_defaults(run=_doctor, failure=1)
+    plans.add(commands)
     migration.add(commands)
     return parser
 

@@ -35,8 +35,8 @@ def html(data: dict[str, Any], live: str | None = None) -> str:
     style, library, own = _parts()
     reach = "'none'" if live is None else "'self'"
     policy = (
-        f"default-src 'none'; img-src data:; style-src {_checksum(style)}; "
-        f"script-src {_checksum(library)} {_checksum(own)}; connect-src {reach}; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; img-src data:; style-src {checksum(style)}; "
+        f"script-src {checksum(library)} {checksum(own)}; connect-src {reach}; base-uri 'none'; form-action 'none'"
     )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -57,5 +57,5 @@ def encoded(data: Any) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _checksum(text: str) -> str:
+def checksum(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

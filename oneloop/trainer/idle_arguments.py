@@ -19,11 +19,12 @@ def tell(args: Any, max_steps: int, computes_metrics: bool, own_loss: bool = Tru
             "compute_loss is overridden: torch_compile compiles the model that it calls, but compute_loss itself is "
             "not compiled."
         )
-    for words in _found(args, max_steps, computes_metrics):
+    for words in found(args, max_steps, computes_metrics):
         logger.warning(words)
 
 
-def _found(args: Any, max_steps: int, computes_metrics: bool) -> Iterator[str]:
+def found(args: Any, max_steps: int, computes_metrics: bool) -> Iterator[str]:
+    """The text of each warning."""
     evaluates = args.eval_strategy != "no"
     if args.save_strategy == "best" and not evaluates:
         yield (

@@ -267,6 +267,21 @@ class Internals:
         trainer_class: Any = type(self.trainer)
         return clips_itself(trainer_class) and can_clip(self)
 
+    @contextlib.contextmanager
+    def with_model(self, model: Any, optimizer: Any) -> Iterator[None]:
+        """Within it, the Trainer has this model and optimizer, and an engine for them: for steps that are simulated."""
+        trainer, engine = self.trainer, self.engine
+        before = {name: getattr(trainer, name) for name in ("model", "model_wrapped", "optimizer")}
+        trainer.model = trainer.model_wrapped = model
+        trainer.optimizer = optimizer
+        try:
+            self.make_engine()
+            yield
+        finally:
+            self.engine = engine
+            for name, value in before.items():
+                setattr(trainer, name, value)
+
     def make_engine(self) -> None:
         """Create the engine that computes gradients and updates of the model."""
         args = self.trainer.args

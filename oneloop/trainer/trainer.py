@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import backends, randomness
 from ..backends._common.helpers import from_factory, given_groups, is_factory, parameter_groups
@@ -38,6 +38,7 @@ from ..errors import (
 from ..integrations import search
 from ..optim.schedules import follows_metric, make_metric_schedule, make_schedule, needs_length
 from ..outputs import BestRun, EvalLoopOutput, PredictionOutput, TrainOutput
+from ..plan import request as plan_request
 from ..randomness import enable_full_determinism, set_seed
 from ..state import TrainerControl, TrainerState
 from . import dataloaders, setup, validation
@@ -47,6 +48,9 @@ from .loss import find_loss, logits_of, smoothing_of, split_labels
 from .loss_spikes import RolledBack
 from .meter import speed_metrics
 from .validation import has_length
+
+if TYPE_CHECKING:
+    from ..plan.results import TrainingPlan
 
 logger = logging.getLogger(__name__)
 
@@ -354,12 +358,33 @@ class Trainer(TransformersNames, PaddleNLPNames):
         setup.bind(self.args, core.backend)
         if self.model_init is None:
             core.adopt_model()
+        if plan_request.is_active():
+            plan_request.answer(self)
         after = None
         while True:
             try:
                 return core.train(resume_from_checkpoint, trial, ignore_keys_for_eval, after)
             except RolledBack as spike:
                 after, resume_from_checkpoint = spike.resume, spike.resume.checkpoint
+
+    def plan(
+        self, world: int | None = None, device_memory: Any = None, per_machine: int = 8, largest: bool = True
+    ) -> "TrainingPlan":
+        """What the run will need: memory of each process for each sharding stage, steps, tokens, sizes of checkpoints,
+        messages, and what the arguments do. Nothing is trained, and nothing is written.
+
+        Args:
+            world: The number of processes; by default those of this run.
+            device_memory: The memory of a device, such as "80GB" or a number of bytes, to see what fits.
+            per_machine: The processes of one machine, which share a copy of the state in hybrid sharding.
+            largest: Whether to look for the largest micro-batch that fits.
+
+        Returns:
+            TrainingPlan: its figures, with to_text, to_dict and to_html.
+        """
+        from ..plan.making import make
+
+        return make(self, world, device_memory, per_machine, largest)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: int | None = None) -> Any:
         """Compute the gradients of one micro-batch and add them to those of the update. May be overridden.

@@ -18,7 +18,7 @@ INTERNAL = (
 OFFERED = (
     *("compress", "compute_objective", "current_gradient_accumulation_steps", "do_grad_scaling", "export"),
     *("export_model", "hp_space", "init_git_repo", "ipex_optimize_model", "is_tp_enabled", "objective"),
-    *("prediction_loop", "print_config", "push_in_progress", "record_event", "rename_parameter", "scaler"),
+    *("plan", "prediction_loop", "print_config", "push_in_progress", "record_event", "rename_parameter", "scaler"),
     *("set_optimizer_grouped_parameters", "tokenizer", "torch_jit_model_eval", "use_apex"),
 )
 ONCE = ("tokenizer",)  # another name of processing_class: what is set is the tokenizer

@@ -15,7 +15,7 @@ from . import (
 )
 
 NAME = "mindtorch"
-parallel = export = profiling = None  # one process; see docs/mindnlp.md
+parallel = export = profiling = planning = None  # one process; see docs/mindnlp.md
 
 patches.install()
 
@@ -32,6 +32,7 @@ __all__ = [
     "models",
     "optimizers",
     "parallel",
+    "planning",
     "profiling",
     "randomness",
     "tensors",

@@ -16,7 +16,7 @@ from . import (
 )
 
 NAME = "toy"
-parallel = export = profiling = None
+parallel = export = profiling = planning = None
 
 __all__ = [
     "NAME",
@@ -30,6 +30,7 @@ __all__ = [
     "nan_hooks",
     "optimizers",
     "parallel",
+    "planning",
     "profiling",
     "randomness",
     "tensors",

@@ -1,0 +1,152 @@
+"""`oneloop plan` beside what training takes: the predicted peak of memory, and the measured growth of the process.
+
+Every measurement has interpreters of its own, in which a tiny model has trained before, so that all code is loaded.
+What counts is how far the peak of the resident memory lies above what was held before the model was made.
+"""
+
+import argparse
+import gc
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from common import HERE, fresh, growth, print_table, silence
+
+STRATEGIES = {"one process": "", "DDP": "", "stage 1": "stage1", "stage 2": "stage2", "stage 3": "stage3"}
+# With a fixed threshold, freed tensors go back to the system at once, as they do in a device's allocator.
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
+
+
+class Case:
+    """A model, samples for it, and the size of its micro-batch. Tiny ones are to load code with."""
+
+    def __init__(self, name: str, tiny: bool = False) -> None:
+        self.name, self.tiny = name, tiny
+        self.batch = 2 if tiny else {"mlp": 256, "bert": 4, "gpt": 2}[name]
+
+    def model(self) -> Any:
+        return getattr(self, f"_{self.name}")()
+
+    def _mlp(self) -> Any:
+        from models import Mlp
+
+        sizes = (16, 32, 8) if self.tiny else (3072, *[3072] * 8, 512)
+        return Mlp(lambda: None, sizes)
+
+    def _bert(self) -> Any:
+        from transformers import BertConfig, BertForSequenceClassification
+
+        size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+        return BertForSequenceClassification(BertConfig(**(size | {"vocab_size": 100} if self.tiny else {})))
+
+    def _gpt(self) -> Any:
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        size = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 100}
+        return GPT2LMHeadModel(GPT2Config(**(size if self.tiny else {})))
+
+    def samples(self) -> list[dict[str, Any]]:
+        import torch
+
+        count = 4 * 2 * self.batch
+        if self.name == "mlp":
+            return [{"x": torch.randn(16 if self.tiny else 3072), "labels": i % 2} for i in range(count)]
+        length, words = (8, 100) if self.tiny else (256, 30_000)
+        rows = torch.randint(0, words, (count, length)).tolist()
+        if self.name == "gpt":
+            return [{"input_ids": row, "labels": row} for row in rows]
+        return [{"input_ids": row, "attention_mask": [1] * length, "labels": i % 2} for i, row in enumerate(rows)]
+
+    def trainer(self, strategy: str, samples: list[dict[str, Any]], folder: str, recompute: bool = False) -> Any:
+        from oneloop import Trainer, TrainingArguments
+
+        args = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=self.batch,
+            max_steps=4,
+            sharding=STRATEGIES[strategy],
+            gradient_checkpointing=recompute,
+            save_strategy="no",
+            logging_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+        return Trainer(model=self.model(), args=args, train_dataset=samples)
+
+
+def measured_run(name: str, strategy: str, recompute: bool, quick: bool) -> None:
+    """In the new interpreter: trains, and prints the growth of the peak."""
+
+    with tempfile.TemporaryDirectory() as folder, silence():
+        small, large = Case(name, tiny=True), Case(name, quick)
+        small.trainer(strategy, small.samples(), folder, recompute).train()
+        samples = large.samples()
+        gc.collect()
+        _, peak = growth(lambda: large.trainer(strategy, samples, folder, recompute).train())
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(json.dumps({"peak": peak}))
+
+
+def planned_run(name: str, recompute: bool, quick: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder, silence():
+        case = Case(name, quick)
+        trainer = case.trainer("one process", case.samples(), folder, recompute)
+        plans = {world: trainer.plan(world=world, largest=False) for world in (1, 2)}
+    found = {"one process": plans[1].memory("one process").peak}
+    found |= {key: plans[2].memory(key).peak for key in STRATEGIES if key != "one process"}
+    print(json.dumps({"peaks": found, "weights": plans[1].model.parameter_bytes}))
+
+
+def measure(name: str, strategy: str, recompute: bool, quick: bool, allocator: bool = True) -> int:
+    """The growth of the peak of the main process."""
+    code = "import sys, plan; plan.measured_run(sys.argv[1], sys.argv[2], sys.argv[3] == '1', sys.argv[4] == '1')"
+    words = [sys.executable, "-c", code, name, strategy, str(int(recompute)), str(int(quick))]
+    world = 1 if strategy == "one process" else 2
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    base = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
+    base |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"} | (ALLOCATOR if allocator else {})
+    if world > 1:
+        base |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+    running = []
+    for rank in range(world):
+        ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world)} if world > 1 else {}
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        running.append(subprocess.Popen(words, env=base | ranks, **options))
+    outputs = [process.communicate() for process in running]
+    if any(process.returncode for process in running):
+        raise SystemExit("a measurement failed:\n" + "\n".join(errors[-3000:] for _, errors in outputs))
+    return json.loads(outputs[0][0].strip().splitlines()[-1])["peak"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a smoke run on tiny models, figures mean nothing")
+    parser.add_argument("--models", nargs="+", default=["mlp", "bert", "gpt"])
+    parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=list(STRATEGIES))
+    parser.add_argument("--recompute", action="store_true", help="with gradient_checkpointing")
+    parser.add_argument("--default-malloc", action="store_true", help="measure with the allocator's own settings")
+    given = parser.parse_args()
+    sys.path.insert(0, str(Path(HERE).parent))
+    planned = "import sys, plan; plan.planned_run(sys.argv[1], sys.argv[2] == '1', sys.argv[3] == '1')"
+    rows = []
+    for name in given.models:
+        plan = fresh(planned, name, str(int(given.recompute)), str(int(given.quick)), threads=1)
+        for strategy in given.strategies:
+            peak = measure(name, strategy, given.recompute, given.quick, not given.default_malloc)
+            expected = plan["peaks"][strategy]
+            figures = [f"{plan['weights'] / 2**20:.0f}", f"{expected / 2**20:.0f}", f"{peak / 2**20:.0f}"]
+            rows.append([name, strategy, *figures, f"{expected / peak - 1:+.1%}"])
+            print(*rows[-1], file=sys.stderr, flush=True)
+    print_table("Peak memory, MiB", ["model", "strategy", "weights", "planned", "measured", "difference"], rows)
+
+
+if __name__ == "__main__":
+    main()

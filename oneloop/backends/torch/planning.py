@@ -1,0 +1,39 @@
+"""What a step needs, found without computing it. The code that does it is imported when a plan is made."""
+
+import contextlib
+from typing import Any
+
+from torch import nn
+
+from ...plan.results import StepMemory
+from .models import unwrap
+
+
+def without_weights() -> contextlib.AbstractContextManager:
+    """A context in which models are made without memory for their weights."""
+    from .simulated_step import without_weights
+
+    return without_weights()
+
+
+def frozen_bytes(model: nn.Module) -> int:
+    """Bytes of the weights that are not trained, and of buffers that are saved."""
+    base = unwrap(model)
+    frozen = [p for p in base.parameters() if not p.requires_grad]
+    saved = [
+        value
+        for module in base.modules()
+        for name, value in module._buffers.items()
+        if value is not None and name not in module._non_persistent_buffers_set
+    ]
+    return sum(value.numel() * value.element_size() for value in (*frozen, *saved))
+
+
+def step_memory(
+    trainer: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
+) -> StepMemory:
+    """The memory of an update with micro-batches like `inputs`, but of `rows` samples. `sharding` has the words of the
+    argument for stages 2 and 3; `degree` processes share a copy of the state."""
+    from .simulated_step import step_memory
+
+    return step_memory(trainer, inputs, rows, recompute, sharding, world, degree)

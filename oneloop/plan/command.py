@@ -1,0 +1,106 @@
+"""`oneloop plan`."""
+
+import argparse
+import contextlib
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..backends import registry
+from ..compat.redirected_names import LIBRARIES
+from ..errors import ArgumentError
+from . import request
+
+
+def add(commands: Any) -> None:
+    """Add the subcommand."""
+    plan = commands.add_parser(
+        "plan",
+        help="show what a run will need in memory, steps, disk and messages, without training",
+        description="Runs a script until its Trainer would train, and prints a plan of the run instead. On PyTorch, "
+        "models are made without memory for their weights.",
+        epilog="Exit status: 0, 1 if the script ended without training or with an error, 2 if the command failed.",
+    )
+    plan.add_argument("--world", type=int, metavar="N", help="the number of processes; default: 1")
+    plan.add_argument("--device-memory", metavar="SIZE", help="the memory of a device, such as 80GB or 24GiB")
+    plan.add_argument(
+        "--per-machine",
+        type=int,
+        default=8,
+        metavar="N",
+        help="processes of a machine, for hybrid sharding; default: 8",
+    )
+    plan.add_argument(
+        "--weights", action="store_true", help="make the model with its weights, for scripts that read their values"
+    )
+    plan.add_argument("--json", action="store_true", help="print JSON instead of text")
+    plan.add_argument("--page", metavar="FILE", help="also write an HTML page")
+    plan.add_argument(
+        "--as", dest="library", choices=LIBRARIES, help="the library; default: detected from the script's imports"
+    )
+    plan.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as in python -m")
+    plan.add_argument("script", metavar="SCRIPT", help="the path of the script")
+    plan.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="arguments of the script")
+    plan.set_defaults(run=_plan, failure=2)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from ..compat.run_script import run, run_module
+    from . import sizes
+
+    sizes.parse("--device-memory", options.device_memory)  # before the script takes its time
+    asked = {"world": options.world, "device_memory": options.device_memory, "per_machine": options.per_machine}
+    request.begin(request.Request(asked))
+    output = sys.stdout
+    try:
+        # What the script prints goes to stderr, so that stdout has the plan alone.
+        with contextlib.redirect_stdout(sys.stderr), _without_weights(options):
+            status = (run_module if options.module else run)(options.script, options.arguments, options.library)
+    except request.PlanMade as made:
+        plan = made.plan
+    except SystemExit as left:
+        status = left.code if isinstance(left.code, int) else int(bool(left.code))
+        return _ended(options, status)
+    else:
+        return _ended(options, status)
+    title = f"Plan of {Path(options.script).name} on {plan.world} process{'es' * (plan.world > 1)}"
+    if options.page:
+        Path(options.page).write_text(plan.to_html(title), encoding="utf-8")
+    print(json.dumps(plan.to_dict(), indent=2) if options.json else f"{title}\n\n{plan.to_text()}", end="", file=output)
+    return 0
+
+
+def _ended(options: argparse.Namespace, status: int) -> int:
+    if not status:
+        print(f"oneloop plan: {options.script} ended without a call of Trainer.train().", file=sys.stderr)
+    elif not options.weights:
+        print(
+            "oneloop plan: if the error is about a tensor without data (FakeTensor), the script reads weights before "
+            "it trains: use --weights.",
+            file=sys.stderr,
+        )
+    return status or 1
+
+
+def _without_weights(options: argparse.Namespace) -> contextlib.AbstractContextManager:
+    """A context for the script in which models have no weights, if it is one of a framework that can do it."""
+    if options.weights or options.library in ("paddlenlp", "mindnlp") or not _uses_torch(options):
+        return contextlib.nullcontext()
+    try:
+        return importlib.import_module(registry.get("torch").module).planning.without_weights()
+    except ImportError:
+        return contextlib.nullcontext()
+
+
+def _uses_torch(options: argparse.Namespace) -> bool:
+    """Whether a script may make models of torch: it is not one of another framework."""
+    if options.module:
+        return True
+    try:
+        text = Path(options.script).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ArgumentError(f"script {options.script} not found; pass its path before its arguments.") from error
+    others = ("import paddle", "from paddle", "import mindspore", "from mindspore", "import mindnlp", "from mindnlp")
+    return not any(line.strip().startswith(others) for line in text.splitlines())

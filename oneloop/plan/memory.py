@@ -1,0 +1,130 @@
+"""The memory of a step with each way of distributing the model, from steps that the backend simulates."""
+
+from dataclasses import replace
+from typing import Any
+
+from ..arguments.sharding import recomputes
+from ..errors import RefusedError
+from ..trainer.evaluation import batch_rows
+from ..trainer.internals import internals_of
+from . import optimizer_state
+from .results import ModelSizes, StepMemory
+from .ways import Tensor, Way
+
+MOST_ROWS = 2**20
+TRIES = 6  # steps that are simulated to find the largest micro-batch
+
+
+class Memories:
+    """Simulated steps, each only once: what DDP and stage 1 add to a step of one process is computed."""
+
+    def __init__(self, trainer: Any, inputs: Any, world: int) -> None:
+        self.trainer, self.inputs, self.world = trainer, inputs, world
+        backend = internals_of(trainer).backend
+        self.planning = getattr(backend, "planning", None)
+        self.rows = batch_rows(inputs) or 1
+        self.recomputes = bool(trainer.args.gradient_checkpointing or recomputes(trainer.args))
+        self.notes: list[str] = []
+        self._refused: set[bool] = set()  # with or without recompute
+        self._steps: dict[tuple[str, int, int, bool], StepMemory | None] = {}
+        if self.planning is None:
+            self.notes.append(f"Activations are not known: {backend.NAME} has no module to simulate steps with.")
+
+    def optimizer_state(self) -> int | None:
+        """Bytes of the whole state, after a simulated step."""
+        step = self._step(Way("", ""), self.recomputes)
+        return None if step is None else step.optimizer
+
+    def activations(self, recompute: bool) -> int | None:
+        """What a micro-batch takes beside the training state, in every process alike."""
+        step = self._step(Way("", ""), recompute)
+        return None if step is None else step.activations
+
+    def collectives(self, way: Way) -> list[tuple[str, int, int]] | None:
+        """Those of an update, as (name, bytes of the whole tensor, processes in it)."""
+        step = self._step(way, self.recomputes)
+        if step is None:
+            return None
+        copies = self.world // way.degree
+        shared = [(name, size, copies if name == "all_reduce" else way.degree) for name, size in step.collectives[:-1]]
+        return [*shared, (*step.collectives[-1], way.degree)]  # the last one is the norm of the gradients
+
+    def peak(
+        self, way: Way, recompute: bool, tensors: list[Tensor], model: ModelSizes, world: int, rows: int | None = None
+    ) -> StepMemory | None:
+        """The memory of a step in the process that has most."""
+        step = self._step(way, recompute, rows)
+        if step is None or world == 1:
+            return step
+        if way.shards_gradients:  # every process makes the whole model before it keeps its shard
+            return replace(step, peak=max(step.peak, model.parameter_bytes + step.parameters))
+        more = model.gradient_bytes  # DDP's buckets
+        state = step.optimizer
+        if way.sharding:
+            share = optimizer_state.largest_part([tensor.elements for tensor in tensors], way.degree)
+            state = round(step.optimizer * share / max(1, model.trainable))
+        total = step.peak + more + state - step.optimizer
+        return StepMemory(total, step.parameters, step.gradients + more, state, step.activations)
+
+    def largest(self, way: Way, tensors: list[Tensor], model: ModelSizes, world: int, limit: int | None) -> int | None:
+        """The most samples in a micro-batch with which a step fits: extrapolated, and simulated again."""
+
+        def peak(rows: int) -> int | None:
+            step = self.peak(way, self.recomputes, tensors, model, world, rows)
+            return None if step is None else step.peak
+
+        assert limit is not None
+        fits, too_many = 0, MOST_ROWS + 1
+        rows = self.rows
+        seen: list[tuple[int, int]] = []
+        for _ in range(TRIES):
+            found = peak(rows)
+            if found is None:
+                return None
+            seen.append((rows, found))
+            fits, too_many = (max(fits, rows), too_many) if found <= limit else (fits, min(too_many, rows))
+            if too_many - fits <= 1:
+                break
+            rows = _next(seen, limit, fits, too_many)
+        return fits
+
+    def _step(self, way: Way, recompute: bool, rows: int | None = None) -> StepMemory | None:
+        """A simulated step of one process, or of one of several that shard the model."""
+        shards = way.shards_gradients
+        key = (way.sharding if shards else "", way.degree if shards else 1, rows or self.rows, recompute)
+        if key not in self._steps:
+            self._steps[key] = self._simulate(*key)
+        return self._steps[key]
+
+    def _simulate(self, sharding: str, degree: int, rows: int, recompute: bool) -> StepMemory | None:
+        if self.planning is None or recompute in self._refused:
+            return None
+        world = self.world if sharding else 1
+        try:
+            return self.planning.step_memory(
+                self.trainer, self.inputs, rows, recompute, sharding=sharding, world=world, degree=degree
+            )
+        except RefusedError as error:
+            self._refused.add(recompute)
+            self._note(f"{str(error)[:1].upper()}{str(error)[1:]}")
+            return None
+        except Exception as error:  # of the model or of an override, which may do anything
+            words = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            what = f"sharding={sharding!r}" if sharding else "one process"
+            self._note(f"A step with {what}{', recompute' * recompute} could not be simulated: {words}")
+            return None
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+def _next(seen: list[tuple[int, int]], limit: int, fits: int, too_many: int) -> int:
+    """The number of samples to try next: on the line through the two largest, within what is not excluded."""
+    (more, high), *rest = sorted(seen, reverse=True)
+    less, low = rest[0] if rest else (0, 0)
+    slope = (high - low) / (more - less) if more > less else 0.0
+    if len(seen) == 1 and high <= limit:
+        return min(2 * more, too_many - 1)
+    guess = int(more + (limit - high) / slope) if slope > 0 else 2 * more
+    return max(fits + 1, min(guess, too_many - 1, MOST_ROWS))

@@ -1,0 +1,42 @@
+"""Whether this process only plans: `oneloop plan` runs a script until its Trainer would train."""
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from .results import TrainingPlan
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of Trainer.plan."""
+
+    options: dict[str, Any]
+
+
+class PlanMade(BaseException):  # not an Exception: scripts catch these around train()
+    """Ends the script; has the plan."""
+
+    def __init__(self, plan: TrainingPlan) -> None:
+        super().__init__("the plan is made")
+        self.plan = plan
+
+
+_current: Request | None = None
+
+
+def begin(request: Request) -> None:
+    """From now on, train() plans."""
+    global _current
+    _current = request
+
+
+def is_active() -> bool:
+    return _current is not None
+
+
+def answer(trainer: Any) -> NoReturn:
+    """Make the plan in place of training, and end the script."""
+    assert _current is not None
+    from .making import make  # a subclass may have a method `plan` of its own
+
+    raise PlanMade(make(trainer, **_current.options))

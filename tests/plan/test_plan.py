@@ -1,0 +1,127 @@
+"""Plans against what small runs really have: parameters, optimizer state, steps, checkpoints, on every framework."""
+
+import json
+
+import pytest
+
+from oneloop import Trainer, backends
+from oneloop.errors import ArgumentError
+from oneloop.plan import sizes
+from tests.backends.support import rows, tagged
+
+
+def tensors_of(folder):
+    """Bytes of the tensors in the safetensors files of a checkpoint, by the first word of the file's name."""
+    found = {}
+    for path in folder.glob("*.safetensors"):
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+        spans = [each["data_offsets"] for name, each in header.items() if name != "__metadata__"]
+        found[path.name.partition(".")[0]] = sum(end - start for start, end in spans)
+    return found
+
+
+@pytest.mark.parametrize("optim", ["adamw", "sgd"])
+def test_sizes_and_lengths_are_those_of_a_run(backend, arguments, optim):
+    given = {"optim": optim, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_train_epochs": 2}
+    args = arguments(save_strategy="steps", save_steps=3, **given)
+    trainer = Trainer(backend.classifier(), args, train_dataset=rows(29))
+    plan = trainer.plan()
+    weights = backends.load(backend.name).weights
+    trainer.train()
+    assert plan.length.steps == trainer.state.max_steps == 8 and plan.length.steps_per_epoch == 4
+    assert plan.model.parameters == plan.model.trainable == trainer.get_num_trainable_parameters()
+    stored, _ = weights.model_tensors(trainer.model)
+    assert plan.model.parameter_bytes == sum(backends.load(backend.name).tensors.size(v) for v in stored.values())
+    saved = tensors_of(trainer._oneloop.run.checkpointer.directory.path / "checkpoint-6")
+    assert saved["model"] == plan.checkpoint.weights
+    counters = 32 * len(stored)  # a few numbers for each parameter
+    assert 0 <= saved.get("optimizer", 0) - plan.checkpoint.optimizer <= counters
+    checkpoints = len(list(trainer._oneloop.run.checkpointer.directory.path.glob("checkpoint-*")))
+    assert plan.checkpoint.saves == plan.checkpoint.kept
+    assert checkpoints - plan.checkpoint.saves in (0, 1)  # one at the end, if the last step is none of them
+
+
+def test_a_plan_leaves_the_run_as_it_is(backend, arguments):
+    def losses(plans):
+        given = {"per_device_train_batch_size": 4, "logging_steps": 1, "max_steps": 3}
+        trainer = Trainer(backend.classifier(dropout=0.2), arguments(**given), train_dataset=rows(16))
+        if plans:
+            trainer.plan(world=2)
+        trainer.train()
+        return [log["loss"] for log in trainer.state.log_history if "loss" in log]
+
+    assert losses(True) == losses(False)
+
+
+def test_steps_and_tokens_on_more_processes(backend, arguments):
+    """Tokens are those of the model's main input, with padding."""
+    args = arguments(per_device_train_batch_size=2, num_train_epochs=3)
+    trainer = Trainer(backend.tagger(), args, train_dataset=tagged([5] * 37))
+    plans = {world: trainer.plan(world=world, largest=False).length for world in (1, 4, 64)}
+    assert [plans[world].steps_per_epoch for world in (1, 4, 64)] == [19, 5, 1]
+    assert [plans[world].samples_per_step for world in (1, 4, 64)] == [2, 8, 128]
+    assert plans[4].tokens == plans[1].tokens == 3 * 37 * 5
+    assert plans[4].tokens_per_step == 40
+
+
+def test_sharding_that_a_framework_refuses(backend, arguments):
+    plan = Trainer(backend.classifier(), arguments(), train_dataset=rows(16)).plan(world=4)
+    refused = {each.name for each in plan.strategies if each.refused}
+    expected = {"torch": set(), "paddle": {"stage 2", "stage 3"}, "mindspore": {"stage 1", "stage 2", "stage 3"}}
+    assert refused == expected.get(backend.name, refused)
+    ddp = plan.memory("DDP")
+    assert ddp.messages.bytes >= plan.model.gradient_bytes
+    if backend.name == "torch":
+        assert ddp.peak > plan.model.parameter_bytes + plan.model.optimizer_bytes
+        assert plan.notes[0].startswith("Gradient_checkpointing (recompute) needs") and len(plan.notes) == 1
+    else:
+        assert ddp.peak is None and "Activations are not known" in plan.notes[0]
+
+
+def test_what_fits(backend, arguments):
+    """State alone can be too much, also where activations are not known."""
+    trainer = Trainer(backend.classifier(), arguments(), train_dataset=rows(16))
+    assert trainer.plan(device_memory=100).memory("one process").fits is False
+    enough = trainer.plan(device_memory="1GB").memory("one process").fits
+    assert enough is (True if backend.name == "torch" else None)
+    assert trainer.plan().memory("one process").fits is None
+
+
+def test_what_arguments_do(backend, arguments):
+    args = arguments(eval_steps=5, per_gpu_train_batch_size=4, max_steps=3)
+    plan = Trainer(backend.classifier(), args, train_dataset=rows(16)).plan(largest=False)
+    found = {each.argument: (each.effect, each.text) for each in plan.arguments}
+    assert found["max_steps"] == ("works", "")
+    assert found["eval_steps"][0] == "no effect"
+    assert found["per_gpu_train_batch_size"] == ("maps", "per_device_train_batch_size")
+
+
+def test_a_plan_as_text_data_and_page(backend, arguments):
+    args = arguments(run_name="<script>", max_steps=7)
+    plan = Trainer(backend.classifier(), args, train_dataset=rows(16)).plan(world=2, device_memory="2GB")
+    text, data, page = plan.to_text(), plan.to_dict(), plan.to_html("<b>title</b>")
+    assert "DDP" in text and "2 GB" in text
+    assert json.loads(json.dumps(data))["length"]["steps"] == 7 and data["version"] == 1
+    assert "&lt;b&gt;title" in page and "<script" not in page and "http" not in page.replace("http-equiv", "")
+    assert [each["name"] for each in data["strategies"]] == [each.name for each in plan.strategies]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("80GB", 80e9), ("24GiB", 24 * 2**30), ("1.5 gb", 1.5e9), ("512", 512), (7, 7), (None, None)]
+)
+def test_sizes_are_read(text, size):
+    assert sizes.parse("device_memory", text) == size
+
+
+@pytest.mark.parametrize("text", ["80GBs", "-3GB", "", "many", 0, True])
+def test_sizes_that_are_wrong(text):
+    with pytest.raises(ArgumentError, match="device_memory"):
+        sizes.parse("device_memory", text)
+
+
+def test_sizes_are_shown():
+    assert [sizes.show(each) for each in (None, 0, 999, 1500, 123456, 7.24e9)] == [
+        "-", "0 B", "999 B", "1.5 kB", "123 kB", "7.24 GB",
+    ]  # fmt: skip
