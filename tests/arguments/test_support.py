@@ -294,6 +294,7 @@ DIVIDED = [
     ({"deepspeed": CONFIG, "sharding": "stage1"}, ["both shard"]),
     ({"deepspeed": CONFIG, "fp16_full_eval": True}, ["deepspeed=", "bf16=True"]),
     ({"deepspeed": CONFIG, "nonfinite": "skip"}, ["nonfinite='stop'"]),
+    ({"deepspeed": CONFIG, "loss_spike": "rollback"}, ["loss_spike='warn'"]),
     ({"deepspeed": CONFIG, "auto_find_batch_size": True}, ["per_device_train_batch_size"]),
 ]
 
