@@ -2,10 +2,13 @@
 
 import json
 import logging
+import shutil
+from pathlib import Path
 
 import mindspore
 import numpy as np
 import pytest
+import torch
 
 from oneloop import Trainer
 from oneloop.backends.mindtorch import backend as mindtorch
@@ -81,6 +84,36 @@ def test_a_cell_is_refused_where_mindnlp_is_imported(arguments):
         Trainer(model=mindspore.nn.Dense(2, 2), args=arguments())
 
 
+class OldModel(torch.nn.Module):
+    """The layers of tests/checkpoint/old_runs/make_mindnlp.py."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(7, 4)
+        self.dense = torch.nn.Linear(4, 4)
+        self.norm = torch.nn.LayerNorm(4)
+        self.head = torch.nn.Linear(4, 3)
+
+    def forward(self, words, labels=None):
+        scores = self.head(self.norm(torch.tanh(self.dense(self.embedding(words).mean(1)))))
+        return {"loss": torch.nn.functional.cross_entropy(scores, labels), "logits": scores}
+
+
+def test_a_run_of_mindnlp_0_4_goes_on_to_its_end(arguments, tmp_path):
+    old = Path(__file__).parent.parent / "checkpoint" / "old_runs" / "mindnlp" / "plain"
+    shutil.copytree(old / "checkpoint-8", tmp_path / "old" / "checkpoint-8")
+    words = np.random.RandomState(3).randint(0, 7, size=(12, 5)).astype(np.int64)
+    data = [{"words": row, "labels": int(row.sum() % 3)} for row in words]
+    given = {"per_device_train_batch_size": 2, "learning_rate": 0.02, "warmup_steps": 3, "weight_decay": 0.1}
+    given |= {"max_steps": 11, "max_grad_norm": 0.5, "train_sampling_strategy": "sequential"}
+    trainer = Trainer(model=OldModel(), args=arguments(**given), train_dataset=data)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "old" / "checkpoint-8"))
+    assert trainer.state.global_step == 11
+    expected = json.loads((old / "expected.json").read_text())["weights"]
+    for name, value in trainer.model.state_dict().items():
+        np.testing.assert_allclose(value.numpy(), np.array(expected[name], np.float32), rtol=0, atol=2e-6)
+
+
 def test_checkpoints_of_other_trainers_are_refused(bert, tmp_path):
     foreign = mindtorch.transformers_checkpoint
     for ask in (
@@ -89,5 +122,5 @@ def test_checkpoints_of_other_trainers_are_refused(bert, tmp_path):
         lambda: foreign.scheduler_state(tmp_path),
         lambda: foreign.scaler_state(tmp_path),
     ):
-        with pytest.raises(CheckpointError, match="under mindnlp can only resume from checkpoints of oneloop"):
+        with pytest.raises(CheckpointError, match="under mindnlp can only resume from checkpoints of oneloop and"):
             ask()

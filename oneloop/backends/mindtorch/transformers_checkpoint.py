@@ -1,14 +1,23 @@
-"""Checkpoints of other trainers: their optimizer files are PyTorch pickles, which mindtorch cannot read safely;
-resuming from them raises an error."""
+"""Reads checkpoints of the Trainer of mindnlp 0.4. Those of transformers have PyTorch pickles, which mindtorch cannot
+read safely; resuming from them raises an error."""
 
+from .._common.mindnlp_reader import MindNLPReader
 from .._common.unsupported import ForeignRefused
+from ..torch import framework_layout
+from . import weights
+from .models import unwrap
 
-_refused = ForeignRefused(
-    "under mindnlp can only resume from checkpoints of oneloop. Load its weights with from_pretrained, and start a new "
-    "run."
+_reader = MindNLPReader(
+    weights,
+    framework_layout.layout,
+    lambda model: unwrap(model).named_modules(),
+    ForeignRefused(
+        "under mindnlp can only resume from checkpoints of oneloop and of mindnlp 0.4. Load its weights with "
+        "from_pretrained, and start a new run."
+    ),
 )
-load_weights = _refused.load_weights
-load_optimizer = _refused.load_optimizer
-scheduler_state = _refused.scheduler_state
-scaler_state = _refused.scaler_state
-random_state = _refused.random_state
+load_weights = _reader.load_weights
+load_optimizer = _reader.load_optimizer
+scheduler_state = _reader.scheduler_state
+scaler_state = _reader.scaler_state
+random_state = _reader.random_state

@@ -1,7 +1,6 @@
 """Reads checkpoints of the Trainers of PaddleNLP and PaddleFormers. Those of transformers are files of torch, and
 resuming from them raises an error here."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 from paddle import nn
 
 from ...checkpoint.convert import paddlenlp_checkpoint
+from ...checkpoint.convert.parameter_groups import Loaded
 from .._common.helpers import check_fit
 from .._common.unsupported import ForeignRefused
 from . import adapters, weights
@@ -18,15 +18,6 @@ _refused = ForeignRefused(
     "on Paddle can only resume from checkpoints of oneloop, PaddleNLP and PaddleFormers. Load its weights into the "
     "model with the library that wrote them, and start a new run."
 )
-
-
-@dataclass
-class Loaded:
-    """How the parameters of the optimizer state were found. The files have no options of parameter groups."""
-
-    rule: str
-    sources: list[set[int]] = field(default_factory=list)
-    decay: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def load_weights(model: nn.Layer, path: Path) -> None:
@@ -53,7 +44,7 @@ def load_optimizer(optimizer: Any, model: nn.Layer, path: Path) -> Loaded:
     data = {"groups": own["groups"], "values": {}}
     tensors = {key: weights.from_raw(raw) for key, raw in raws.items()}
     weights.load_optimizer(optimizer, model, tensors, data, str(path))
-    return Loaded(rule)
+    return Loaded(rule, [], {})  # the files have no options of parameter groups
 
 
 def scheduler_state(path: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ Its optimizer state is numbered by position in the parameter groups; checkpoint/
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from ...checkpoint.convert import parameter_groups, transformers_checkpoint
+from ...checkpoint.convert.parameter_groups import Loaded
 from ...checkpoint.reading import open_file, restoring
 from ...errors import CheckpointError
 from . import weights
@@ -33,16 +33,6 @@ _STATES = {
 }
 # The options of a group that affect the results; the others (fused, foreach, ...) only affect the computation.
 _OPTIONS = ("lr", "initial_lr", "betas", "eps", "weight_decay", "amsgrad", "momentum", "dampening", "nesterov", "alpha")
-
-
-@dataclass
-class Loaded:
-    """How the optimizer state was matched: the rule; for each group of the run's optimizer, the groups of the file that
-    its parameters were in; and the parameters whose weight decay has changed."""
-
-    rule: str
-    sources: list[set[int]]
-    decay: dict[str, tuple[float, float]]
 
 
 # -- files

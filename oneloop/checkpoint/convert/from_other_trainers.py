@@ -1,4 +1,4 @@
-"""Resumes from a checkpoint that another library's Trainer wrote: that of transformers, PaddleNLP or PaddleFormers."""
+"""Resumes from a checkpoint that another library's Trainer wrote."""
 
 import logging
 import math

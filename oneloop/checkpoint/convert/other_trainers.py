@@ -5,11 +5,11 @@ from types import ModuleType
 from typing import Any
 
 from ...errors import CheckpointError
-from . import paddlenlp_checkpoint, transformers_checkpoint
+from . import mindnlp_checkpoint, paddlenlp_checkpoint, transformers_checkpoint
 
 # In the order in which they are asked: transformers' files have the most common names.
-_LIBRARIES: tuple[ModuleType, ...] = (paddlenlp_checkpoint, transformers_checkpoint)
-WRITERS = ("transformers", *paddlenlp_checkpoint.WRITERS)
+_LIBRARIES: tuple[ModuleType, ...] = (paddlenlp_checkpoint, mindnlp_checkpoint, transformers_checkpoint)
+WRITERS = ("transformers", *paddlenlp_checkpoint.WRITERS, *mindnlp_checkpoint.WRITERS)
 STATE = transformers_checkpoint.STATE
 _OWN_MARK = "run.json"  # a file of oneloop's that no other library writes
 
@@ -53,7 +53,7 @@ def problems(path: Path, contents: bool) -> list[str]:
 def check_framework(path: Path, name: str) -> None:
     """Their optimizer states are those of one framework."""
     library = library_of(path)
-    if library is not None and library is not transformers_checkpoint and name != library.FRAMEWORK:
+    if library is not None and library is not transformers_checkpoint and name not in library.FRAMEWORKS:
         raise CheckpointError(
             f"{path} was written by the Trainer of {library.writer(path)} on {library.FRAMEWORK}, and this is a model "
             f"of {name}. Resume it with a {library.FRAMEWORK} model: the next checkpoint, which oneloop writes, can be "

@@ -24,6 +24,7 @@ from . import plain_pickle
 
 WRITERS = ("paddlenlp", "paddleformers")
 FRAMEWORK = "paddle"
+FRAMEWORKS: tuple[str, ...] = ("paddle",)
 SCHEDULER, SCALER, OPTIMIZER = "scheduler.pdparams", "scaler.pdparams", "optimizer.pdopt"
 UNIFIED_OPTIMIZER, MASTER_WEIGHTS = "optimizer.safetensors", "master_weights.safetensors"
 ADAPTERS = ("peft_model.safetensors", "lora_model_state.pdparams", "prefix_model_state.pdparams")

@@ -26,6 +26,16 @@ class Parameter:
     in_norm: bool = False
 
 
+@dataclass
+class Loaded:
+    """How the optimizer state was matched: the rule; for each group of the run's optimizer, the groups of the file that
+    its parameters were in; and the parameters whose weight decay has changed."""
+
+    rule: str
+    sources: list[set[int]]
+    decay: dict[str, tuple[float, float]]
+
+
 def candidates(parameters: list[Parameter], keep_empty: bool) -> list[tuple[str, Groups]]:
     """Every known rule for groups, newest first: (its name, names by group).
 

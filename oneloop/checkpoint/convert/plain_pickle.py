@@ -93,12 +93,15 @@ class _Array:
 
 
 class _Record:
-    """An object that is read as the dict of its attributes."""
+    """An object that is read as the dict of its attributes. A tensor of MindSpore is one with a `value`; older releases
+    stored a tuple with it."""
 
     def __init__(self) -> None:
         self.value: dict[str, Any] | None = None
 
     def build(self, state: Any) -> None:
+        if type(state) is tuple and len(state) == 1:
+            state = {"value": state[0]}
         if type(state) is not dict:
             raise NotPlain("it has an object with another state than its attributes")
         self.value = state
