@@ -73,7 +73,9 @@ def version(tensor):
 
 
 def size(tensor):
-    return tensor.array.nbytes
+    return (
+        tensor.nbytes if isinstance(tensor, np.ndarray) else tensor.array.nbytes
+    )  # the optimizer's state is of arrays
 
 
 def is_finite(tensor):
