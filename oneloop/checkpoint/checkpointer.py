@@ -450,7 +450,7 @@ class Checkpointer:
         """Whether the optimizer's state may be copied while the gradients of the next update are computed: its step
         waits for the copies, and so does every callback."""
         core = self.core
-        size = sum(map(core.backend.tensors.size, tensors.values()))
+        size = sum(getattr(tensor, "nbytes", 0) for tensor in tensors.values())  # of any backend, and its numbers too
         return (
             self._in_background
             and self._buffers.is_worth_a_thread(size)

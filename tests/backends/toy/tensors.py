@@ -73,9 +73,7 @@ def version(tensor):
 
 
 def size(tensor):
-    return (
-        tensor.nbytes if isinstance(tensor, np.ndarray) else tensor.array.nbytes
-    )  # the optimizer's state is of arrays
+    return tensor.array.nbytes
 
 
 def is_finite(tensor):
