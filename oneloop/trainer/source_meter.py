@@ -27,7 +27,9 @@ logger = logging.getLogger(__name__)
 
 UNIT = 2.0**24  # of the sums of losses
 UNREAD = 512  # micro-batches whose losses may be on the device
-TOLERANCE = 0.01  # of the recomputed loss of a micro-batch: a loss in bfloat16 has three digits
+# Of the recomputed loss of a micro-batch. With logits in bfloat16 it has three digits. In float32, the loss of a new
+# model whose labels are shifted by one, about the logarithm of the classes either way, must not pass for the same.
+TOLERANCE, TOLERANCE_FLOAT32 = 0.01, 1e-4
 
 
 @dataclass
@@ -39,6 +41,9 @@ class MicroBatch:
     items: Any = None  # labels that count in the loss
     losses: Any = None  # their summed losses
     loss: Any = None  # of the micro-batch, as training has it
+    tolerance: float = TOLERANCE
+
+    is_sequence: bool = False  # a row has several labels
 
     def rows(self, begin: int, end: int) -> "MicroBatch":
         return MicroBatch(self.sources[begin:end], None)
@@ -129,8 +134,8 @@ class SourceMeter:
         _, labels = split_labels(batch, self.core.trainer.label_names)
         found = MicroBatch(sources, tokens)
         if self.wants_losses and getattr(labels, "shape", None) and not _is_float(labels):
-            shifted = self.core.model_info.shifts_labels and len(labels.shape) > 1
-            labels = labels[..., 1:] if shifted else labels
+            found.is_sequence = len(labels.shape) > 1
+            labels = labels[..., 1:] if self.core.model_info.shifts_labels and found.is_sequence else labels
             counts = labels == labels if counting.ignore_index is None else labels != counting.ignore_index
             found.items = counts.reshape((len(sources), -1)).sum(1)
         return found
@@ -172,6 +177,7 @@ class SourceMeter:
         shifted = info.shifts_labels and len(labels.shape) > 1
         current.losses = tensors.row_losses(logits, labels, shifted, -100 if ignored is None else ignored)
         current.loss = tensors.detach(loss)
+        current.tolerance = TOLERANCE_FLOAT32 if "float32" in str(logits.dtype).lower() else TOLERANCE
 
     def _losses_unknown(self, why: str) -> None:
         self.wants_losses = False
@@ -205,7 +211,10 @@ class SourceMeter:
         size = len(self.names)
         losses = [self._host(part.losses) if self.wants_losses else None for part in parts]
         if self.wants_losses and not self._agrees(parts, losses):
-            self._losses_unknown("the loss of the model is not the mean cross entropy of its logits and labels")
+            hint = ""
+            if any(part.is_sequence for part in parts) and not self.core.model_info.shifts_labels:
+                hint = " (a model that compares position i with label i + 1 has to declare it: shifts_labels = True)"
+            self._losses_unknown(f"the loss of the model is not the mean cross entropy of its logits and labels{hint}")
         for part, of_rows in zip(parts, losses):
             found = Sums.zero(size)
             found.samples = _by_source(np.ones(len(part.sources)), part.sources, size)
@@ -224,7 +233,7 @@ class SourceMeter:
             items = float(self._host(part.items).sum()) if of_rows is not None else 0.0
             mean = float(self._host(part.loss).reshape(-1)[0]) if items else math.nan
             found = float(of_rows.sum(dtype=np.float64)) / items if items else math.nan
-            if math.isfinite(mean - found) and abs(found - mean) > TOLERANCE * abs(mean) + 1e-4:
+            if math.isfinite(mean - found) and abs(found - mean) > part.tolerance * (abs(mean) + 0.1):
                 return False
         return True
 

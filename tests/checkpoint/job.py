@@ -101,6 +101,17 @@ class NoisyStream:
         self.place = state["place"]
 
 
+class Spiky(Trainer):
+    """Its loss is very large in some steps."""
+
+    spikes = ()
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        found = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        is_high = not return_outputs and self.state.global_step + 1 in self.spikes
+        return found * 1e4 if is_high else found
+
+
 class Walk(TrainerCallback, ExportableState):
     """A callback with a state that also draws random numbers."""
 
@@ -142,6 +153,7 @@ def parse(argv):
     parser.add_argument("--fp16", action="store_true")
     parser.add_argument("--adapter", action="store_true", help="train LoRA (torch only)")
     parser.add_argument("--packed", choices=["mixture", "stream"], help="a language model on packed documents")
+    parser.add_argument("--spikes", type=int, nargs="*", default=[], help="steps whose loss is very large")
     parser.add_argument("--patience", type=int, default=100, help="evaluations without progress before the run stops")
     parser.add_argument("--slow", type=float, default=0.0, help="seconds added to every step")
     parser.add_argument("--set", action="append", default=[], help="NAME=JSON for TrainingArguments")
@@ -196,7 +208,8 @@ def build(given, callbacks=()):
         model = kit_module(given.framework).Kit().language_model()
         evaluated = NoisyDocuments(5, 6, kit)
         return Trainer(model, arguments(given), train_dataset=data, eval_dataset=evaluated, callbacks=walking)
-    return Trainer(
+    cls = type("Spiky", (Spiky,), {"spikes": given.spikes}) if given.spikes else Trainer
+    return cls(
         kit.adapted() if given.adapter else kit.model(),
         arguments(given),
         NoisyCollator(kit),

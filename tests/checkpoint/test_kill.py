@@ -16,6 +16,7 @@ import pytest
 from tests.checkpoint import kill_points
 from tests.checkpoint.children import KILLED, checkpoint_names, damage_of_latest, differences, log_lines, result
 
+ROLLBACK = ("--set", 'loss_spike="rollback"', "--set", "loss_spike_window=8")
 COURSES = {
     "plain": ("--no-sync",),
     # The step at the end of an epoch is saved for being one in four, and again for its evaluation: it is replaced.
@@ -25,6 +26,9 @@ COURSES = {
     "packed mixture": ("--no-sync", "--packed", "mixture"),
     "packed mixture, workers": ("--no-sync", "--packed", "mixture", "--workers", "2", "--accumulation", "3"),
     "packed stream": ("--no-sync", "--packed", "stream"),
+    # Two returns to checkpoint-12, and one to checkpoint-15.
+    "rolled back": ("--no-sync", "--spikes", "13", "14", "17", *ROLLBACK),
+    "rolled back, workers": ("--no-sync", "--spikes", "14", "--workers", "2", "--accumulation", "3", *ROLLBACK),
 }
 
 
@@ -38,6 +42,7 @@ def unbroken(forks, tmp_path_factory):
             output = tmp_path_factory.mktemp(course) / "run"
             ended = forks.run(*COURSES[course], "--count", output=output)
             assert ended.status == 0, ended.output
+            assert ('"rolled_back"' in (output / "run.jsonl").read_text()) == course.startswith("rolled back")
             made[course] = output, json.loads((output / "result.json").read_text())["counts"]
         return made[course]
 
@@ -97,6 +102,7 @@ SAVING = {
     "inside a line of the log": ("plain", "log:inside:9"),
     "with workers": ("workers", "write:inside:17"),
     "in the middle of a packed document": ("packed mixture", "write:inside:17"),
+    "after a rollback": ("rolled back", "update:after:16"),
 }
 
 
@@ -183,6 +189,12 @@ GRID = [
     ("packed mixture, workers", "update", "after", 5),
     ("packed stream", "commit", "after", 9),
     ("packed stream", "update", "after", 11),
+    ("rolled back", "write", "inside", 12),
+    ("rolled back", "commit", "after", 9),
+    ("rolled back", "update", "after", 25),
+    ("rolled back", "load_optimizer", "after", 3),
+    ("rolled back", "log_begin", "before", 3),
+    ("rolled back, workers", "update", "after", 8),
 ]
 
 

@@ -425,6 +425,26 @@ def infinite_weights(folder):
     return {}
 
 
+class Spiky(Trainer):
+    """The last process has a very large loss in step 14."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss = super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+        is_last = world().rank == world().size - 1
+        return loss * 1e4 if is_last and self.state.global_step + 1 == 14 else loss
+
+
+@case
+def rolled_back(folder):
+    """A spike that one process sees is left out by all: they return to checkpoint-12."""
+    given = {"loss_spike": "rollback", "loss_spike_window": 8, "save_strategy": "steps", "save_steps": 4}
+    given |= {"optim": "adamw_torch", "learning_rate": 0.01, "max_steps": 18}
+    trainer = train(folder, "rolled_back", KIT.classifier(), rows(29), Spiky, **given)
+    left_out = [each.to_json()["steps"] for each in trainer._oneloop.run.meter.spikes.rollbacks]
+    logged = [entry["step"] for entry in trainer.state.log_history if "loss" in entry]
+    return course(trainer) | {"left_out": left_out, "logged": logged}
+
+
 @case
 def one_bad_sample(folder):
     """A sample that is not finite is seen by one process, and all leave the update out."""

@@ -12,6 +12,7 @@ from tests.backends import support as backends_support
 from tests.distributed.launch import results, run_cases
 from tests.distributed.test_data import DROPOUT, check_dropout
 from tests.distributed.test_equality import difference
+from tests.distributed.test_steps import check_rolled_back
 
 FRAMEWORKS = [name for name in backends_support.names() if name != "torch"]  # to which the rest of this folder belongs
 EQUAL = ("sgd", "few_left", "tokens_accumulated", "adamw", "iterable_in_parts")
@@ -23,6 +24,7 @@ CASES = (
     "frozen",
     "own_means",
     "one_bad_sample",
+    "rolled_back",
     "infinite_weights",
     "signal_in_an_evaluation",
     "asked_by_one",
@@ -152,6 +154,8 @@ def test_what_one_process_meets_or_asks_for_concerns_all(runs):
     for each in runs.two:
         assert each["one_bad_sample"] == runs.two[0]["one_bad_sample"]
         assert each["one_bad_sample"]["skipped"] == 1 and each["one_bad_sample"]["finite"]
+        assert each["rolled_back"] == runs.two[0]["rolled_back"]
+        check_rolled_back(each["rolled_back"], runs.one["rolled_back"])
         assert each["signal_in_an_evaluation"] == {"status": 75, "saved": ["checkpoint-2"], "steps": 2}
         assert each["infinite_weights"] == runs.two[0]["infinite_weights"]
         assert each["infinite_weights"]["saved"] == ["checkpoint-1", "checkpoint-2"]

@@ -55,6 +55,18 @@ def test_an_update_that_is_not_finite_in_one_process_is_left_out_in_all(many, sh
         assert each["one_bad_sample"]["finite"], "also the statistics of a norm in the process that has seen it"
 
 
+def check_rolled_back(found, alone):
+    assert found["left_out"] == [[14, 14]] and found["logged"] == [step for step in range(1, 19) if step != 14]
+    assert found["losses"] == pytest.approx(alone["losses"], rel=1e-5), "with step 13 twice"
+    assert len(found["losses"]) == 18
+
+
+def test_a_loss_spike_in_one_process_rolls_all_back(many, shared):
+    for each in many:
+        assert each["rolled_back"] == many[0]["rolled_back"]
+        check_rolled_back(each["rolled_back"], shared(1)[0]["rolled_back"])
+
+
 def test_a_signal_to_one_process_in_an_evaluation_of_a_callback(many):
     for each in many:
         assert each["signal_in_an_evaluation"] == {"status": 75, "saved": ["checkpoint-2"], "steps": 2}
