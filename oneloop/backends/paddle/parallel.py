@@ -188,6 +188,10 @@ class DataParallel(Alone):
         _from_main([*model.parameters(), *model.buffers()])
 
     def wrap(self, model: nn.Layer) -> nn.Layer:
+        if self.ddp is not None and self.model is model:  # by an earlier train(); it cannot be created again
+            self.known_unused(None)
+            self.agree(model)
+            return self.ddp
         self.model, self.ddp = model, None
         self.unused = self.known_unused(self.args.ddp_find_unused_parameters)
         if self.unused is None and self.args.torch_compile:
