@@ -56,50 +56,48 @@ ASK_DETERMINISM = {
 }
 
 
-def test_the_import_may_come_after_the_seed_and_a_seed_of_the_users_own_stays(framework):
-    """Determinism is asked for then too."""
-    first, second, own = drawn_after(framework)
-    found = printed(
+# MindSpore cannot be imported after the others. All in one process: what is seeded late is seeded one by one.
+ORDER = [name for name in ("mindspore", "torch", "paddle") if name in names()]
+
+
+@functools.cache
+def imported_after():
+    """By framework: whether it is deterministic, what is drawn, and what is drawn with its own seed then."""
+    lines = [
         "from oneloop import enable_full_determinism, set_seed; set_seed(12)",
         "enable_full_determinism(11)",
-        f"import {framework}",
-        f"first = {DRAW[framework]}",
-        OWN_SEED[framework],
-        f"from oneloop import backends; backends.load({framework!r})",
-        f"print([{ASK_DETERMINISM[framework]}, first, {DRAW[framework]}])",
-    )
-    assert ast.literal_eval(found) == [True, first, own]
+        "import sys; from importlib.util import find_spec; import importlib.machinery as machinery",
+        "assert not [name for name in ('torch', 'paddle', 'mindspore') if name in sys.modules]",
+        "from oneloop import backends",
+        "from oneloop.backends import late_seeding",
+        "assert late_seeding._FINDER is sys.meta_path[0]",
+        "assert find_spec('torch') is None or find_spec('torch').origin.endswith('__init__.py')",
+        "found = {}",
+    ]
+    for name in ORDER:
+        lines += [f"import {name}", f"first = {DRAW[name]}", OWN_SEED[name], f"backends.load({name!r})"]
+        lines += [f"found[{name!r}] = [{ASK_DETERMINISM[name]}, first, {DRAW[name]}]"]
+        lines += [f"assert type({name}.__spec__.loader) is machinery.SourceFileLoader"]
+    lines += [f"assert len(late_seeding._waiting) == 3 - {len(ORDER)}"]
+    lines += [f"assert (late_seeding._FINDER in sys.meta_path) == {len(ORDER) < 3}", "print(found)"]
+    return ast.literal_eval(printed(*lines))
+
+
+def test_the_import_may_come_after_the_seed_and_a_seed_of_the_users_own_stays(framework):
+    """Determinism is asked for then too. Nothing is imported by that, and nothing is left behind."""
+    first, second, own = drawn_after(framework)
+    assert imported_after()[framework] == [True, first, own]
     assert first != second
 
 
+@functools.cache
+def loaded_after():
+    lines = [f"backends.load({name!r}); import {name}; found[{name!r}] = {DRAW[name]}" for name in ORDER]
+    return ast.literal_eval(printed(SEED, "from oneloop import Trainer, backends; found = {}", *lines, "print(found)"))
+
+
 def test_the_backend_may_be_what_imports_the_framework(framework):
-    found = printed(
-        SEED,
-        "from oneloop import Trainer, backends",
-        f"backends.load({framework!r})",
-        f"import {framework}; print({DRAW[framework]})",
-    )
-    assert ast.literal_eval(found) == drawn_after(framework)[0]
-
-
-def test_nothing_is_imported_and_nothing_is_left_behind():
-    others = "; ".join(f"import {name}" for name in ("mindspore", "torch", "paddle") if name in names())
-    found = printed(
-        SEED,
-        "import sys; from importlib.util import find_spec",
-        f"print([name for name in {names()} if name in sys.modules])",
-        "from oneloop.backends import late_seeding, registry",
-        "assert late_seeding._FINDER is sys.meta_path[0]",
-        "assert find_spec('torch') is None or find_spec('torch').origin.endswith('__init__.py')",
-        "assert not [name for name in ('torch', 'paddle', 'mindspore') if name in sys.modules]",
-        others,
-        f"assert len(late_seeding._waiting) == 3 - {len(names())}",
-        "import importlib.machinery as machinery",
-        f"loaders = [type(sys.modules[name].__spec__.loader) for name in {names()}]",
-        "assert set(loaders) == {machinery.SourceFileLoader}, loaders",
-        "print(late_seeding._FINDER in sys.meta_path)",
-    )
-    assert found == str(len(names()) < 3)
+    assert loaded_after()[framework] == drawn_after(framework)[0]
 
 
 def test_an_import_that_fails_fails_as_ever(tmp_path):
