@@ -57,7 +57,8 @@ def test_everything_in_the_storage_is_what_the_local_directory_has(make, storage
 def test_a_complete_checkpoint_is_there_at_any_time_and_resumes_to_the_same_bytes(make, machine, storage, tmp_path):
     """The states of the storage after each change are those that a kill may leave."""
     kit = available()[0]
-    reference = make(kit)
+    each_arrives = [At(step + 1, lambda step=step: wait_for([f"checkpoint-{step}"])) for step in (2, 4)]
+    reference = make(kit, callbacks=each_arrives, save_async=False)
     storage.states = []
     reference.train()
     states, storage.states = storage.states, None
