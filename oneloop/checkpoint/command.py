@@ -4,17 +4,21 @@ import contextlib
 import json
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, CheckpointError
+from ..storage import urls
+from ..storage.view import opened
 from . import store
 from .convert import other_trainers
 from .reading import json_object
 from .schema import is_encodable
 
 FORMAT = 1  # of the output of --json
+Problems = Callable[[Path, bool], list[str]]
 
 
 @dataclass
@@ -35,26 +39,28 @@ class Entry:
     latest: bool = False  # resume_from_checkpoint=True would start here
     best: bool = False  # of its run, according to the metric
     path: Path = field(default_factory=Path)
+    url: str | None = None  # if it is in object storage
 
     def to_json(self, now: float) -> dict[str, Any]:
-        plain = {key: value for key, value in vars(self).items() if key != "path"}
-        return plain | {"path": str(self.path), "age_seconds": round(max(0.0, now - self.written), 3)}
+        plain = {key: value for key, value in vars(self).items() if key not in ("path", "url")}
+        return plain | {"path": self.url or str(self.path), "age_seconds": round(max(0.0, now - self.written), 3)}
 
 
-def look(directory: Path, contents: bool) -> tuple[list[Entry], list[str]]:
+def look(directory: Path, contents: bool, problems: Problems = store.problems) -> tuple[list[Entry], list[str]]:
     """The checkpoints in an output directory (or the checkpoint itself), by step, and the remains of interrupted saves.
 
-    With `contents` checksums are verified, which reads every byte; without, only sizes are compared.
+    With `contents` checksums are verified, which reads every byte; without, only sizes are compared. `problems` finds
+    what is wrong with one.
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory} is not a directory. Pass the output_dir of a run, or a checkpoint in it.")
     if _is_checkpoint(directory):
-        return [_entry(_checkpoint(directory.resolve()), contents)], []
+        return [_entry(_checkpoint(directory.resolve()), contents, problems)], []
     # Those of other trainers may have been renamed when a checkpoint of ours took their place.
     renamed = [p for name in other_trainers.WRITERS for p in directory.glob(f"{store.PREFIX}-*.{name}*")]
     moved = [p for p in renamed if store.is_foreign(p)]
     found = sorted(store.find(directory) + [_checkpoint(p) for p in moved], key=lambda c: (c.step, c.written))
-    entries = [_entry(c, contents) for c in found]
+    entries = [_entry(c, contents, problems) for c in found]
     _mark(directory, entries)
     return entries, sorted(p.name for p in directory.glob(f".{store.PREFIX}-*") if p.is_dir())
 
@@ -74,9 +80,9 @@ def _checkpoint(path: Path) -> store.Checkpoint:
     return store.Checkpoint(path, step, manifest.get("run_id"), float(manifest.get("written", path.stat().st_mtime)))
 
 
-def _entry(checkpoint: store.Checkpoint, contents: bool) -> Entry:
+def _entry(checkpoint: store.Checkpoint, contents: bool, find_problems: Problems) -> Entry:
     path, manifest = checkpoint.path, store.read_manifest(checkpoint.path) or {}
-    problems = store.problems(path, contents)
+    problems = find_problems(path, contents)
     own, other = checkpoint.run_id is not None, store.is_foreign(path)
     framework = json_object(path / "run.json").get("framework") if own else other_trainers.framework(path)
     return Entry(
@@ -144,7 +150,13 @@ def _is_torn(entry: Entry) -> bool:
 
 
 def prune(
-    directory: Path, keep: int | None, damaged: bool, others: bool, dry_run: bool
+    directory: Path,
+    keep: int | None,
+    damaged: bool,
+    others: bool,
+    dry_run: bool,
+    problems: Problems = store.problems,
+    delete: Callable[[Path], None] = store.delete,
 ) -> tuple[list[Entry], list[Entry]]:
     """Delete; returns (what was deleted, what is left). The checksums of those to keep are verified first, so that no
     corrupt one is kept in place of a complete one."""
@@ -154,12 +166,12 @@ def prune(
         )
     if directory.is_dir() and _is_checkpoint(directory):
         raise ArgumentError(f"{directory} is a checkpoint; pass the output_dir that contains it to prune")
-    entries, _ = look(directory, contents=True)
+    entries, _ = look(directory, True, problems)
     gone = to_delete(entries, keep, damaged, others)
     if not dry_run:
         for entry in gone:
             try:
-                store.delete(entry.path)
+                delete(entry.path)
             except OSError as error:
                 raise CheckpointError(f"cannot delete {entry.path}: {error}. Check its permissions.") from error
     names = {entry.name for entry in gone}
@@ -179,19 +191,28 @@ def run(
     as_json: bool = False,
 ) -> int:
     """Run list, verify or prune, and print the result; returns 1 if a checkpoint is incomplete or corrupt."""
-    folder = Path(directory)
     gone: list[Entry] = []
     leftovers: list[str] = []
-    if action == "prune":
-        gone, entries = prune(folder, keep, damaged, others, dry_run)
-    else:
-        entries, leftovers = look(folder, contents=action == "verify")
+    with contextlib.ExitStack() as stack:
+        folder, problems, delete, view = Path(directory), store.problems, store.delete, None
+        if urls.is_url(directory):
+            view = stack.enter_context(opened(directory))
+            folder, problems, delete = view.folder, view.problems, view.delete
+        if action == "prune":
+            gone, entries = prune(folder, keep, damaged, others, dry_run, problems, delete)
+        else:
+            entries, leftovers = look(folder, action == "verify", problems)
+            leftovers += [] if view is None else view.leftovers()
+        if view is not None:
+            for entry in (*gone, *entries):
+                entry.url = view.url if entry.name == folder.name else urls.join(view.url, entry.name)
+    shown = directory if view is not None else str(folder)
     now, wrong = time.time(), sum(bool(entry.problems) for entry in entries)
     if as_json:
         data: dict[str, Any] = {
             "format": FORMAT,
             "action": action,
-            "directory": str(folder),
+            "directory": shown,
             "checked": "sizes" if action == "list" else "contents",
             "damaged": wrong,
             "checkpoints": [entry.to_json(now) for entry in entries],
@@ -206,11 +227,11 @@ def run(
         print(f"{verb}: {entry.name} ({_amount(entry.bytes)})")
     if action == "prune":
         print(f"{len(gone)} {verb}, {_amount(sum(e.bytes for e in gone))}\n" if gone else "nothing to delete\n")
-    print("\n".join(_text(folder, entries, leftovers, now, by_size=action == "list")))
+    print("\n".join(_text(shown, entries, leftovers, now, by_size=action == "list")))
     return 1 if wrong else 0
 
 
-def _text(folder: Path, entries: list[Entry], leftovers: list[str], now: float, by_size: bool) -> list[str]:
+def _text(folder: str, entries: list[Entry], leftovers: list[str], now: float, by_size: bool) -> list[str]:
     wrong = [entry for entry in entries if entry.problems]
     count = f"{len(entries)} checkpoint{'s' * (len(entries) != 1)}, {_amount(sum(e.bytes for e in entries))}"
     how = "sizes compared; use verify for checksums" if by_size else "checksums verified"

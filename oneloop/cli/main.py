@@ -50,7 +50,9 @@ def _add_checkpoints(commands: Any) -> None:
         description="List the checkpoints of a run, verify them, and delete those that are not needed.",
         epilog="Exit status: 0 if all checkpoints are complete, 1 if any is damaged, 2 if the command failed.",
     )
-    checkpoints.add_argument("directory", metavar="DIR", help="the output_dir of a run, or one of its checkpoints")
+    checkpoints.add_argument(
+        "directory", metavar="DIR", help="the output_dir of a run, or one of its checkpoints; or a URL"
+    )
     checkpoints.add_argument(
         "action",
         nargs="?",

@@ -1,17 +1,20 @@
 """`oneloop report`, `oneloop compare` and `oneloop watch`."""
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any
 
 from ..errors import MissingPackageError
+from ..storage import urls, view
+from ..storage.remote import RemoteDirectory
 
 
 def add(commands: Any) -> None:
     """Add the three subcommands."""
     report = commands.add_parser("report", help="write report.png and a self-contained report.html for a run")
-    report.add_argument("directory", metavar="DIR", help="the output_dir of a run, or one of its checkpoints")
+    report.add_argument("directory", metavar="DIR", help="the output_dir of a run, or one of its checkpoints; or a URL")
     report.add_argument("--title", help="title of the report; default: the directory's name")
     report.add_argument(
         "--verify", action="store_true", help="verify the checksums of the checkpoints, not only their sizes"
@@ -35,23 +38,37 @@ def add(commands: Any) -> None:
 def _report(options: argparse.Namespace) -> int:
     from . import write_page, write_picture
 
-    html = write_page(options.directory, title=options.title, verify=options.verify)
-    try:
-        print(write_picture(options.directory, title=options.title))
-    except MissingPackageError as error:
-        print(f"oneloop report: {error}", file=sys.stderr)
-    print(html)
+    with view.local_folder(options.directory, is_whole=options.verify) as folder:
+        written = []
+        html = write_page(folder, title=options.title, verify=options.verify)
+        try:
+            written.append(write_picture(folder, title=options.title))
+        except MissingPackageError as error:
+            print(f"oneloop report: {error}", file=sys.stderr)
+        for path in (*written, html):
+            print(_uploaded(path, options.directory) if urls.is_url(options.directory) else path)
     return 0
+
+
+def _uploaded(path: Path, url: str) -> str:
+    """The URL of a file of the report, in the storage of its run."""
+    RemoteDirectory(url.rstrip("/")).upload(path, path.name)
+    return urls.join(url, path.name)
 
 
 def _compare(options: argparse.Namespace) -> int:
     from . import write_comparison
 
-    print(write_comparison(options.directories, options.output, options.title))
+    with contextlib.ExitStack() as stack:
+        folders = [stack.enter_context(view.local_folder(each)) for each in options.directories]
+        print(write_comparison(folders, options.output, options.title))
     return 0
 
 
 def _watch(options: argparse.Namespace) -> int:
     from .server import watch
 
-    return watch(Path(options.directory), options.port)
+    if not urls.is_url(options.directory):
+        return watch(Path(options.directory), options.port)
+    with view.followed(options.directory) as folder:
+        return watch(folder, options.port, options.directory)

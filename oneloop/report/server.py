@@ -290,12 +290,12 @@ def serve(folder: Path, port: int = PORT) -> Server:
         raise ArgumentError(f"Invalid --port {port}: expected 0 to 65535") from error
 
 
-def watch(folder: Path, port: int = PORT) -> int:
-    """Serve until Ctrl-C."""
+def watch(folder: Path, port: int = PORT, name: str | None = None) -> int:
+    """Serve until Ctrl-C. `name`: what the user calls the folder, if it only stands for something else."""
     if not folder.resolve().parent.is_dir():
         raise DataError(f"{folder} does not exist, nor does the directory above it. Pass the output_dir of a run.")
     with serve(folder, port) as server:
-        print(f"Watching {folder}: {server.url} (Ctrl-C to stop)", flush=True)
+        print(f"Watching {name or folder}: {server.url} (Ctrl-C to stop)", flush=True)
         if not folder.is_dir():
             print(f"{folder} does not exist yet: the page waits for a run to begin in it.", flush=True)
         try:

@@ -15,7 +15,19 @@ from oneloop.storage import remote_checkpoints
 from oneloop.storage.mirror import Upload, superseded
 from oneloop.storage.remote import RemoteDirectory
 from tests.backends.support import available, rows, same_bytes
-from tests.storage.support import RUN, URL, At, checkpoints, events, interrupted, names, wait_for, whole
+from tests.storage.support import (
+    RUN,
+    URL,
+    At,
+    Dies,
+    checkpoints,
+    die,
+    events,
+    interrupted,
+    names,
+    wait_for,
+    whole,
+)
 
 # -- the whole way
 
@@ -161,7 +173,7 @@ def test_an_upload_that_arrives_truncated_is_not_committed(make, storage, monkey
             self.store[rpath].truncate(10)
 
     monkeypatch.setattr(storage, "put_file", truncated)
-    make(max_steps=4).train()
+    make(max_steps=4, callbacks=[At(3, lambda: wait_for(["checkpoint-2"]))], save_async=False).train()
     assert "checkpoint-4/manifest.json" not in names() and "checkpoint-2/manifest.json" in names()
 
 
@@ -236,7 +248,9 @@ def test_local_progress_that_was_not_uploaded_is_resumed_and_uploaded(make, stor
             raise OSError("refused")
 
     storage.fault = fault
-    interrupted(make)
+    run = make(callbacks=[At(3, lambda: wait_for(["checkpoint-2"])), At(5, die)], save_async=False)
+    with pytest.raises(Dies):
+        run.train()
     assert checkpoints()[0] == "checkpoint-2"
     storage.fault = None
     trainer = make(max_steps=6, callbacks=[At(5, lambda: wait_for(["checkpoint-4"]))], save_async=False)
