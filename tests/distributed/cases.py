@@ -242,7 +242,14 @@ def stage1(folder):
     trainer = Trainer(KIT.classifier(), args, train_dataset=rows(UPDATE))
     trainer.train()
     state = KIT.optimizer(trainer)
-    return {"whole": whole, "again": again, "numbers": sum(a.size for name, a in state.items() if "moment" in name)}
+    groups = given | {"optim": "adagrad"}  # on Paddle, its weight decay needs groups of parameters
+    return {
+        "whole": whole,
+        "again": again,
+        "numbers": sum(a.size for name, a in state.items() if "moment" in name),
+        "groups": elastic_run(folder, "groups", **groups),
+        "groups_again": elastic_run(folder, "groups_again", str(Path(folder) / "groups" / "checkpoint-4"), **groups),
+    }
 
 
 class Fails(TrainerCallback):

@@ -198,6 +198,19 @@ def test_stage_1_divides_the_optimizer_state_and_nothing_else(runs):
 
 
 @pytest.mark.parametrize("runs", ["paddle"], indirect=True)
+def test_stage_1_divides_the_state_of_parameter_groups(runs):
+    alone = runs.one["stage1"]["groups"]
+    assert difference(alone["losses"], runs.one["stage1"]["whole"]["losses"]) > 1e-3, "another optimizer"
+    for each in runs.two:
+        found = each["stage1"]
+        assert difference(found["groups"]["losses"], alone["losses"]) <= 1e-5
+        for name, weights in alone["weights"].items():
+            assert difference(found["groups"]["weights"][name], weights) <= 1e-5
+        assert found["groups_again"]["weights"] == found["groups"]["weights"]
+        assert found["groups_again"]["losses"] == found["groups"]["losses"][4:]
+
+
+@pytest.mark.parametrize("runs", ["paddle"], indirect=True)
 def test_a_checkpoint_of_stage_1_is_whole(runs):
     for each in (*runs.two, runs.back):  # without sharding, on two processes from one and on one from two
         losses = runs.one["stage1"]["whole"]["losses"][4:]

@@ -42,21 +42,36 @@ def groups_of(processes: int, degree: int) -> Any:
     return fleet.get_hybrid_communicate_group()
 
 
+class ShardedGroups(DygraphShardingOptimizer):
+    """Paddle's sharding of an optimizer with parameter groups, which it does not support by itself: the optimizer of
+    each process has all groups, with its own parameters of each."""
+
+    def __init__(self, optimizer: Any, groups: Any) -> None:
+        of_all = optimizer._param_groups
+        optimizer._parameter_list = [p for group in of_all for p in group["params"]]
+        super().__init__(optimizer, groups)
+        own = {id(p) for p in self._rank2params[self._sharding_rank]}
+        parts = [group | {"params": [p for p in group["params"] if id(p) in own]} for group in of_all]
+        optimizer._param_groups = optimizer._parameter_list = [part for part in parts if part["params"]]
+        self._param_groups = of_all
+
+    def step(self) -> None:
+        """Paddle's own passes the parameters on without the options of their groups."""
+        if self._inner_opt._param_groups:
+            self._inner_opt.step()
+        self._sharding_sync_parameters()
+
+
 class SharedOptimizer(DataParallel):
     """Stage 1: every process updates some of the parameters, keeps only their state, and broadcasts them to the
     others."""
 
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
         optimizer = super().build_optimizer(cls, groups, options)
-        listed = optimizer._parameter_list
-        if isinstance(listed[0], dict) or any(getattr(p, "regularizer", None) is not None for p in listed):
-            raise RefusedError(
-                f"sharding='stage1' on Paddle shards optimizers without parameter groups only, but {cls.__name__} "
-                "needs groups for weight_decay. Use optim='adamw', or weight_decay=0."
-            )
-        shared = DygraphShardingOptimizer(
-            optimizer, groups_of(self.processes.size, degree_of(self.args, self.processes.size))
-        )
+        made = groups_of(self.processes.size, degree_of(self.args, self.processes.size))
+        if isinstance(optimizer._param_groups[0], dict):
+            return ShardedGroups(optimizer, made)
+        shared = DygraphShardingOptimizer(optimizer, made)
         shared._param_groups = shared._origin_parameter_list  # its groups have all parameters; it steps only a shard
         return shared
 
@@ -91,10 +106,12 @@ class SharedOptimizer(DataParallel):
         everything = [names[id(p)] for p in optimizer._origin_parameter_list]
         checks.check_names(data["groups"], everything, source)
         checks.check_complete(data, checks.by_parameter(tensors, everything, source), source)
-        own = {names[id(p)] for p in inner._parameter_list}
+        own = {names[id(p)] for p in optimizer._rank2params[optimizer._sharding_rank]}
         groups = [group | {"names": [name for name in group["names"] if name in own]} for group in data["groups"]]
         part = {key: value for key, value in tensors.items() if key.rsplit(":", 1)[0] in own}
         weights.load_optimizer(inner, model, part, data | {"groups": groups}, source)
+        if isinstance(optimizer, ShardedGroups):
+            weights.load_options(optimizer, model, data["groups"])
         if hasattr(inner, "_apply_decay_param_fun"):  # of all parameters again, not only of the shard
             decayed = {p.name for p in optimizer._origin_parameter_list if of[names[id(p)]]["weight_decay"]}
             inner._apply_decay_param_fun = frozenset(decayed).__contains__

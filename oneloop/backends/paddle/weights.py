@@ -238,7 +238,7 @@ def load_optimizer(
         name, field = key.rsplit(":", 1)
         by_name.setdefault(name, {})[field] = value
     _forget(optimizer)
-    _load_options(optimizer, model, data["groups"])
+    load_options(optimizer, model, data["groups"])
     _make_accumulators(optimizer, {id(p) for name, p in own if name in by_name})
     _, inside = _own(optimizer, model)
     for name, by_parameter in optimizer._accumulators.items():
@@ -289,7 +289,7 @@ def _forget(optimizer: Any) -> None:
     optimizer._already_create_accumulator.clear()
 
 
-def _load_options(optimizer: Any, model: nn.Layer, stored: list[dict[str, Any]]) -> None:
+def load_options(optimizer: Any, model: nn.Layer, stored: list[dict[str, Any]]) -> None:
     """Restore the options (rates, decay, ...) of the checkpoint, regardless of the arguments."""
     if own_schedule(optimizer) is None:
         optimizer.set_lr(float(stored[0]["lr"]))
