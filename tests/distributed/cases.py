@@ -441,15 +441,20 @@ class Spiky(Trainer):
         return loss * 1e4 if is_last and self.state.global_step + 1 == 14 else loss
 
 
-@case
-def rolled_back(folder):
+def roll_back(folder, name, **more):
     """A spike that one process sees is left out by all: they return to checkpoint-12."""
     given = {"loss_spike": "rollback", "loss_spike_window": 8, "save_strategy": "steps", "save_steps": 4}
     given |= {"optim": "adamw_torch", "learning_rate": 0.01, "max_steps": 18}
-    trainer = train(folder, "rolled_back", KIT.classifier(), rows(29), Spiky, **given)
+    trainer = train(folder, name, KIT.classifier(), rows(29), Spiky, **given | more)
     left_out = [each.to_json()["steps"] for each in trainer._oneloop.run.meter.spikes.rollbacks]
     logged = [entry["step"] for entry in trainer.state.log_history if "loss" in entry]
-    return course(trainer) | {"left_out": left_out, "logged": logged}
+    return trainer, {"losses": trainer.seen.losses, "left_out": left_out, "logged": logged}
+
+
+@case
+def rolled_back(folder):
+    trainer, found = roll_back(folder, "rolled_back")
+    return found | course(trainer)
 
 
 @case

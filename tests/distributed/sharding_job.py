@@ -17,6 +17,7 @@ from oneloop.checkpoint.safetensors_io import read as read_file
 from oneloop.distributed.world import world
 from oneloop.errors import OneloopError, RefusedError
 from tests.backends.support import CLASSES, WORDS, rows, tagged
+from tests.distributed.cases import roll_back
 from tests.distributed.job import GLOBAL_BATCH, KIT, arguments, gradients_of, main, mean_of_predictions, train
 
 CASES = {}
@@ -217,6 +218,12 @@ def held(folder):
 
 
 SAVING = {"save_strategy": "steps", "save_steps": 3, "max_steps": 6, "optim": "adamw_torch", "learning_rate": 0.01}
+
+
+@case
+def rolled_back(folder):
+    """A loss spike: returning to a checkpoint, in the same process."""
+    return {name: roll_back(folder, f"back-{name}", sharding=sharding)[1] for name, sharding in strategies().items()}
 
 
 @case

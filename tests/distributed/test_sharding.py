@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.distributed.launch import results, run
+from tests.distributed.test_steps import check_rolled_back
 
 JOB = Path(__file__).with_name("sharding_job.py")
 EQUAL = ("sgd", "few_left", "tokens_accumulated", "odd", "adamw")
@@ -17,6 +18,15 @@ KEYS = ("none", "kept", "resharded", "recomputed", "prefetched", "one_unit", "ig
 
 def difference(left, right):
     return float(np.abs(np.array(left, dtype=np.float64) - np.array(right, dtype=np.float64)).max())
+
+
+@pytest.mark.slow
+def test_a_rollback_leaves_out_the_same_step_with_every_strategy(tmp_path):
+    run(2, tmp_path, "rolled_back", script=JOB)
+    first, second = (each["rolled_back"] for each in results(tmp_path, 2))
+    assert first == second and list(first) == list(STRATEGIES)
+    for strategy in STRATEGIES:
+        check_rolled_back(first[strategy], first["ddp"])
 
 
 @pytest.fixture(scope="module")
