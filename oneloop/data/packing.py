@@ -87,12 +87,13 @@ class EndToEnd(Layout):
         documents, ends = laid
         begin = place * self.width
         end = min(begin + self.width, self.tokens)
-        first, last = int(np.searchsorted(ends, begin, side="right")), int(np.searchsorted(ends, end))
+        first, last = int(ends.searchsorted(begin, side="right")), int(ends.searchsorted(end))
         pieces = []
+        start = int(ends[first - 1]) if first else 0
         for document, stop in zip(documents[first : last + 1].tolist(), ends[first : last + 1].tolist()):
-            start = stop - int(self.lengths[document])
             if stop > start:
                 pieces.append((document, max(begin, start) - start, min(end, stop) - start))
+            start = stop
         return pieces
 
 
@@ -355,7 +356,11 @@ def pack_of(pieces: Sequence[Columns], keeps_first: bool = False) -> Columns:
     else:
         pack["labels"] = pack["input_ids"].copy()
     if not labelled or not keeps_first:
-        pack["labels"][[end - size for end, size in zip(accumulate(sizes), sizes) if size]] = IGNORED
+        labels, start = pack["labels"], 0
+        for size in sizes:  # a few: an array of their indices would cost more
+            if size:
+                labels[start] = IGNORED
+            start += size
     pack["lengths"] = np.array(sizes, np.int64)
     return pack
 

@@ -53,23 +53,26 @@ class PackCollator:
             batch[name] = np.full((len(packs), width), fill, packs[0][name].dtype)
             for row, pack in zip(batch[name], packs):
                 row[: len(pack[name])] = pack[name]
-        lengths = [np.append(pack["lengths"], width - len(pack["input_ids"])) for pack in packs]
-        return batch | self._apart(lengths, width)
+        return batch | self._apart(packs, width)
 
-    def _apart(self, lengths: Sequence[np.ndarray], width: int) -> Columns:
-        """The columns that keep documents apart."""
+    def _apart(self, packs: Sequence[Columns], width: int) -> Columns:
+        """The columns that keep documents apart; of all rows at once, as if they were one."""
+        rest = [[width - len(pack["input_ids"])] for pack in packs]
+        lengths = np.concatenate([part for pack, left in zip(packs, rest) for part in (pack["lengths"], left)])
+        rows = (len(packs), width)
         found: Columns = {}
         if POSITIONS in self.columns:
-            found[POSITIONS] = np.stack([np.arange(width) - _starts(of_row) for of_row in lengths])
+            found[POSITIONS] = (np.arange(len(packs) * width) - _starts(lengths)).reshape(rows)
         if DOCUMENTS in self.columns or MASK in self.columns:
-            documents = np.stack([np.repeat(np.arange(len(of_row)), of_row) for of_row in lengths])
+            numbers = [np.arange(len(pack["lengths"]) + 1) for pack in packs]
+            documents = np.repeat(np.concatenate(numbers), lengths).reshape(rows)
         if DOCUMENTS in self.columns:
             found[DOCUMENTS] = documents
         if MASK in self.columns:
             mask = documents[:, None, :, None] == documents[:, None, None, :]
             found[MASK] = mask & np.tri(width, dtype=bool) if self.causal else mask
         if ROW_INDICES in self.columns:
-            ends = np.stack([np.repeat(np.cumsum(of_row), of_row) for of_row in lengths])
+            ends = np.repeat(np.cumsum(lengths), lengths).reshape(rows) - width * np.arange(len(packs))[:, None]
             found[ROW_INDICES] = ends.astype(np.int32)[:, None, :, None]
         return found
 
