@@ -113,14 +113,14 @@ def _annotation(cls: Any, item: Field) -> Any:
     return item.type
 
 
-def given_names(args: Any, given: Mapping[str, Any]) -> frozenset[str]:
+def given_names(args: Any, given: Mapping[str, Any]) -> tuple[str, ...]:
     """The arguments that were given to the constructor and differ from the defaults of its class."""
 
     def differs(item: Field) -> bool:
         default = item.default if item.default_factory is MISSING else item.default_factory()
         return given[item.name] != default and getattr(args, item.name) != default
 
-    return frozenset(item.name for item in stored_fields(args) if item.name in given and differs(item))
+    return tuple(item.name for item in stored_fields(args) if item.name in given and differs(item))
 
 
 def was_given(args: Any, name: str) -> bool:

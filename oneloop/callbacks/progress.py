@@ -25,7 +25,7 @@ class ProgressCallback(TrainerCallback):
         self.training_bar: Any = None
         self.prediction_bar: Any = None
         self.max_str_len = max_str_len
-        self._shown = 0
+        self.current_step = 0
 
     def on_train_begin(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -37,14 +37,14 @@ class ProgressCallback(TrainerCallback):
                 self.training_bar.close()
             total = state.max_steps if state.max_steps > 0 else None
             self.training_bar = tqdm(total=total, initial=state.global_step, dynamic_ncols=True, desc="train")
-        self._shown = state.global_step
+        self.current_step = state.global_step
 
     def on_step_end(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if self.training_bar is not None:
-            self.training_bar.update(state.global_step - self._shown)
-            self._shown = state.global_step
+            self.training_bar.update(state.global_step - self.current_step)
+            self.current_step = state.global_step
 
     def on_prediction_step(
         self,

@@ -40,6 +40,10 @@ def redirect(*libraries: str, stand_in: Iterable[str] = ("transformers", "paddle
 _INTERNAL = dict.fromkeys(("DEFAULT_CALLBACKS", "DEFAULT_PROGRESS_CALLBACK"), "oneloop.trainer.setup")
 
 
+# Names of transformers.trainer that libraries such as ms-swift replace: the Trainer then uses what they assign.
+_REPLACEABLE = dict.fromkeys((*_INTERNAL, "PrinterCallback"), "oneloop.trainer.setup")
+
+
 def _own(name: str) -> Any:
     import oneloop
 
@@ -149,6 +153,11 @@ class Shell(ModuleType):
             return _missing(name)
         more = "" if real is not None else f"; {_install_hint(self.__name__)}"
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{more}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.__name__ == "transformers.trainer" and name in _REPLACEABLE:
+            setattr(importlib.import_module(_REPLACEABLE[name]), name, value)
+        super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
         return sorted({*vars(self), *self._plan.names.split(), *dir(self._real)})

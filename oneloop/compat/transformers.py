@@ -132,6 +132,7 @@ class TransformersNames(CheckpointHooks):
     if TYPE_CHECKING:  # what Trainer has
         args: Any
         state: Any
+        control: Any
         model: Any
         optimizer: Any
         label_names: list[str]
@@ -140,6 +141,8 @@ class TransformersNames(CheckpointHooks):
         _oneloop: "Internals"
         get_total_train_batch_size: Callable[..., int]
         num_examples: Callable[..., int]
+        log: Callable[..., None]
+        _get_learning_rate: Callable[[], float]
 
     @derived
     def scaler(self) -> Any:
@@ -289,6 +292,29 @@ class TransformersNames(CheckpointHooks):
     def _total_loss_scalar(self) -> float:
         """The sum of the training losses up to the last log."""
         return self._oneloop.run.meter.losses.logged_total
+
+    def _maybe_log_save_evaluate(
+        self,
+        tr_loss: Any,
+        grad_norm: Any,
+        model: Any,
+        trial: Any,
+        epoch: Any,
+        ignore_keys_for_eval: Any,
+        start_time: Any,
+        learning_rate: float | None = None,
+    ) -> None:
+        """For overrides that call it: log the step, unless they have. Evaluation and saving follow in the loop."""
+        step = self.state.global_step
+        if not self.control.should_log or step <= self._globalstep_last_logged:
+            return
+        self.control.should_log = False
+        tensors = self._oneloop.backend.tensors
+        logs = {"loss": float(tensors.to_numpy(tr_loss)) / (step - self._globalstep_last_logged)}
+        if grad_norm is not None:
+            logs["grad_norm"] = float(grad_norm)
+        logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
+        self.log(logs)
 
     def _sorted_checkpoints(
         self, output_dir: Any = None, checkpoint_prefix: str = PREFIX, use_mtime: bool = False

@@ -130,7 +130,7 @@ def collator(given: Any, processing_class: Any, framework: str) -> Callable:
     return given
 
 
-# Under the names of transformers, for code that compares a Trainer's callbacks with them.
+# Under the names of transformers, for code that compares a Trainer's callbacks with them, or assigns others.
 DEFAULT_CALLBACKS = [DefaultFlowCallback, JsonLinesCallback]
 DEFAULT_PROGRESS_CALLBACK = ProgressCallback
 
@@ -140,7 +140,8 @@ def callbacks(core: "Internals", given: Any) -> list[Any]:
     if given is not None and not isinstance(given, (list, tuple)):
         given = [given]
     args = core.trainer.args
-    found: list[Any] = [DefaultFlowCallback(), *make_writers(args.report_to)]
+    found: list[Any] = [cls() for cls in DEFAULT_CALLBACKS if cls is not JsonLinesCallback]
+    found += make_writers(args.report_to)
     if args.should_save:
         # Functions, since each train() makes a new run.
         found.append(
@@ -154,7 +155,8 @@ def callbacks(core: "Internals", given: Any) -> list[Any]:
         if args.disable_tqdm:
             found.append(PrinterCallback())
         else:
-            found.append(NotebookProgressCallback() if in_notebook() else ProgressCallback())
+            is_own = DEFAULT_PROGRESS_CALLBACK is ProgressCallback
+            found.append(NotebookProgressCallback() if is_own and in_notebook() else DEFAULT_PROGRESS_CALLBACK())
     return found
 
 

@@ -1,10 +1,12 @@
 """Dataclasses that users derive."""
 
 import dataclasses
+import json
 
 import pytest
 
 from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments
+from oneloop.compat import mode
 from oneloop.errors import ArgumentError, UnknownArgumentError
 
 
@@ -67,6 +69,17 @@ def test_a_post_init_that_forgets_ours():
     assert args.mark and args.learning_rate == 1e-4 and args.run_name == "out"
     with pytest.raises(ArgumentError, match="seed"):
         Forgets("out", seed=-1)
+
+
+def test_a_post_init_that_forgets_ours_in_a_script_of_transformers(monkeypatch):
+    """As in transformers, such a class may hold what is not valid: ms-swift makes its arguments from one, and stores
+    all its attributes as JSON."""
+    monkeypatch.setattr(mode, "_followed", {"transformers"})
+    args = Forgets("out", dataloader_persistent_workers=True, seed=7)
+    assert args.dataloader_persistent_workers and args.seed == 7
+    json.dumps({name: value for name, value in vars(args).items() if name.startswith("_")})
+    with pytest.raises(ArgumentError, match="dataloader_persistent_workers"):
+        args.validate()  # as the Trainer does
 
 
 def test_an_init_of_its_own():

@@ -1,6 +1,7 @@
 """Details of transformers' Trainer that code built on it relies on, on every framework that has them."""
 
 import dataclasses
+import io
 import logging
 
 import numpy as np
@@ -272,3 +273,37 @@ def test_its_parser_reads_dataclasses_that_are_not_of_oneloop(follows_transforme
 
     assert type(Parser(Own)) is Parser
     assert Parser(Own).parse_args_into_dataclasses(["--name", "b"]) == (Own("b"),)
+
+
+@pytest.mark.parametrize("disabled", [True, False])
+def test_default_callbacks_that_a_library_replaces_are_used(disabled, backend, arguments, monkeypatch):
+    """As ms-swift does, by assigning to transformers.trainer. Its progress bar makes the bar itself."""
+    from tqdm import tqdm
+
+    from oneloop.compat.redirect import Shell
+    from oneloop.trainer import setup
+
+    seen = []
+
+    class Flow(oneloop.DefaultFlowCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            seen.append(state.global_step)
+            return super().on_step_end(args, state, control, **kwargs)
+
+    class Bar(oneloop.ProgressCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            self.training_bar, self.current_step = tqdm(total=state.max_steps, file=io.StringIO()), 0
+            self.made = self.training_bar
+
+    class Lines(oneloop.PrinterCallback):
+        pass
+
+    for name in ("DEFAULT_CALLBACKS", "DEFAULT_PROGRESS_CALLBACK", "PrinterCallback"):
+        monkeypatch.setattr(setup, name, getattr(setup, name))  # puts them back
+    module = Shell("transformers.trainer")
+    module.DEFAULT_CALLBACKS, module.DEFAULT_PROGRESS_CALLBACK, module.PrinterCallback = [Flow], Bar, Lines
+    trainer = Trainer(backend.classifier(), arguments(max_steps=2, disable_tqdm=disabled), train_dataset=rows(8))
+    trainer.train()
+    last = trainer.callback_handler.callbacks[-1]
+    assert seen == [1, 2] and type(last) is (Lines if disabled else Bar)
+    assert disabled or last.made.n == 2

@@ -187,3 +187,28 @@ def test_an_override_that_adds_to_the_logs_of_a_step(backend, trained):
         assert found == pytest.approx(wanted, rel=1e-5)
     assert adding._globalstep_last_logged == plain._globalstep_last_logged
     assert adding._total_loss_scalar == pytest.approx(plain._total_loss_scalar)
+
+
+@pytest.mark.parametrize("logs_itself", [True, False])
+def test_an_override_that_leaves_the_rest_to_super(logs_itself, backend, trained):
+    """As ms-swift has it: super() logs a step that the override has not logged, and never one twice."""
+
+    class Leaving(Trainer):
+        def _maybe_log_save_evaluate(self, tr_loss, grad_norm, *args, **kwargs):
+            self.called = [*getattr(self, "called", []), self.state.global_step]
+            if logs_itself:
+                self.control.should_log = False
+                self._globalstep_last_logged = self.state.global_step
+                self.log({"mine": float(backend.numpy(tr_loss))})
+            super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **kwargs)
+
+    given = {"max_steps": 4, "logging_steps": 2, "per_device_train_batch_size": 2}
+    plain = trained(backend.classifier(), rows(16), **given)
+    leaving = trained(backend.classifier(), rows(16), trainer_class=Leaving, **given)
+    assert leaving.called == [2, 4]
+    theirs, ours = (each.state.log_history[:-1] for each in (plain, leaving))
+    if logs_itself:
+        assert [entry["mine"] for entry in ours] == pytest.approx([2 * entry["loss"] for entry in theirs])
+    else:
+        for their, our in zip(theirs, ours, strict=True):
+            assert our == pytest.approx(their, rel=1e-6)

@@ -189,7 +189,9 @@ def load_optimizer(optimizer: Any, model: nn.Module, path: Path) -> Loaded:
     outside = sorted(name for members in own for name in members if name not in home)
     if outside:
         raise CheckpointError(f"{file} has no state for {', '.join(outside)}, which this run's optimizer trains")
-    sources = [{home[name] for name in members} for members in own]
+    # LoRA leaves the group without weight decay empty; it corresponds to the empty group at its place in the file.
+    empty = [{i} if i < len(groups) and not groups[i]["params"] else set() for i in range(len(own))]
+    sources = [{home[name] for name in members} or empty[i] for i, members in enumerate(own)]
     data = [{"names": members} | _agreed([groups[i] for i in sorted(source)]) for members, source in zip(own, sources)]
     weights.load_optimizer(optimizer, model, tensors, {"groups": data, "values": {}}, str(file))
     decay = {
@@ -243,6 +245,8 @@ def _as_kept(key: str, value: Any, parameter: nn.Parameter) -> torch.Tensor:
 
 def _agreed(groups: list[dict[str, Any]]) -> dict[str, Any]:
     """The options that all these groups have in common."""
+    if not groups:
+        return {}
     first = groups[0]
     same = [key for key in _OPTIONS if key in first and all(g.get(key) == first[key] for g in groups)]
     return {key: first[key] for key in same if not isinstance(first[key], torch.Tensor)}
