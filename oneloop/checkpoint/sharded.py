@@ -107,19 +107,21 @@ def number_files(contents: Contents, processes: ProcessGroup) -> int:
     for kind in KINDS:
         tensors, metadata = _take(contents, kind)
         shards = [shard for shard in split(tensors, whole.SHARD_BYTES) if shard]
-        every = processes.all_gather_object([{name: raw.size for name, raw in shard.items()} for shard in shards])
-        count, first = sum(map(len, every)), sum(map(len, every[: processes.rank]))
-        places: dict[str, str] = {}
-        sizes = [shard for of_rank in every for shard in of_rank]
-        for i, shard in enumerate(sizes):
-            places |= dict.fromkeys(shard, _file(kind, i, count))
+        counts = [int(number) for (number,) in processes.all_gather([len(shards)])]
+        count, first = sum(counts), sum(counts[: processes.rank])
         for i, shard in enumerate(shards, first):
             contents.tensors[_file(kind, i, count)] = (shard, metadata)
-        if count > 1 and processes.is_main:
+        # Names go to the main process only: to send them to all would take as many times as much.
+        every = processes.gather_object([{name: raw.size for name, raw in shard.items()} for shard in shards])
+        if count > 1 and every is not None:
+            places: dict[str, str] = {}
+            sizes = [shard for of_rank in every for shard in of_rank]
+            for i, shard in enumerate(sizes):
+                places |= dict.fromkeys(shard, _file(kind, i, count))
             total = sum(sum(shard.values()) for shard in sizes)
             index = {"metadata": {"total_size": total}, "weight_map": places}
             contents.add_json(f"{kind}.safetensors.index.json", index)
-    return sum(processes.all_gather_object(contents.size))
+    return int(sum(size for (size,) in processes.all_gather([contents.size])))
 
 
 def _file(kind: str, i: int, count: int) -> str:

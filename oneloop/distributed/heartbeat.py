@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ProcessLostError
+from .world import World
 
 LOST = "lost"
+SEARCHERS = 8  # processes that read the notes of all when one is lost; of a thousand, the store could not answer each
 
 
 class Heartbeat:
@@ -31,8 +33,10 @@ class Heartbeat:
         timeout: float,
         write: Callable[[str, str], None],
         read: Callable[[str], str | None],
+        near: range = range(0),
     ) -> None:
-        self.rank, self.size = rank, size
+        """`near`: the ranks on this machine, at which each process looks itself."""
+        self.rank, self.size, self.near = rank, size, near
         self.timeout = timeout
         self.every = min(5.0, max(0.2, timeout / 10))
         self.meetings = 0
@@ -66,7 +70,7 @@ class Heartbeat:
 
     def who_is_lost(self, cause: str) -> str:
         """The error message for a failed collective; `cause` is the framework's error."""
-        name = _within(3 * self.every + 5.0, self._name)
+        name = _within((3 * self.every + 5.0) * (1 if self.searches else 2), self._name)
         if name is None:
             name = (
                 "The launcher's store cannot be reached: the machine that runs it (the rendezvous endpoint) is down, "
@@ -78,13 +82,28 @@ class Heartbeat:
         )
 
     def _name(self) -> str:
-        name = self._read(LOST) or self._find()
+        name = self._read(LOST) or (self._find() if self.searches else self._hear())
         self._write(LOST, name)  # so that all report the same process, and not one that exited because of it
         return name
 
-    def _notes(self) -> dict[int, dict[str, Any]]:
+    @property
+    def searches(self) -> bool:
+        """Whether this process reads the notes of all: one of some that are spread over the machines."""
+        return self.rank % max(1, self.size // SEARCHERS) == 0
+
+    def _hear(self) -> str:
+        """Of many processes: who is lost on this machine, or what one that searches has found."""
+        deadline = time.monotonic() + 3 * self.every + 1.0
+        while time.monotonic() < deadline:
+            name = self._read(LOST) or self._gone(self._notes(self.near))
+            if name is not None:
+                return name
+            time.sleep(max(self.every / 4, self.size / 1000))
+        return self._find()  # those that search are lost themselves
+
+    def _notes(self, ranks: range | None = None) -> dict[int, dict[str, Any]]:
         found = {}
-        for rank in range(self.size):
+        for rank in range(self.size) if ranks is None else ranks:
             text = self._read(str(rank)) if rank != self.rank else None
             if text:
                 found[rank] = json.loads(text)
@@ -113,12 +132,12 @@ class Heartbeat:
         deadline = time.monotonic() + 2.5 * self.every + 0.5
         while True:
             notes = self._notes()
-            gone = self._gone(notes)
+            gone = self._gone(notes) or self._read(LOST)
             if gone is not None:
                 return gone
             if time.monotonic() >= deadline:
                 break
-            time.sleep(0.1)
+            time.sleep(max(0.1, self.size / 1000))
         for rank, note in notes.items():
             if "left" in note:
                 return f"Process {rank} ({_where(note)}) exited while other processes are still running"
@@ -131,6 +150,12 @@ class Heartbeat:
                 f"{self.meetings} within ddp_timeout ({self.timeout:.0f} s)"
             )
         return "The connection to another process was lost, although all of them send heartbeats"
+
+
+def near(world: World) -> range:
+    """The ranks on this machine: launchers number them one after another."""
+    first = world.rank - world.local_rank
+    return range(first, min(first + world.local_size, world.size))
 
 
 def _within(seconds: float, function: Callable[[], Any]) -> Any:

@@ -16,6 +16,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..data.order import BatchSampler
@@ -86,6 +87,43 @@ class ControlMessage:
         return cls(tuple(map(bool, row[: len(FLAGS)])), StepMessage.unpack(row[len(FLAGS) :]))
 
 
+@dataclass(frozen=True)
+class StepSummary:
+    """The messages of all processes before an update, taken together. It is made column by column: an object for each
+    of a thousand processes would take milliseconds of every step."""
+
+    items: float
+    has_batch: bool  # any process
+    most_computes: int
+    least_computes: int
+    all_have_spare: bool
+    giver: int  # the first process that has a batch
+    save_ended: bool  # in any process, as are the next two
+    may_ask: bool
+    signals: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, rows: list[list[float]]) -> "StepSummary":
+        items, has_batch, computes, has_spare, save_ended, may_ask, *signals = zip(*rows)
+        return cls(
+            sum(items),
+            any(has_batch),
+            int(max(computes)),
+            int(min(computes)),
+            all(has_spare),
+            next((rank for rank, has in enumerate(has_batch) if has), 0),
+            any(save_ended),
+            any(may_ask),
+            tuple(map(any, signals)),
+        )
+
+    @classmethod
+    def of_news(cls, means: list[float]) -> "StepSummary":
+        """From the means of pack_news, as they come with the gradients where all processes have batches."""
+        news = StepMessage.unpack_news(means)
+        return cls(0.0, True, 1, 1, True, 0, news.save_ended, news.may_ask, news.signals)
+
+
 class SharedUpdate(NamedTuple):
     """What this process does in the next update, as the processes have agreed."""
 
@@ -105,7 +143,7 @@ class StepSync:
         self.run = run
         self.signals: Watch | None = None
         self.agreed: signal.Signals | None = None  # the signal that all processes have agreed to leave on
-        self._messages: Callable[[], list[StepMessage]] | None = None  # of the step under way; waits for them
+        self._messages: Callable[[], StepSummary] | None = None  # of the step under way; waits for them
         self._step_began = 0.0
         self._spare: Any = None
 
@@ -173,27 +211,26 @@ class StepSync:
             return self._go_ahead(micro_batches, num_items, sharing, left_out)
         return self._wait_for_all(micro_batches, num_items, sharing, computes)
 
-    def _send(self, message: StepMessage) -> Callable[[], list[StepMessage]]:
+    def _send(self, message: StepMessage) -> Callable[[], StepSummary]:
         """A collective, which is waited for when its result is asked for."""
         rows = self.run.core.processes.all_gather_async(message.pack())
-        return lambda: [StepMessage.unpack(row) for row in rows()]
+        return cache(lambda: StepSummary.of(rows()))
 
     def _wait_for_all(self, micro_batches: list[Any], num_items: Any, sharing: int, computes: int) -> SharedUpdate:
         strategy = self.run.core.strategy
         assert self._messages is not None
         every = self._messages()
-        some = any(message.has_batch for message in every)
         joins, gathers = 0, self.run.update.contract.gathers and strategy.mutes
-        if (strategy.lockstep or gathers) and some:
-            joins = max(message.computes for message in every) - computes
+        if (strategy.lockstep or gathers) and every.has_batch:
+            joins = every.most_computes - computes
             self._find_spare(micro_batches, every)
         # Whoever runs out of memory computes its micro-batches again, which must not concern the others.
         finds_size = self.run.core.trainer.args.auto_find_batch_size
         # A micro-batch that a process computes only to join must not take part in DDP's exchange of gradients.
-        uneven = gathers and len({message.computes for message in every}) > 1
-        strategy.begin(all(message.computes for message in every) and not finds_size and not uneven)
+        uneven = gathers and every.least_computes != every.most_computes
+        strategy.begin(every.least_computes > 0 and not finds_size and not uneven)
         total = self._items_of_all() if sharing > 1 else num_items
-        return SharedUpdate(some, total, sharing, joins=joins, spare=self._spare)
+        return SharedUpdate(every.has_batch, total, sharing, joins=joins, spare=self._spare)
 
     def _all_have_batches(self) -> bool:
         """Whether all processes are known to have all their micro-batches for the next update, so that none asks."""
@@ -229,7 +266,7 @@ class StepSync:
     def _items_of_all(self) -> Any:
         """The items in the batches of all processes for this update; waits for the others' messages."""
         assert self._messages is not None
-        total = sum(message.items for message in self._messages())
+        total = self._messages().items
         return int(total) if float(total).is_integer() else total
 
     def _may_ask(self) -> bool:
@@ -244,16 +281,15 @@ class StepSync:
     def _received(self) -> tuple[bool, ...]:
         return () if self.signals is None else tuple(self.signals.heard())
 
-    def _find_spare(self, micro_batches: list[Any], every: list[StepMessage]) -> None:
+    def _find_spare(self, micro_batches: list[Any], every: StepSummary) -> None:
         """A micro-batch to compute for the others' sake: one of its own, of now or of before, or, where this process
         never had any, another's."""
         processes = self.run.core.processes
         if micro_batches:
             self._spare = micro_batches[0]
-        if not all(message.has_spare for message in every):
-            giver = next(rank for rank, message in enumerate(every) if message.has_batch)
-            given = processes.all_gather_object(self._spare if processes.rank == giver else None)
-            self._spare = given[giver] if self._spare is None else self._spare
+        if not every.all_have_spare:
+            given = processes.all_gather_object(self._spare if processes.rank == every.giver else None)
+            self._spare = given[every.giver] if self._spare is None else self._spare
 
     # -- after an update
 
@@ -267,27 +303,26 @@ class StepSync:
             return
         messages, self._messages = self._messages, None
         every = messages() if messages is not None else None
-        if every is None or any(message.may_ask for message in every):
+        if every is None or every.may_ask:
             every = self._compare_control()
-        if any(message.save_ended for message in every):
+        if every.save_ended:
             self.run.checkpointer.expect_news()
-        received = [any(column) for column in zip(*(message.signals for message in every))]
-        if any(received):
+        if any(every.signals):
             assert self.signals is not None
-            self.agreed = self.signals.signals[received.index(True)]
+            self.agreed = self.signals.signals[every.signals.index(True)]
             self.signals.agree_on(self.agreed)
 
-    def _came_with_gradients(self) -> list[StepMessage]:
+    def _came_with_gradients(self) -> StepSummary:
         """One message for all: the means of their numbers."""
         items, *news = self.run.core.strategy.carried()
-        return [StepMessage.unpack_news(news)]
+        return StepSummary.of_news(news)
 
-    def _compare_control(self) -> list[StepMessage]:
+    def _compare_control(self) -> StepSummary:
         """A collective: the requests of all processes are in this one's control when it returns."""
         trainer, processes = self.run.core.trainer, self.run.core.processes
         news = StepMessage(save_ended=self.run.checkpointer.has_news, signals=self._received())
         own = ControlMessage(tuple(getattr(trainer.control, name) for name in FLAGS), news)
-        every = [ControlMessage.unpack(row) for row in processes.all_gather(own.pack())]
-        for name, values in zip(FLAGS, zip(*(message.flags for message in every))):
+        rows = processes.all_gather(own.pack())
+        for name, values in zip(FLAGS, zip(*rows)):
             setattr(trainer.control, name, any(values))
-        return [message.news for message in every]
+        return StepSummary.of([row[len(FLAGS) :] for row in rows])

@@ -18,11 +18,16 @@ class Pair(ProcessGroup):
     size = 2
 
     def __init__(self, rank, others):
-        self.rank, self.others = rank, list(others)
+        self.rank = rank
+        *self.shards, self.total = others
 
-    def all_gather_object(self, value):
-        other = self.others.pop(0)
-        return [value, other] if self.rank == 0 else [other, value]
+    def all_gather(self, numbers):
+        other = [float(len(self.shards[0]) if self.shards else self.total)]
+        return [list(numbers), other] if self.rank == 0 else [other, list(numbers)]
+
+    def gather_object(self, value):
+        other = self.shards.pop(0)
+        return [value, other] if self.rank == 0 else None
 
 
 def filled(**values):

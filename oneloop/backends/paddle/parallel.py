@@ -18,7 +18,7 @@ from paddle import nn
 
 from ...arguments.sharding import divides
 from ...distributed.collectives import SINGLE_PROCESS, ProcessGroup
-from ...distributed.heartbeat import LOST, Heartbeat
+from ...distributed.heartbeat import LOST, Heartbeat, near
 from ...distributed.strategy import AS_IT_IS, Strategy
 from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError, RefusedError
@@ -92,7 +92,7 @@ class FrameworkProcesses(ObjectCollectives):
         write, read = _board(self.size)
         if self.is_main:
             write(LOST, "")
-        self.signs = Heartbeat(self.rank, self.size, timeout, write, read)
+        self.signs = Heartbeat(self.rank, self.size, timeout, write, read, near(world()))
         self.barrier()  # all notes are written after it; reading a missing one would block
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...distributed.collectives import SINGLE_PROCESS, ProcessGroup
-from ...distributed.heartbeat import Heartbeat
+from ...distributed.heartbeat import Heartbeat, near
 from ...distributed.strategy import Strategy
 from ...distributed.world import world
 from ...errors import ArgumentError, ProcessLostError
@@ -93,7 +93,7 @@ class FrameworkProcesses(ProcessGroup):
         self.own = own  # whether we created the group and must destroy it
         config = dist.get_backend_config()
         self.host = None if "cpu" in str(config) or dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
-        self.signs = Heartbeat(self.rank, self.size, timeout.total_seconds(), *_board())
+        self.signs = Heartbeat(self.rank, self.size, timeout.total_seconds(), *_board(), near=near(world()))
         self._open: deque[Any] = deque(maxlen=8)  # the last messages in flight
 
     def close(self) -> None:
@@ -117,19 +117,19 @@ class FrameworkProcesses(ProcessGroup):
 
     def all_gather(self, numbers: Sequence[float]) -> list[list[float]]:
         own = torch.tensor(numbers, dtype=torch.float64)
-        every = [torch.empty_like(own) for _ in range(self.size)]
+        every = torch.empty(self.size * len(numbers), dtype=torch.float64)  # one tensor, for any number of processes
         with self._speaking():
-            dist.all_gather(every, own, group=self.host)
-        return [of_rank.tolist() for of_rank in every]
+            dist.all_gather_into_tensor(every, own, group=self.host)
+        return every.view(self.size, -1).tolist()
 
     def count_collective(self) -> None:
         self.signs.meetings += 1
 
     def all_gather_async(self, numbers: Sequence[float]) -> Callable[[], list[list[float]]]:
         own = torch.tensor(numbers, dtype=torch.float64)
-        every = [torch.empty_like(own) for _ in range(self.size)]
+        every = torch.empty(self.size * len(numbers), dtype=torch.float64)
         with self._speaking():
-            message = dist.all_gather(every, own, group=self.host, async_op=True)
+            message = dist.all_gather_into_tensor(every, own, group=self.host, async_op=True)
         self._open.append(message)
         rows: list[list[float]] = []
 
@@ -139,7 +139,7 @@ class FrameworkProcesses(ProcessGroup):
                     message.wait()
                 with contextlib.suppress(ValueError):
                     self._open.remove(message)
-                rows.extend(of_rank.tolist() for of_rank in every)
+                rows.extend(every.view(self.size, -1).tolist())
             return rows
 
         return told
