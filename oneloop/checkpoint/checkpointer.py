@@ -658,6 +658,9 @@ def run_properties(run: "Run") -> dict[str, Any]:
         chosen = chosen | {name: getattr(args, name) for name in ("ema_decay", "swa_start", "averaging_steps")}
     if plan.cooldown is not None:
         chosen = chosen | {"cooldown_steps": args.cooldown_steps, "cooldown_type": args.cooldown_type}
+    if args.loss_spike == "rollback":
+        names = ("loss_spike", "loss_spike_threshold", "loss_spike_window", "loss_spike_skip_steps")
+        chosen = chosen | {name: getattr(args, name) for name in names}
     if args.stream_sharding != "samples":
         chosen = chosen | {"stream_sharding": args.stream_sharding}
     return (

@@ -53,6 +53,11 @@ def found(args: Any, max_steps: int, computes_metrics: bool) -> Iterator[str]:
             f"{name}={getattr(args, name)} has no effect: the schedule '{args.lr_scheduler_type}' has no "
             f"warmup{instead}."
         )
+    if args.loss_spike != "off" and 0 < max_steps <= args.loss_spike_window:
+        yield (
+            f"loss_spike={args.loss_spike!r} has no effect: this run has {max_steps} steps, and the first "
+            f"{args.loss_spike_window} are compared with none. Set a smaller loss_spike_window."
+        )
     if args.prediction_loss_only and computes_metrics and evaluates:
         yield "prediction_loss_only=True keeps no outputs, so compute_metrics is not called in evaluations."
     if args.gradient_checkpointing_kwargs and not args.gradient_checkpointing:
@@ -66,6 +71,10 @@ def _found_given(args: Any) -> Iterator[str]:
     saves = args.save_strategy != "no" or args.load_best_model_at_end or args.save_interval_minutes
     if not saves and was_given(args, "save_total_limit"):
         yield f"save_total_limit={args.save_total_limit} has no effect: save_strategy is 'no', so nothing is saved."
+    idle = {"off": ("threshold", "window", "skip_steps", "limit"), "warn": ("skip_steps", "limit")}
+    for name in (f"loss_spike_{each}" for each in idle.get(args.loss_spike, ())):
+        if was_given(args, name):
+            yield f"{name}={getattr(args, name)} has no effect: loss_spike is {args.loss_spike!r}."
     if not args.push_to_hub and was_given(args, "hub_model_id"):
         yield (
             f"hub_model_id={args.hub_model_id!r} has no effect during training: push_to_hub is False. Set it, or call "

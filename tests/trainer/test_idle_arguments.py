@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer, TrainingArguments
+from oneloop.trainer.idle_arguments import found
 from tests.backends.support import rows
 
 RUN = {"max_steps": 2, "per_device_train_batch_size": 4}
@@ -25,6 +26,8 @@ SAID = {
     "steps of an evaluation by epoch": ({"eval_steps": 5, "eval_strategy": "epoch"}, "eval_strategy is 'epoch'"),
     "limit of no saves": ({"save_total_limit": 2}, "save_total_limit=2 has no effect"),
     "repository of no push": ({"hub_model_id": "me/model"}, "hub_model_id='me/model' has no effect during"),
+    "window of no guard": ({"loss_spike_window": 8}, "loss_spike_window=8 has no effect: loss_spike is 'off'"),
+    "fewer steps than the window": ({"loss_spike": "warn"}, "loss_spike='warn' has no effect: this run has 2 steps"),
     "beta of SGD": ({"optim": "sgd", "adam_beta1": 0.8}, "adam_beta1=0.8 has no effect: optim is 'sgd'"),
     "metrics": (
         {"prediction_loss_only": True, "compute_metrics": lambda prediction: {}, **BY_STEPS},
@@ -35,6 +38,11 @@ SAID = {
 
 def notices(caplog):
     return [record.getMessage() for record in caplog.records if record.name == "oneloop.trainer.idle_arguments"]
+
+
+def test_what_only_a_rollback_uses(arguments):
+    args = arguments(loss_spike="warn", loss_spike_limit=2, loss_spike_window=50)
+    assert list(found(args, 100, False)) == ["loss_spike_limit=2 has no effect: loss_spike is 'warn'."]
 
 
 @pytest.mark.parametrize("case", SAID)

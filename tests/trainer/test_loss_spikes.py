@@ -10,7 +10,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.data.order import Order
-from oneloop.errors import ArgumentError, CheckpointError, DataError, LossSpikeError
+from oneloop.errors import ArgumentError, CheckpointError, DataError, LossSpikeError, RefusedError
 from oneloop.report import summary
 from oneloop.report.log_reader import Directory
 from oneloop.trainer.loss_spikes import READ_EVERY, RunningRange, SpikeGuard
@@ -154,6 +154,21 @@ def test_resuming_a_run_that_was_rolled_back(backend, trained, tmp_path, step):
 
 
 @pytest.mark.rare_on("mindspore")
+def test_with_model_init_and_another_number_of_samples_afterwards(backend, arguments, trained, tmp_path, caplog):
+    """The model is made anew; a run of other batches does not leave out steps that are other samples now."""
+    at = At(step16=lambda control, runs: setattr(control, "should_save", runs > 1))
+    given = {"train_dataset": planted(BAD), "model_init": backend.classifier, "callbacks": [at]}
+    made = Trainer(args=arguments(**RUN | GUARD), **given)
+    made.train()
+    plain = trained(backend.classifier(), planted(BAD), **RUN | GUARD | {"output_dir": str(tmp_path / "plain")})
+    assert at.began == [0, 15] and same_bytes(backend.weights(made.model), backend.weights(plain.model))
+    resume = {"resume": str(tmp_path / "out" / "checkpoint-16"), "output_dir": str(tmp_path / "other")}
+    other = RUN | GUARD | {"loss_spike": "off", "per_device_train_batch_size": 2, "max_steps": 18} | resume
+    trainer = trained(backend.classifier(), planted(BAD), **other)
+    assert logged(trainer) == list(range(1, 19)) and "they are not left out" in caplog.text
+
+
+@pytest.mark.rare_on("mindspore")
 def test_two_spikes_and_several_steps_left_out(backend, trained, tmp_path):
     trainer = trained(backend.classifier(), planted(12, BAD), loss_spike_skip_steps=4, **RUN | GUARD)
     found = events(tmp_path / "out", "rolled_back")
@@ -289,6 +304,10 @@ def test_refused_before_the_first_step(backend, arguments):
     for given in ({"save_strategy": "no"}, {"save_strategy": "steps", "save_only_model": True}):
         with pytest.raises(ArgumentError, match="loss_spike='rollback' returns to the last checkpoint"):
             arguments(loss_spike="rollback", **given)
+
+    online = type("Online", (Trainer,), {"__module__": "trl.online", "_buffered_inputs": None})
+    with pytest.raises(RefusedError, match="Online, which generates its training data for several steps"):
+        online(backend.classifier(), arguments(**RUN | GUARD), train_dataset=rows(SAMPLES)).train()
 
     class Once:
         def __iter__(self):
