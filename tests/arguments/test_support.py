@@ -50,9 +50,9 @@ REFUSED = [
     ({"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 2}}}, ["gradient_accumulation_steps"]),
 ]
 ON_PADDLE = [
-    ({"sharding": "stage2"}, ["sharding='stage2'", "group_sharded_parallel runs on accelerators only", "stage1"]),
+    ({"sharding": "stage3"}, ["sharding='stage3'", "group_sharded_parallel runs on accelerators only", "stage2"]),
     ({"fsdp": "full_shard"}, ["fsdp='full_shard'", "group_sharded_parallel"]),
-    ({"sharded_ddp": "zero_dp_2"}, ["sharded_ddp='zero_dp_2'", "group_sharded_parallel"]),
+    ({"sharded_ddp": "zero_dp_3"}, ["sharded_ddp='zero_dp_3'", "group_sharded_parallel"]),
     ({"sharding": "stage1 auto_wrap"}, ["sharding='stage1 auto_wrap'", "needs no wrapping"]),
     ({"fp16": True}, ["fp16=True", "Paddle supports half precision on accelerators only"]),
     ({"bf16": True, "fp16_opt_level": "O2"}, ["bf16=True", "on accelerators only"]),

@@ -232,6 +232,13 @@ def elastic(folder):
     return elastic_run(folder, "elastic", gradient_accumulation_steps=accumulation)
 
 
+class Gradients(TrainerCallback):
+    """How many numbers of gradients this process has when the optimizer steps."""
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        self.numbers = sum(p.grad.size for p in model.parameters() if p.grad is not None)
+
+
 def stage1(folder):
     """The same with divided optimizer state, in one go and in two; how many numbers of state this process keeps."""
     shared = {"sharding": "stage1"} if world().size > 1 else {}
@@ -242,6 +249,15 @@ def stage1(folder):
     trainer = Trainer(KIT.classifier(), args, train_dataset=rows(UPDATE))
     trainer.train()
     state = KIT.optimizer(trainer)
+    # Accumulated and clipped.
+    more = {"per_device_train_batch_size": UPDATE // world().size // 2, "gradient_accumulation_steps": 2}
+    more = given | more | {"max_grad_norm": 0.1, **({"sharding": "stage2"} if world().size > 1 else {})}
+    # In the last update of an epoch there is one sample for all processes, and one has a loss that is not finite.
+    data, gradients = rows(17), Gradients()
+    data[5]["x"][:] = np.nan
+    few = {"optim": "adamw_torch", "nonfinite": "skip", "sharding": more.get("sharding", "")}
+    few = train(folder, "stage2_few", KIT.classifier(), data, callbacks=[gradients], **few)
+    engine = few._oneloop.engine
     groups = given | {"optim": "adagrad"}  # on Paddle, its weight decay needs groups of parameters
     return {
         "whole": whole,
@@ -249,6 +265,11 @@ def stage1(folder):
         "numbers": sum(a.size for name, a in state.items() if "moment" in name),
         "groups": elastic_run(folder, "groups", **groups),
         "groups_again": elastic_run(folder, "groups_again", str(Path(folder) / "groups" / "checkpoint-4"), **groups),
+        "few_left": {"weights": course(few)["weights"], "losses": few.seen.losses, "skipped": engine.skipped},
+        "gradients": gradients.numbers,
+        "stage2": elastic_run(folder, "stage2", **more),
+        "stage2_again": elastic_run(folder, "stage2_again", str(Path(folder) / "stage2" / "checkpoint-4"), **more),
+        "stage2_groups": elastic_run(folder, "stage2_groups", **more | {"optim": "adagrad"}),
     }
 
 

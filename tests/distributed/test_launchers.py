@@ -211,6 +211,22 @@ def test_stage_1_divides_the_state_of_parameter_groups(runs):
 
 
 @pytest.mark.parametrize("runs", ["paddle"], indirect=True)
+@pytest.mark.parametrize("case", ["stage2", "stage2_groups", "few_left"])
+def test_stage_2_divides_the_gradients_too(runs, case):
+    alone = runs.one["stage1"][case]
+    numbers = [each["stage1"]["gradients"] for each in runs.two]
+    assert sum(numbers) == runs.one["stage1"]["gradients"] and min(numbers) >= 0.4 * sum(numbers)
+    for each in runs.two:
+        found = each["stage1"]
+        assert difference(found[case]["losses"], alone["losses"]) <= 1e-5
+        for name, weights in alone["weights"].items():
+            assert difference(found[case]["weights"][name], weights) <= 1e-5
+        assert found["few_left"]["skipped"] == 2 == runs.one["stage1"]["few_left"]["skipped"]
+        assert found["stage2_again"]["weights"] == found["stage2"]["weights"]
+        assert found["stage2_again"]["losses"] == found["stage2"]["losses"][4:]
+
+
+@pytest.mark.parametrize("runs", ["paddle"], indirect=True)
 def test_a_checkpoint_of_stage_1_is_whole(runs):
     for each in (*runs.two, runs.back):  # without sharding, on two processes from one and on one from two
         losses = runs.one["stage1"]["whole"]["losses"][4:]

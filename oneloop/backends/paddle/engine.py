@@ -26,6 +26,8 @@ class Engine(TapeEngine):
 
     groups_of = staticmethod(groups)
 
+    is_part = False  # whether the gradients are those of some parameters only: other processes have the rest
+
     def __init__(
         self,
         model: paddle.nn.Layer,
@@ -89,14 +91,14 @@ class Engine(TapeEngine):
             self.scaler.unscale_(optimizer)
         gradients = [g for p in self.parameters if (g := p.grad) is not None]
         self.norm, self._bad = None, False
-        if not gradients:
+        if not gradients and not self.is_part:
             raise ModelError(
                 "no gradients to update the model with: the loss does not depend on any trainable parameter. Look "
                 "for detached tensors, a frozen model, or a training_step that does not call backward."
             )
         if self.max_grad_norm <= 0 and self.nonfinite == "ignore":
             return
-        square = _square(gradients)
+        square = self.square(gradients)
         if not self.waits:
             self.norm = norm = square.sqrt()
             if self.max_grad_norm > 0:
@@ -112,6 +114,10 @@ class Engine(TapeEngine):
             factor = self.max_grad_norm / (value + 1e-6)
             for gradient in gradients:
                 _C_ops.scale_(gradient, factor, 0.0, True)  # type: ignore[attr-defined]  # made when Paddle is built
+
+    def square(self, gradients: list[paddle.Tensor]) -> paddle.Tensor:
+        """The squared norm of the gradients of the update."""
+        return squared_norm(gradients)
 
     def apply_update(self, optimizer: Any, step: int) -> int | None:
         """Step the optimizer unless something is not finite; returns the number of a step that was not."""
@@ -145,7 +151,7 @@ class Engine(TapeEngine):
         return {"skipped": self.skipped, "scaler": state or None}
 
 
-def _square(gradients: list[paddle.Tensor]) -> paddle.Tensor:
+def squared_norm(gradients: list[paddle.Tensor]) -> paddle.Tensor:
     """The squared norm of all gradients as one vector."""
     if any(g.is_selected_rows() for g in gradients):
         raise RefusedError(

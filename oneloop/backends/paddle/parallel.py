@@ -235,10 +235,10 @@ class DataParallel(Alone):
         assert self.model is not None
         own = list(self.model.parameters())
         if self._direct:
-            _average(parameters, self.processes.size)
+            average(parameters, self.processes.size)
         elif len(parameters) > len(own):  # those of a criterion, which DataParallel does not have
             known = {id(p) for p in own}
-            _average([p for p in parameters if id(p) not in known], self.processes.size)
+            average([p for p in parameters if id(p) not in known], self.processes.size)
         if self.ddp is None:
             self.unused = any(not p.stop_gradient and p.grad is None for p in own)
             return True
@@ -272,6 +272,10 @@ def strategy(args: Any, processes: ProcessGroup) -> Alone:
         from .sharding import SharedOptimizer
 
         return SharedOptimizer(args, processes)
+    if {"stage2", "offload"} & set(args.sharding.split()) == {"stage2"}:
+        from .shared_gradients import SharedGradients
+
+        return SharedGradients(args, processes)
     if divides(args):
         from .group_sharding import GroupSharded
 
@@ -288,7 +292,7 @@ def _buffers(model: nn.Layer) -> list[paddle.Tensor]:
     return [*model.buffers(), *means]
 
 
-def _buckets(tensors: Iterable[paddle.Tensor]) -> Iterator[list[paddle.Tensor]]:
+def buckets(tensors: Iterable[paddle.Tensor]) -> Iterator[list[paddle.Tensor]]:
     """Tensors of one type in buckets, since small messages are inefficient."""
     open_buckets: dict[Any, tuple[list[paddle.Tensor], int]] = {}
     for tensor in tensors:
@@ -304,7 +308,7 @@ def _buckets(tensors: Iterable[paddle.Tensor]) -> Iterator[list[paddle.Tensor]]:
 @paddle.no_grad()
 def _send(tensors: Iterable[paddle.Tensor], exchange: Callable[[paddle.Tensor], None]) -> None:
     """Apply a collective to the tensors in place, several at a time as one flat tensor."""
-    for bucket in _buckets(tensors):
+    for bucket in buckets(tensors):
         flat = paddle.concat([t.detach().reshape([-1]) for t in bucket])
         exchange(flat)
         for target, value in zip(bucket, paddle.split(flat, [t.size for t in bucket])):
@@ -318,23 +322,29 @@ def _from_main(values: list[paddle.Tensor]) -> None:
 NO_GRADIENT, DENSE, SPARSE = 0, 1, 2
 
 
-def _average(parameters: list[paddle.Tensor], size: int) -> None:
-    """The mean of the gradients of all processes, some of which may have none. Where no process has one, it stays
-    None."""
-    if not parameters:
-        return
+def are_there(parameters: list[paddle.Tensor]) -> list[bool]:
+    """Whether any process has a gradient for each parameter. A collective."""
     held = [p.grad for p in parameters]
     kinds = [NO_GRADIENT if g is None else SPARSE if g.is_selected_rows() else DENSE for g in held]
     found = paddle.to_tensor(kinds, dtype="int64")
     dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    if SPARSE in found.tolist():
+        raise RefusedError(
+            "an embedding with sparse=True has gradients that are not averaged over processes on Paddle. Use an "
+            "embedding without sparse=True, or one process."
+        )
+    return [bool(kind) for kind in found.tolist()]
+
+
+def average(parameters: list[paddle.Tensor], size: int) -> None:
+    """The mean of the gradients of all processes, some of which may have none. Where no process has one, it stays
+    None."""
+    if not parameters:
+        return
     dense = []
-    for p, gradient, kind in zip(parameters, held, found.tolist(), strict=True):
-        if kind == SPARSE:
-            raise RefusedError(
-                "an embedding with sparse=True has gradients that are not averaged over processes on Paddle. Use an "
-                "embedding without sparse=True, or one process."
-            )
-        if kind == DENSE:
+    for p, is_there in zip(parameters, are_there(parameters), strict=True):
+        if is_there:
+            gradient = p.grad
             if gradient is None:
                 p.grad = paddle.zeros_like(p)
                 gradient = p.grad

@@ -30,12 +30,24 @@ def _half(name: str) -> Refusal:
     )
 
 
-def _grouped(with_what: str, when: Callable[[Any], bool], why: str, instead: str) -> Refusal:
-    """What stages 2 and 3 cannot be combined with, on devices that support them."""
+BOTH = "stage2, stage3"
+
+
+def _is_grouped(args: Any) -> bool:
+    """Whether Paddle's group_sharded_parallel does the sharding. Stage 2 without offloading is oneloop's own."""
+    words = args.sharding.split()
+    return divides(args) and ("stage2" not in words or "offload" in words)
+
+
+def _grouped(
+    with_what: str, when: Callable[[Any], bool], why: str, instead: str, stages: str = "stage3, stage2 offload"
+) -> Refusal:
+    """What stage 3 cannot be combined with, on devices that support it, or stage 2 either."""
+    applies = divides if stages == BOTH else _is_grouped
     return Refusal(
         "sharding",
-        f"stage2, stage3 with {with_what}",
-        lambda args: world().size > 1 and divides(args) and when(args),
+        f"{stages} with {with_what}",
+        lambda args: world().size > 1 and applies(args) and when(args),
         why,
         instead,
     )
@@ -54,27 +66,28 @@ REFUSALS: tuple[Refusal, ...] = (
         "paddle.jit.to_static has no modes", "remove it",
     ),
     Refusal(
-        "sharding", "stage2, stage3", divides, "Paddle's group_sharded_parallel runs on accelerators only",
-        'sharding="stage1"', devices=("cpu",),
+        "sharding", "stage3, stage2 offload", _is_grouped, "Paddle's group_sharded_parallel runs on accelerators only",
+        'sharding="stage2"', devices=("cpu",),
     ),
     *(
-        average_of_shards(name, lambda args: world().size > 1 and divides(args)) for name in ("ema_decay", "swa_start")
+        average_of_shards(name, lambda args: world().size > 1 and _is_grouped(args))
+        for name in ("ema_decay", "swa_start")
     ),
     _grouped(
         "complete checkpoints", lambda args: args.save_strategy != "no" and not args.save_only_model,
         "the optimizer state that Paddle shards is not saved in checkpoints",
-        "save_only_model=True, save_strategy='no', or sharding=\"stage1\"",
+        "save_only_model=True, save_strategy='no', or sharding=\"stage2\"",
     ),
     _grouped(
         "gradient_accumulation_steps", lambda args: args.gradient_accumulation_steps > 1,
-        "Paddle reduces gradients in every backward pass", "a larger per_device_train_batch_size, or stage1",
+        "Paddle reduces gradients in every backward pass", "a larger per_device_train_batch_size, or stage2",
     ),
-    _grouped("fp16", lambda args: args.fp16, "its loss scale is not supported", "bf16=True"),
-    _grouped("torch_compile", lambda args: args.torch_compile, "it is not supported", 'sharding="stage1"'),
+    _grouped("fp16", lambda args: args.fp16, "its loss scale is not supported", "bf16=True", BOTH),
+    _grouped("torch_compile", lambda args: args.torch_compile, "it is not supported", 'sharding="stage1"', BOTH),
     _grouped("nonfinite", lambda args: args.nonfinite == "skip", "an update cannot be skipped", "nonfinite='stop'"),
     _grouped(
         "auto_find_batch_size", lambda args: args.auto_find_batch_size,
-        "all processes must run the same forward passes", "a smaller per_device_train_batch_size",
+        "all processes must run the same forward passes", "a smaller per_device_train_batch_size", BOTH,
     ),
     Refusal(
         "sharding", "offload, auto_wrap with stage1",

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import paddle
+from paddle import distributed as dist
 from paddle import nn
 from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer.dygraph_sharding_optimizer import (
@@ -43,16 +44,18 @@ def groups_of(processes: int, degree: int) -> Any:
 
 
 class ShardedGroups(DygraphShardingOptimizer):
-    """Paddle's sharding of an optimizer with parameter groups, which it does not support by itself: the optimizer of
-    each process has all groups, with its own parameters of each."""
+    """Paddle's sharding of an optimizer, also of one with parameter groups, which it does not support by itself: the
+    optimizer of each process has all groups, with its own parameters of each."""
 
     def __init__(self, optimizer: Any, groups: Any) -> None:
         of_all = optimizer._param_groups
-        optimizer._parameter_list = [p for group in of_all for p in group["params"]]
+        if isinstance(of_all[0], dict):
+            optimizer._parameter_list = [p for group in of_all for p in group["params"]]
         super().__init__(optimizer, groups)
-        own = {id(p) for p in self._rank2params[self._sharding_rank]}
-        parts = [group | {"params": [p for p in group["params"] if id(p) in own]} for group in of_all]
-        optimizer._param_groups = optimizer._parameter_list = [part for part in parts if part["params"]]
+        if isinstance(of_all[0], dict):
+            own = {id(p) for p in self._rank2params[self._sharding_rank]}
+            parts = [group | {"params": [p for p in group["params"] if id(p) in own]} for group in of_all]
+            optimizer._param_groups = optimizer._parameter_list = [part for part in parts if part["params"]]
         self._param_groups = of_all
 
     def step(self) -> None:
@@ -60,6 +63,19 @@ class ShardedGroups(DygraphShardingOptimizer):
         if self._inner_opt._param_groups:
             self._inner_opt.step()
         self._sharding_sync_parameters()
+
+    def _sharding_sync_parameters(self) -> None:
+        """Paddle's own sends those parameters that have a gradient here, which may have been freed."""
+        group = self._hcg.get_sharding_parallel_group()
+        with paddle.no_grad():
+            tasks = [
+                dist.broadcast(p, src=group.ranks[rank], group=group, sync_op=False)
+                for rank, parameters in self._rank2params.items()
+                for p in parameters
+                if not p.stop_gradient
+            ]
+            for task in tasks:
+                task.wait()
 
 
 class SharedOptimizer(DataParallel):
@@ -69,18 +85,22 @@ class SharedOptimizer(DataParallel):
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
         optimizer = super().build_optimizer(cls, groups, options)
         made = groups_of(self.processes.size, degree_of(self.args, self.processes.size))
+        return self.sharded(optimizer, made)
+
+    def sharded(self, optimizer: Any, groups: Any) -> Any:
+        """The optimizer that updates and keeps the state of some of the parameters."""
         if isinstance(optimizer._param_groups[0], dict):
-            return ShardedGroups(optimizer, made)
-        shared = DygraphShardingOptimizer(optimizer, made)
+            return ShardedGroups(optimizer, groups)
+        shared = DygraphShardingOptimizer(optimizer, groups)
         shared._param_groups = shared._origin_parameter_list  # its groups have all parameters; it steps only a shard
         return shared
 
     def take_optimizer(self, optimizer: Any) -> Any:
         if not isinstance(optimizer, DygraphShardingOptimizer):
             raise RefusedError(
-                f"sharding='stage1' shards the state of an optimizer that it creates itself, but got an existing "
-                f"{type(optimizer).__name__}. Pass its class and options as "
-                "optimizer_cls_and_kwargs, or remove sharding."
+                f"sharding='{self.args.sharding}' shards the state of an optimizer that it creates itself, but got an "
+                f"existing {type(optimizer).__name__}. Pass its class and options as optimizer_cls_and_kwargs, or "
+                "remove sharding."
             )
         return optimizer
 
@@ -110,7 +130,7 @@ class SharedOptimizer(DataParallel):
         groups = [group | {"names": [name for name in group["names"] if name in own]} for group in data["groups"]]
         part = {key: value for key, value in tensors.items() if key.rsplit(":", 1)[0] in own}
         weights.load_optimizer(inner, model, part, data | {"groups": groups}, source)
-        if isinstance(optimizer, ShardedGroups):
+        if isinstance(optimizer._param_groups[0], dict):
             weights.load_options(optimizer, model, data["groups"])
         if hasattr(inner, "_apply_decay_param_fun"):  # of all parameters again, not only of the shard
             decayed = {p.name for p in optimizer._origin_parameter_list if of[names[id(p)]]["weight_decay"]}
