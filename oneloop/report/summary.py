@@ -231,6 +231,8 @@ def _describe(kind: str, event: dict[str, Any]) -> tuple[str, str]:
         return "output lost", f"{get('stream')} is closed or nobody reads it any more; the run went on without it"
     if kind == "save_failed":
         return "save failed", f"{get('what', 'a checkpoint')}: {get('error', '')}"
+    if kind == "upload_failed":
+        return "upload failed", f"{get('what', 'a checkpoint')}: {get('error', '')}; it is repeated later"
     if kind == "save_waited":
         return "save waited", f"{get('what', 'a checkpoint')} waited {get('seconds')} s for the previous one"
     if kind == "profiled":

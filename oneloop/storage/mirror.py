@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from ..checkpoint import snapshots, store
+from ..checkpoint.async_writer import stepped_back
 from ..checkpoint.store import Checkpoint
 from ..errors import CheckpointError
 from . import loose_files, remote_checkpoints
@@ -82,7 +83,7 @@ class Mirror:
     def start(self) -> None:
         """Upload the logs from now on."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="oneloop-upload", daemon=True)
+            self._thread = threading.Thread(target=stepped_back, args=(self._work,), name="oneloop-upload", daemon=True)
             self._thread.start()
 
     def finish(self, wait: Callable[["Mirror", threading.Thread], None]) -> None:

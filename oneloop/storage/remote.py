@@ -21,10 +21,12 @@ ATTEMPTS = 5  # of each request, beside those of the storage's own client
 FIRST_PAUSE = 0.5  # seconds before the second attempt; twice as long before each further one
 LONGEST_PAUSE = 15.0
 FILES_AT_ONCE = 4
+PARTS_AT_ONCE = 4  # of a large file; they are in memory, 50 MB each
+LARGE = 64 << 20  # bytes of a file that is sent alone
 _KEY_ID = re.compile(r"<AWSAccessKeyId>[^<]*</AWSAccessKeyId>")
 
-# Repeating these does not help: there is no such object, there is one already, or it may not be accessed.
-_FINAL = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+# Repeating these does not help: there is no such object, or there is one already.
+_FINAL = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 
 Result = TypeVar("Result")
 Progress = Callable[[str, int], None]  # name, bytes of it that were transferred
@@ -42,8 +44,8 @@ def package() -> Any:
 
 
 class RemoteDirectory:
-    """Names are relative to its URL. Methods raise StorageError after the last attempt, FileNotFoundError for an object
-    that is not there, and PermissionError."""
+    """Names are relative to its URL. Methods raise StorageError after the last attempt, and FileNotFoundError for an
+    object that is not there."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -52,6 +54,8 @@ class RemoteDirectory:
         options: dict[str, Any] = {"use_listings_cache": False}  # other machines write there too
         if protocol in ("file", "local"):
             options["auto_mkdir"] = True
+        if protocol in ("s3", "s3a") and "max_concurrency" not in fsspec.config.conf.get(protocol, {}):
+            options["max_concurrency"] = PARTS_AT_ONCE
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url, **options)
         except (ImportError, ValueError) as error:
@@ -73,6 +77,10 @@ class RemoteDirectory:
                 return request()
             except _FINAL:
                 raise
+            except PermissionError as error:
+                raise StorageError(
+                    None, f"cannot {what} in {self.url}: {clean(error)}. Check the credentials and their permissions."
+                ) from None
             except Exception as error:  # clients have errors of their own for what the network does
                 if attempt == ATTEMPTS:
                     raise StorageError(None, f"cannot {what} in {self.url}: {clean(error)}") from None

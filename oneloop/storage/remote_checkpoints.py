@@ -10,7 +10,7 @@ from pathlib import Path
 from ..checkpoint import store
 from ..checkpoint.store import Checkpoint
 from ..errors import StorageError
-from .remote import Progress, RemoteDirectory
+from .remote import LARGE, Progress, RemoteDirectory
 
 MARK = ".uploading"  # in a checkpoint from its first file on until it is complete
 _NAME = re.compile(rf"{store.PREFIX}-[0-9]+")
@@ -68,8 +68,10 @@ def _put_files(remote: RemoteDirectory, folder: Path, name: str, progress: Progr
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     manifest = files.pop(store.MANIFEST)
     remote.write(f"{name}/{MARK}", b"")
-    largest_first = sorted(files, key=lambda file: -files[file].stat().st_size)
-    remote.each(lambda file: remote.upload(files[file], f"{name}/{file}", progress), largest_first)
+    large = [file for file, path in files.items() if path.stat().st_size > LARGE]
+    for file in large:  # clients send its parts at the same time
+        remote.upload(files[file], f"{name}/{file}", progress)
+    remote.each(lambda file: remote.upload(files[file], f"{name}/{file}", progress), files.keys() - large)
     arrived = remote.sizes(name)
     for file, path in files.items():
         if arrived.get(file) != path.stat().st_size:

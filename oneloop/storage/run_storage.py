@@ -87,10 +87,12 @@ class RunStorage:
         is_here = parent == url or (not urls.is_url(text) and os.path.abspath(parent) == str(self._folder))
         return name if is_here and name.startswith("checkpoint-") else None
 
-    def share(self, checkpoint: Path | None) -> None:
+    def share(self, checkpoint: Path | None, wanted: Any) -> None:
         """Download the checkpoint to resume on machines that do not have it. A collective on several processes."""
         core, error = self.run.core, None
         url, processes = core.trainer.args.output_url, core.processes
+        if urls.is_url(wanted):
+            url = wanted.rstrip("/").removesuffix(f"/{checkpoint.name}" if checkpoint else "")
         if checkpoint is None or url is None or processes.size == 1:
             return
         if core.trainer.is_local_process_zero() and not checkpoint.is_dir():

@@ -98,10 +98,7 @@ def opened(url: str, is_whole: bool = False, may_be_empty: bool = False) -> Iter
     """The files of a URL as they are now."""
     with tempfile.TemporaryDirectory(prefix="oneloop-view-") as parent:
         view = View(url, Path(parent), is_whole)
-        try:
-            view.refresh()
-        except PermissionError as error:
-            raise DataError(f"{url} cannot be read: {clean(error)}") from None
+        view.refresh()
         if not may_be_empty and not any(view.folder.iterdir()):
             raise DataError(f"{url} is empty or does not exist. Pass the output_dir of a run.")
         yield view

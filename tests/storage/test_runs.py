@@ -164,6 +164,16 @@ def test_a_storage_that_cannot_be_reached_at_the_start_is_an_error(make, storage
         make().train()
 
 
+def test_missing_permissions_are_not_tried_again(make, storage):
+    def fault(kind, path):
+        raise PermissionError("Forbidden")
+
+    storage.fault = fault
+    with pytest.raises(StorageError, match="Forbidden. Check the credentials"):
+        make().train()
+    assert len(storage.requests) == 1
+
+
 def test_an_upload_that_arrives_truncated_is_not_committed(make, storage, monkeypatch):
     original = storage.put_file
 
@@ -377,6 +387,42 @@ def test_rotation_keeps_the_newest_and_the_best_of_this_run_alone():
     assert gone(8, 1, best=2) == [4, 5, 6]
     assert gone(8, None, own=(4, 6), local=("checkpoint-6",)) == [4, 5]  # deleted here, perhaps by an override
     assert gone(4, 1) == [2]  # an upload that comes late deletes nothing newer
+
+
+def test_another_machine_downloads_the_checkpoint_that_the_main_process_resumes(make, machine, storage, tmp_path):
+    trainer = make(max_steps=2)
+    trainer.train()
+    machine(2)
+    other = make(max_steps=2)
+    storage_of_run = other._oneloop.run.checkpointer.directory.storage
+    checkpoint = Path(other.args.output_dir, "checkpoint-2")
+
+    class Two:
+        """Two processes, of which the other one may have failed."""
+
+        size, others = 2, []
+
+        def all_gather(self, values):
+            return [values, *self.others]
+
+    other._oneloop.processes = Two()
+    storage_of_run.share(checkpoint, True)
+    assert store.problems(checkpoint) == [] and store.read_manifest(checkpoint)["step"] == 2
+    elsewhere = tmp_path / "elsewhere" / "checkpoint-2"
+    storage_of_run.share(elsewhere, f"{URL}/checkpoint-2")
+    assert store.problems(elsewhere) == []
+    Two.others = [[True]]
+    with pytest.raises(CheckpointError, match="another machine could not download checkpoint-2"):
+        storage_of_run.share(checkpoint, True)
+
+
+def test_trials_of_a_search_have_urls_of_their_own(machine):
+    from oneloop.integrations.search.trials import arguments_for
+
+    args = TrainingArguments("memory://bucket/search", report_to="none")
+    trial = arguments_for(args, {"learning_rate": 0.1}, "run-0", for_model=False)
+    assert trial.output_url == "memory://bucket/search/run-0"
+    assert trial.output_dir == os.path.join(args.output_dir, "run-0")
 
 
 # -- arguments

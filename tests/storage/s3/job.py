@@ -1,0 +1,67 @@
+"""A run in a bucket, in a process that may be killed: forked for each request from one that has imported everything."""
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+
+def train(url, result, **given):
+    """Resume or begin, to the end; writes the digest of the weights."""
+    from oneloop import Trainer, TrainingArguments
+    from tests.backends.support import available, rows
+    from tests.storage.support import RUN
+
+    kit = available()[0]
+    args = TrainingArguments(url, **RUN | given)
+    trainer = Trainer(kit.classifier(dropout=0.2), args, train_dataset=rows(16))
+    trainer.train(resume_from_checkpoint=True)
+    digest = hashlib.sha256()
+    for name, value in sorted(kit.weights(trainer.model).items()):
+        digest.update(name.encode() + value.tobytes())
+    Path(result).write_text(json.dumps({"digest": digest.hexdigest(), "step": trainer.state.global_step}))
+
+
+def upload(url, folder, name):
+    """One checkpoint, from a local directory."""
+    from oneloop.storage import remote_checkpoints
+    from oneloop.storage.remote import RemoteDirectory
+
+    remote_checkpoints.put(RemoteDirectory(url), Path(folder), name)
+
+
+def serve():
+    """Each line: {"call": ..., "given": {...}, "environment": {...}, "output": ...}; prints the pid, and the status."""
+    import aiobotocore.session  # noqa: F401
+    import s3fs  # noqa: F401
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+        train(f"{folder}/run", f"{folder}/result", max_steps=2)  # imports the rest
+    for line in sys.stdin:
+        request = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                os.environ.update(request["environment"])
+                output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                os.dup2(output, 1)
+                os.dup2(output, 2)
+                {"train": train, "upload": upload}[request["call"]](**request["given"])
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,241 @@
+"""Runs in a bucket, over the S3 protocol: faults of the network, and processes that are killed."""
+
+import json
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from oneloop import Trainer, TrainingArguments
+from oneloop.checkpoint import store
+from oneloop.cli.main import main
+from oneloop.errors import CheckpointError
+from oneloop.storage import remote_checkpoints, staging
+from oneloop.storage.remote import RemoteDirectory
+from tests.backends.support import available, rows, same_bytes
+from tests.storage.s3.conftest import SECRET
+from tests.storage.support import RUN, interrupted
+
+KILLED = -signal.SIGKILL
+
+
+def make(url, callbacks=None, **given):
+    args = TrainingArguments(url, **RUN | given)
+    return Trainer(available()[0].classifier(), args, train_dataset=rows(16), callbacks=callbacks)
+
+
+def whole(url, folder):
+    """The steps of the complete checkpoints in a bucket, each downloaded and verified."""
+    remote, found = RemoteDirectory(url), []
+    for name in remote_checkpoints.complete(remote_checkpoints.manifests(remote)):
+        try:
+            staging.download(remote, name, folder)
+        except CheckpointError:
+            continue
+        found.append(int(name.rpartition("-")[2]))
+    return sorted(found)
+
+
+def test_a_run_in_a_bucket_resumes_on_an_empty_machine(bucket, monkeypatch, tmp_path, capsys, caplog):
+    url, kit = f"s3://{bucket[0]}/some/run", available()[0]
+    reference = make(str(tmp_path / "disk"), max_steps=4)
+    reference.train()
+    interrupted(make, url, at=3, max_steps=4)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "machine2"))
+    trainer = make(url, max_steps=4)
+    trainer.train(resume_from_checkpoint=True)
+    trainer.save_model()
+    kept = {path.split("/", 3)[3] for path in bucket[1].find(f"{bucket[0]}/some/run")}
+    assert {"model.safetensors", "log.jsonl", "run.jsonl", "checkpoint-4/manifest.json"} <= kept
+    assert not [name for name in kept if name.startswith((".", "checkpoint-2"))]
+    for command in (["checkpoints", url, "verify"], ["report", url], ["compare", url, "-o", str(tmp_path / "c.html")]):
+        assert main(command) == 0
+    assert "checkpoint-4" in capsys.readouterr().out
+    text = caplog.text + "".join(p.read_text(errors="replace") for p in tmp_path.rglob("*.json*"))
+    assert SECRET not in text and "AKIDTESTING" not in text
+    assert same_bytes(kit.weights(reference.model), kit.weights(trainer.model))
+
+
+def test_the_lease_is_a_conditional_write(bucket):
+    remote = RemoteDirectory(f"s3://{bucket[0]}/run")
+    assert remote.can_create
+    remote.create("object", b"first")
+    with pytest.raises(FileExistsError):
+        remote.create("object", b"second")
+    assert remote.read("object") == b"first"
+    other = [RemoteDirectory(f"s3://{bucket[0]}/run") for _ in range(4)]
+    won = []
+
+    def create(each):
+        try:
+            each.create("contested", b"mine")
+            won.append(each)
+        except FileExistsError:
+            pass
+
+    threads = [threading.Thread(target=create, args=(each,)) for each in other]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+
+
+@pytest.mark.parametrize("fault", ["500", "drop", "lose", "hang", "cut"])
+def test_faults_of_the_network_change_nothing(fault, bucket, proxy, tmp_path, monkeypatch, caplog):
+    """Every seventh request fails, those of the start and of a resume as well."""
+    url, kit, count = f"s3://{bucket[0]}/run", available()[0], [0]
+    reference = make(str(tmp_path / "disk"), max_steps=4)
+    reference.train()
+
+    def failing(method, path, number):
+        count[0] += 1
+        is_hit = count[0] % (31 if fault == "hang" else 7) == 3
+        return fault if is_hit and not (fault == "cut" and method != "GET") else None
+
+    proxy.hangs, proxy.fault = 1.5, failing
+    interrupted(make, url, at=3, max_steps=4)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "machine2"))
+    trainer = make(url, max_steps=4)
+    trainer.train(resume_from_checkpoint=f"{url}/checkpoint-2")
+    proxy.fault = None
+    assert whole(url, tmp_path / "verified") == [4]
+    assert trainer.state.global_step == 4
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert same_bytes(kit.weights(reference.model), kit.weights(trainer.model))
+
+
+def test_an_outage_during_the_run(bucket, proxy, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("oneloop.storage.remote.FIRST_PAUSE", 0.0)
+    url, kit = f"s3://{bucket[0]}/run", available()[0]
+    reference = make(str(tmp_path / "disk"))
+    reference.train()
+    interrupted(make, url, at=3)
+    proxy.fault = lambda method, path, number: "drop" if "checkpoint-" in path and method == "PUT" else None
+    trainer = make(url)
+    trainer.train(resume_from_checkpoint=True)
+    assert same_bytes(kit.weights(trainer.model), kit.weights(reference.model))
+    assert "Not uploaded" in caplog.text and whole(url, tmp_path / "during") == [2]
+    proxy.fault = None
+    make(url).train(resume_from_checkpoint=True)
+    assert whole(url, tmp_path / "after") == [6]
+
+
+# -- processes that are killed
+
+
+class Kill:
+    """Kills a process at a change that it requests: before the server sees it, or after."""
+
+    def __init__(self, proxy, at, after, only=""):
+        self.proxy, self.at, self.after, self.only = proxy, at, after, only
+        self.pid, self.path, self.seen, self.started = None, None, 0, threading.Event()
+
+    def __call__(self, method, path, number):
+        if method not in ("PUT", "POST", "DELETE") or self.only not in path:
+            return None
+        self.seen += 1
+        if self.seen != self.at:
+            return None
+        self.path = path
+        if self.after:
+            return self.kill
+        self.kill()
+        return "drop"
+
+    def kill(self):
+        self.started.wait(30)
+        os.kill(self.pid, signal.SIGKILL)
+
+    def start(self, pid):
+        self.pid = pid
+        self.started.set()
+
+
+def finished(processes, url, folder, **given):
+    """The result of a run to its end, in a process."""
+    result = folder / "result.json"
+    status = processes.run("train", folder / "output.txt", url=url, result=str(result), **given)
+    assert status == 0, (folder / "output.txt").read_text()
+    return json.loads(result.read_text())
+
+
+def killed_and_restarted(processes, bucket, proxy, monkeypatch, folder, points, same_machine):
+    """Runs that are killed at these changes, each followed by one to the end; what is wrong."""
+    folder.mkdir(exist_ok=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "reference"))
+    expected = finished(processes, f"s3://{bucket[0]}/reference", folder)
+    wrong, statuses = [], []
+    for number, (at, after) in enumerate(points):
+        url, place = f"s3://{bucket[0]}/run{number}", folder / str(number)
+        place.mkdir()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(place / "first"))
+        kill = proxy.fault = Kill(proxy, at, after, f"/run{number}/")
+        proxy.requests.clear()
+        given = {"url": url, "result": str(place / "first.json")}
+        statuses.append(processes.run("train", place / "killed.txt", kill.start, **given))
+        proxy.fault = None
+        done = [path for method, path in proxy.requests if method == "PUT" and (after or path != kill.path)]
+        committed, before = any("/manifest.json" in path for path in done), whole(url, place / "verified")
+        if not same_machine:
+            monkeypatch.setenv("XDG_CACHE_HOME", str(place / "second"))
+        got = finished(processes, url, place)
+        left = remote_checkpoints.leftovers(RemoteDirectory(url))
+        steps = whole(url, place / "at_end")
+        if got != expected or left or steps != [6] or (committed and not before):
+            wrong.append((at, after, got, committed, before, left, steps))
+    return wrong, statuses
+
+
+@pytest.mark.parametrize("same_machine", [False, True], ids=["empty machine", "same machine"])
+def test_killed_runs_end_with_the_same_bytes(same_machine, processes, bucket, proxy, monkeypatch, tmp_path):
+    points = [(4, True), (12, False), (17, True), (25, False), (33, True)]
+    wrong, statuses = killed_and_restarted(processes, bucket, proxy, monkeypatch, tmp_path, points, same_machine)
+    assert not wrong
+    assert statuses.count(KILLED) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("same_machine", [False, True], ids=["empty machine", "same machine"])
+def test_killed_at_every_change(same_machine, processes, bucket, proxy, monkeypatch, tmp_path):
+    points = [(at, at % 2 == same_machine) for at in range(1, 61)]
+    wrong, statuses = killed_and_restarted(processes, bucket, proxy, monkeypatch, tmp_path, points, same_machine)
+    assert not wrong
+    assert statuses.count(KILLED) >= 40
+
+
+def test_killed_between_the_parts_of_a_large_file(processes, bucket, proxy, monkeypatch, tmp_path):
+    """A checkpoint of more than 100 MB is sent in parts; another one is complete meanwhile."""
+    url = f"s3://{bucket[0]}/large"
+    trainer = make(url, max_steps=2)
+    trainer.train()
+    stage = store.open_stage(tmp_path, 4)
+    for path in Path(trainer.args.output_dir, "checkpoint-2").iterdir():
+        if path.name != store.MANIFEST:
+            (stage / path.name).write_bytes(path.read_bytes())
+    (stage / "large.bin").write_bytes(os.urandom(1 << 20) * 120)
+    folder = store.commit(stage, 4, "run", "save", {})
+    given = {"url": url, "folder": str(folder), "name": "checkpoint-4"}
+    kill = Kill(proxy, 2, True, "partNumber")
+    proxy.fault = kill
+    assert processes.run("upload", tmp_path / "output.txt", kill.start, **given) == KILLED
+    proxy.fault = None
+    assert sorted(remote_checkpoints.manifests(RemoteDirectory(url))) == ["checkpoint-2"]
+    assert remote_checkpoints.leftovers(RemoteDirectory(url)) == ["checkpoint-4"]
+    dropped = []
+
+    def drop_once(method, path, number):
+        if "partNumber" in path and len(dropped) < 2:
+            dropped.append(path)
+            return "drop"
+        return None
+
+    proxy.fault = drop_once
+    assert processes.run("upload", tmp_path / "output.txt", **given) == 0, (tmp_path / "output.txt").read_text()
+    proxy.fault = None
+    assert len(dropped) == 2 and "checkpoint-4" in remote_checkpoints.manifests(RemoteDirectory(url))
+    sent = bucket[1].cat_file(f"{bucket[0]}/large/checkpoint-4/large.bin")
+    assert sent == (folder / "large.bin").read_bytes()
