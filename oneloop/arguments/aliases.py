@@ -77,6 +77,18 @@ def _organization(value: Any, current: Any) -> str:
     return f"{value}/{(current or '').split('/')[-1]}"
 
 
+def _shuffled(value: Any, current: Any) -> Any:
+    if not values.to_bool("dataloader_shuffle", value):
+        return "sequential"
+    return "random" if current == "sequential" else current
+
+
+def _recomputed(value: Any, current: Any) -> bool:
+    if value != "full":
+        raise ArgumentError(f"Invalid recompute_granularity={value!r}: expected 'full'; every block is recomputed.")
+    return True
+
+
 TRANSLATED = (
     Alias("device", "device_spec", str | None, "", read=lambda current: current),  # its attribute is in properties.py
     flag("use_cpu", "device_spec", "cpu", None, 'True: device="cpu".'),
@@ -89,6 +101,24 @@ TRANSLATED = (
         "group_by_length",
         "random",
         'True: train_sampling_strategy="group_by_length".',
+    ),
+    Alias(
+        "dataloader_shuffle",
+        "train_sampling_strategy",
+        bool,
+        'False: train_sampling_strategy="sequential".',
+        write=_shuffled,
+        read=lambda current: current != "sequential",
+        default=True,
+    ),
+    flag("deterministic_mode", "full_determinism", True, False, "True: full_determinism=True."),
+    Alias(
+        "recompute_granularity",
+        "gradient_checkpointing",
+        str | None,
+        '"full": gradient_checkpointing=True.',
+        write=_recomputed,
+        read=lambda current: "full" if current else None,
     ),
     word("include_inputs_for_metrics", "include_for_metrics", "inputs", False, "True: inputs in include_for_metrics."),
     word("tpu_metrics_debug", "debug", "tpu_metrics_debug", True, "True: tpu_metrics_debug in debug."),

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..distributed.world import world
 from ..errors import RefusedError
+from . import paddleformers
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,9 @@ _ONE_COPY = "model parallelism is not supported; use data parallelism, or shardi
 _PARTS = "a checkpoint holds the full model, independent of the number of processes"
 _AMP = "Paddle's default op lists are used; for others, use paddle.amp.auto_cast in the model's forward"
 _NO, _NOTHING, _ONE = (False,), ("",), (1, -1)
+_TYPES = {"muon_exclude_patterns": list[str] | None}  # where it cannot be told from the value
 
-# One from transformers, the others from PaddleNLP's TrainingArguments.
+# One from transformers, the others from the TrainingArguments of PaddleNLP, and below of PaddleFormers.
 SETTLED = {
     "_n_gpu": Settled("the number of devices is detected; select one with device", (-1,), int),
     "amp_custom_black_list": Settled(_AMP, (None, []), list[str] | None),
@@ -82,6 +84,9 @@ SETTLED = {
         (None,),
         str | None,
     ),
+} | {
+    name: Settled(why, values, _TYPES.get(name, str | None if None in values else None))
+    for name, (why, values) in paddleformers.FIXED.items()
 }
 
 

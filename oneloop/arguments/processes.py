@@ -37,7 +37,7 @@ class Processes(Group):
         "Number of processes in a sharding group; -1: all.",
         low=-1,
         never=(0,),
-        aliases=("sharding_parallel_degree",),
+        aliases=("sharding_parallel_degree", "sharding_parallel_size"),
     )
     fsdp_config: dict[str, Any] | str | None = arg(
         None, "Additional sharding options, as a dict, JSON, or a JSON file.", convert=to_fsdp_config

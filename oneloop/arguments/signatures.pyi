@@ -368,6 +368,8 @@ class ArgumentFields(Group):
     """The same as hub_token."""
     sharding_parallel_degree: int = ...
     """The same as sharding_degree."""
+    sharding_parallel_size: int = ...
+    """The same as sharding_degree."""
     xpu_backend: str | None = ...
     """The same as ddp_backend."""
     device: Argument[Any, object | None] = ...
@@ -382,6 +384,12 @@ class ArgumentFields(Group):
     """True: optim="adafactor"."""
     group_by_length: bool = ...
     """True: train_sampling_strategy="group_by_length"."""
+    dataloader_shuffle: bool = ...
+    """False: train_sampling_strategy="sequential"."""
+    deterministic_mode: bool = ...
+    """True: full_determinism=True."""
+    recompute_granularity: str | None = ...
+    """"full": gradient_checkpointing=True."""
     include_inputs_for_metrics: bool = ...
     """True: inputs in include_for_metrics."""
     tpu_metrics_debug: bool = ...
@@ -462,6 +470,286 @@ class ArgumentFields(Group):
     """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
     wandb_api_key: str | None = ...
     """None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead."""
+    tensor_model_parallel_size: int = ...
+    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    pipeline_model_parallel_size: int = ...
+    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    sep_parallel_size: int = ...
+    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    context_parallel_size: int = ...
+    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    expert_model_parallel_size: int = ...
+    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    expert_tensor_model_parallel_size: int = ...
+    """1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    sequence_parallel: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    fuse_sequence_parallel_allreduce: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    auto_parallel_resume_form_hybrid_parallel: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    reorder_pipeline_priority: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    use_intermediate_api: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    pp_sharding_comm_overlap: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    tp_async_allreduce: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    sp_async_reduce_scatter: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    overlap_p2p_comm: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    variable_seq_lengths: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    sp_allreduce_avg_in_gradinent_scale: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    mp_async_allreduce: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    mp_skip_c_identity: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    mp_fused_linear_param_grad_add: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    pp_sync_param: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    tp_sync_param: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    sync_grad: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    tp_sync_moment: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    pp_sync_moment: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    replace_with_c_embedding: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    replace_with_parallel_cross_entropy: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    pp_release_grads: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    clear_every_step_cache: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    non_batch_p2p_comm: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    auto_parallel_sync_shared_params: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    best_unbalanced_scheduler: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    offload_queue: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    use_dualpipev: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    forward_backward_overlap_scheduler: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    send_recv_overlap: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    split_backward: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    timer: bool = ...
+    """False: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    split_inputs_sequence_dim: bool = ...
+    """True: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    batch_p2p_comm: bool = ...
+    """True: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    pp_delay_scale_loss: bool = ...
+    """True: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    p2p_cache_shape: bool = ...
+    """True: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    partial_send_recv: bool = ...
+    """True: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    sequence_parallel_config: str = ...
+    """"": model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    cp_balance_mode: str = ...
+    """dualchunk_allgather: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    cp_comm_type: str | None = ...
+    """None: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    nccl_comm_group_config: str | None = ...
+    """None: model parallelism is not supported; use data parallelism, or sharding to partition the state."""
+    sharding_comm_group_call_opt: bool = ...
+    """False: there are no further sharding options on Paddle."""
+    split_norm_comm: bool = ...
+    """False: there are no further sharding options on Paddle."""
+    stage1_tensor_fusion: bool = ...
+    """False: there are no further sharding options on Paddle."""
+    tensor_fusion: bool = ...
+    """False: there are no further sharding options on Paddle."""
+    stage1_overlap: bool = ...
+    """False: there are no further sharding options on Paddle."""
+    stage2_overlap: bool = ...
+    """False: there are no further sharding options on Paddle."""
+    stage1_broadcast_overlap: bool = ...
+    """False: there are no further sharding options on Paddle."""
+    stage1_allgather_overlap: bool = ...
+    """False: there are no further sharding options on Paddle."""
+    fuse_optimizer_states: bool = ...
+    """False: there are no further sharding options on Paddle."""
+    sd_release_grads: bool = ...
+    """False: there are no further sharding options on Paddle."""
+    sd_sharding_comm_overlap: bool = ...
+    """False: there are no further sharding options on Paddle."""
+    sd_shardingv1_comm_overlap: bool = ...
+    """False: there are no further sharding options on Paddle."""
+    overlap: bool = ...
+    """False: there are no further sharding options on Paddle."""
+    stage1_reduce_avg: bool = ...
+    """True: there are no further sharding options on Paddle."""
+    split_param: bool = ...
+    """True: there are no further sharding options on Paddle."""
+    sharding_comm_buffer_size_MB: int = ...
+    """-1: there are no further sharding options on Paddle."""
+    sharding_offload_opt_buffersize_GB: int = ...
+    """-1: there are no further sharding options on Paddle."""
+    sharding_parallel_mesh_dimension: str = ...
+    """dp: there are no further sharding options on Paddle."""
+    dp_comm_overlap: bool = ...
+    """False: gradients are exchanged once per update, in its last micro-batch."""
+    dp_allreduce_avg_in_gradinent_scale: bool = ...
+    """False: gradients are exchanged once per update, in its last micro-batch."""
+    gradient_sync_after_accumulate: bool = ...
+    """True or False: gradients are exchanged once per update, in its last micro-batch."""
+    save_checkpoint_format: str | None = ...
+    """flex_checkpoint or unified_checkpoint or sharding_io or None: checkpoints are oneloop's own: whole, and written in the background."""
+    load_checkpoint_format: str | None = ...
+    """flex_checkpoint or unified_checkpoint or sharding_io or None: checkpoints are oneloop's own: whole, and written in the background."""
+    use_async_save: bool = ...
+    """True or False: checkpoints are oneloop's own: whole, and written in the background."""
+    load_via_cpu: bool = ...
+    """True or False: checkpoints are oneloop's own: whole, and written in the background."""
+    save_rng_states: bool = ...
+    """True: checkpoints are oneloop's own: whole, and written in the background."""
+    save_tokenizer: bool = ...
+    """True: checkpoints are oneloop's own: whole, and written in the background."""
+    load_sharded_model_remap_parameter_name: bool = ...
+    """False: checkpoints are oneloop's own: whole, and written in the background."""
+    sharded_model_from_ema: bool = ...
+    """False: checkpoints are oneloop's own: whole, and written in the background."""
+    pdc_download_ckpt: bool = ...
+    """False: checkpoints are oneloop's own: whole, and written in the background."""
+    load_from_hf: bool = ...
+    """False: checkpoints are oneloop's own: whole, and written in the background."""
+    save_sharding_stage1_model_include_freeze_params: bool = ...
+    """False: checkpoints are oneloop's own: whole, and written in the background."""
+    enable_zero_cost_checkpoint: bool = ...
+    """False: checkpoints are oneloop's own: whole, and written in the background."""
+    replicate_saved_into_local: bool = ...
+    """False: checkpoints are oneloop's own: whole, and written in the background."""
+    save_last_step: bool = ...
+    """False: checkpoints are oneloop's own: whole, and written in the background."""
+    output_signal_dir: str | None = ...
+    """None: checkpoints are oneloop's own: whole, and written in the background."""
+    resume_from_huggingface_ckpt: str | None = ...
+    """None: checkpoints are oneloop's own: whole, and written in the background."""
+    aoa_config: str | None = ...
+    """None: checkpoints are oneloop's own: whole, and written in the background."""
+    save_hf_total_limit: str | None = ...
+    """None: checkpoints are oneloop's own: whole, and written in the background."""
+    flex_ckpt_comm_method: str | None = ...
+    """None: checkpoints are oneloop's own: whole, and written in the background."""
+    ordered_save_group_size: int = ...
+    """0: checkpoints are oneloop's own: whole, and written in the background."""
+    flash_device_save_steps: int = ...
+    """0: checkpoints are oneloop's own: whole, and written in the background."""
+    optim_shard_num: int = ...
+    """1: checkpoints are oneloop's own: whole, and written in the background."""
+    save_hf_steps: int = ...
+    """-1: checkpoints are oneloop's own: whole, and written in the background."""
+    zcc_workers_num: int = ...
+    """3: checkpoints are oneloop's own: whole, and written in the background."""
+    save_hf_memory_growth_threshold: int = ...
+    """8: checkpoints are oneloop's own: whole, and written in the background."""
+    zcc_pipeline_hooks_capacity_usage: float = ...
+    """0.6: checkpoints are oneloop's own: whole, and written in the background."""
+    pdc_download_timeout: int = ...
+    """300: checkpoints are oneloop's own: whole, and written in the background."""
+    ckpt_quant_stage: str = ...
+    """O0: checkpoints are oneloop's own: whole, and written in the background."""
+    save_to_hf: bool = ...
+    """False: weights are in Paddle's layout; model.save_pretrained() writes them as PaddleFormers' from_pretrained expects."""
+    convert_from_hf: bool = ...
+    """True: weights are in Paddle's layout; model.save_pretrained() writes them as PaddleFormers' from_pretrained expects."""
+    zcc_save_ema_coef: str | None = ...
+    """None: for an average of the weights, use ema_decay with averaging_steps."""
+    zcc_ema_loss_threshold: str | None = ...
+    """None: for an average of the weights, use ema_decay with averaging_steps."""
+    zcc_ema_interval: int = ...
+    """1: for an average of the weights, use ema_decay with averaging_steps."""
+    online_merge_ema: bool = ...
+    """True: for an average of the weights, use ema_decay with averaging_steps."""
+    num_nextn_predict_layers: int = ...
+    """0: it is an option of PaddleFormers' models; set it in the model's configuration."""
+    mtp_num_layers: int = ...
+    """0: it is an option of PaddleFormers' models; set it in the model's configuration."""
+    pad_token_id: int = ...
+    """0: it is an option of PaddleFormers' models; set it in the model's configuration."""
+    train_mtp_only: bool = ...
+    """False: it is an option of PaddleFormers' models; set it in the model's configuration."""
+    mtp_distillation_loss: bool = ...
+    """False: it is an option of PaddleFormers' models; set it in the model's configuration."""
+    using_sonic_moe: bool = ...
+    """False: it is an option of PaddleFormers' models; set it in the model's configuration."""
+    offload_fp8_expert_master_weight: bool = ...
+    """True: it is an option of PaddleFormers' models; set it in the model's configuration."""
+    moe_router_bias_update_rate: float = ...
+    """0.0: it is an option of PaddleFormers' models; set it in the model's configuration."""
+    dsa_indexer_loss_coeff: float = ...
+    """0.01: it is an option of PaddleFormers' models; set it in the model's configuration."""
+    fa_version: str | None = ...
+    """None: it is an option of PaddleFormers' models; set it in the model's configuration."""
+    hybrid_parallel_expert_grad_scale: str | None = ...
+    """None: it is an option of PaddleFormers' models; set it in the model's configuration."""
+    muon_qkv_update_mode: str = ...
+    """split_head: Muon is not available on Paddle; create an optimizer and pass it in optimizers=."""
+    muon_ffn_split: bool = ...
+    """True: Muon is not available on Paddle; create an optimizer and pass it in optimizers=."""
+    muon_extra_scale_factor: float = ...
+    """0.2: Muon is not available on Paddle; create an optimizer and pass it in optimizers=."""
+    muon_momentum: float = ...
+    """0.95: Muon is not available on Paddle; create an optimizer and pass it in optimizers=."""
+    muon_version: int = ...
+    """3: Muon is not available on Paddle; create an optimizer and pass it in optimizers=."""
+    muon_ns_steps: int = ...
+    """5: Muon is not available on Paddle; create an optimizer and pass it in optimizers=."""
+    muon_ns_coeff_type: str = ...
+    """quintic: Muon is not available on Paddle; create an optimizer and pass it in optimizers=."""
+    muon_ns_coeffs: str | None = ...
+    """None: Muon is not available on Paddle; create an optimizer and pass it in optimizers=."""
+    recompute_method: str | None = ...
+    """None: recompute=True recomputes every block."""
+    recompute_modules: str | None = ...
+    """None: recompute=True recomputes every block."""
+    recompute_num_layers: str | None = ...
+    """None: recompute=True recomputes every block."""
+    recompute_mtp_granularity: str | None = ...
+    """None: recompute=True recomputes every block."""
+    recompute_mtp_method: str | None = ...
+    """None: recompute=True recomputes every block."""
+    recompute_mtp_modules: str | None = ...
+    """None: recompute=True recomputes every block."""
+    use_lowprecision_moment: bool = ...
+    """False: memory of the optimizer is not tuned; use sharding to partition its state."""
+    tensorwise_offload_optimizer: bool = ...
+    """False: memory of the optimizer is not tuned; use sharding to partition its state."""
+    release_grads: bool = ...
+    """False: memory of the optimizer is not tuned; use sharding to partition its state."""
+    pre_alloc_memory: int = ...
+    """0: memory of the optimizer is not tuned; use sharding to partition its state."""
+    muon_exclude_patterns: list[str] | None = ...
+    """None or ['embed', 'bias', 'lm_head', 'mlp.gate']: Muon is not available on Paddle; create an optimizer and pass it in optimizers=."""
+    min_lr: float = ...
+    """0.0: use lr_scheduler_type='cosine_with_min_lr' with lr_scheduler_kwargs={'min_lr': ...}."""
+    freeze_training: bool = ...
+    """False: a run without updates is an evaluation; call evaluate()."""
+    skip_data_intervals: str | None = ...
+    """None: no samples are left out; pass a dataset without them."""
+    prefetch_factor: int = ...
+    """2: use dataloader_prefetch_factor."""
+    wandb_http_proxy: str | None = ...
+    """None: set HTTPS_PROXY in the environment instead."""
+    count_trained_tokens: bool = ...
+    """False: use include_num_input_tokens_seen."""
+    profile_step_start: int = ...
+    """10: use profile=True."""
+    profile_step_end: int = ...
+    """12: use profile=True."""
 
     def __init__(
         self,
@@ -642,6 +930,7 @@ class ArgumentFields(Group):
         push_to_hub_model_id: Text | None = None,
         push_to_hub_token: Text | None = None,
         sharding_parallel_degree: Integer | None = None,
+        sharding_parallel_size: Integer | None = None,
         xpu_backend: Text | None = None,
         device: object | None = None,
         use_cpu: Switch | None = None,
@@ -649,6 +938,9 @@ class ArgumentFields(Group):
         use_mps_device: Switch | None = None,
         adafactor: Switch | None = None,
         group_by_length: Switch | None = None,
+        dataloader_shuffle: Switch | None = None,
+        deterministic_mode: Switch | None = None,
+        recompute_granularity: Text | None = None,
         include_inputs_for_metrics: Switch | None = None,
         tpu_metrics_debug: Switch | None = None,
         fsdp: bool | Words | None = None,
@@ -689,6 +981,146 @@ class ArgumentFields(Group):
         use_expert_parallel: bool = False,
         use_hybrid_parallel: bool = False,
         wandb_api_key: str | None = None,
+        tensor_model_parallel_size: int = 1,
+        pipeline_model_parallel_size: int = 1,
+        sep_parallel_size: int = 1,
+        context_parallel_size: int = 1,
+        expert_model_parallel_size: int = 1,
+        expert_tensor_model_parallel_size: int = 1,
+        sequence_parallel: bool = False,
+        fuse_sequence_parallel_allreduce: bool = False,
+        auto_parallel_resume_form_hybrid_parallel: bool = False,
+        reorder_pipeline_priority: bool = False,
+        use_intermediate_api: bool = False,
+        pp_sharding_comm_overlap: bool = False,
+        tp_async_allreduce: bool = False,
+        sp_async_reduce_scatter: bool = False,
+        overlap_p2p_comm: bool = False,
+        variable_seq_lengths: bool = False,
+        sp_allreduce_avg_in_gradinent_scale: bool = False,
+        mp_async_allreduce: bool = False,
+        mp_skip_c_identity: bool = False,
+        mp_fused_linear_param_grad_add: bool = False,
+        pp_sync_param: bool = False,
+        tp_sync_param: bool = False,
+        sync_grad: bool = False,
+        tp_sync_moment: bool = False,
+        pp_sync_moment: bool = False,
+        replace_with_c_embedding: bool = False,
+        replace_with_parallel_cross_entropy: bool = False,
+        pp_release_grads: bool = False,
+        clear_every_step_cache: bool = False,
+        non_batch_p2p_comm: bool = False,
+        auto_parallel_sync_shared_params: bool = False,
+        best_unbalanced_scheduler: bool = False,
+        offload_queue: bool = False,
+        use_dualpipev: bool = False,
+        forward_backward_overlap_scheduler: bool = False,
+        send_recv_overlap: bool = False,
+        split_backward: bool = False,
+        timer: bool = False,
+        split_inputs_sequence_dim: bool = True,
+        batch_p2p_comm: bool = True,
+        pp_delay_scale_loss: bool = True,
+        p2p_cache_shape: bool = True,
+        partial_send_recv: bool = True,
+        sequence_parallel_config: str = "",
+        cp_balance_mode: str = "dualchunk_allgather",
+        cp_comm_type: str | None = None,
+        nccl_comm_group_config: str | None = None,
+        sharding_comm_group_call_opt: bool = False,
+        split_norm_comm: bool = False,
+        stage1_tensor_fusion: bool = False,
+        tensor_fusion: bool = False,
+        stage1_overlap: bool = False,
+        stage2_overlap: bool = False,
+        stage1_broadcast_overlap: bool = False,
+        stage1_allgather_overlap: bool = False,
+        fuse_optimizer_states: bool = False,
+        sd_release_grads: bool = False,
+        sd_sharding_comm_overlap: bool = False,
+        sd_shardingv1_comm_overlap: bool = False,
+        overlap: bool = False,
+        stage1_reduce_avg: bool = True,
+        split_param: bool = True,
+        sharding_comm_buffer_size_MB: int = -1,
+        sharding_offload_opt_buffersize_GB: int = -1,
+        sharding_parallel_mesh_dimension: str = "dp",
+        dp_comm_overlap: bool = False,
+        dp_allreduce_avg_in_gradinent_scale: bool = False,
+        gradient_sync_after_accumulate: bool = True,
+        save_checkpoint_format: str | None = "flex_checkpoint",
+        load_checkpoint_format: str | None = "flex_checkpoint",
+        use_async_save: bool = True,
+        load_via_cpu: bool = True,
+        save_rng_states: bool = True,
+        save_tokenizer: bool = True,
+        load_sharded_model_remap_parameter_name: bool = False,
+        sharded_model_from_ema: bool = False,
+        pdc_download_ckpt: bool = False,
+        load_from_hf: bool = False,
+        save_sharding_stage1_model_include_freeze_params: bool = False,
+        enable_zero_cost_checkpoint: bool = False,
+        replicate_saved_into_local: bool = False,
+        save_last_step: bool = False,
+        output_signal_dir: str | None = None,
+        resume_from_huggingface_ckpt: str | None = None,
+        aoa_config: str | None = None,
+        save_hf_total_limit: str | None = None,
+        flex_ckpt_comm_method: str | None = None,
+        ordered_save_group_size: int = 0,
+        flash_device_save_steps: int = 0,
+        optim_shard_num: int = 1,
+        save_hf_steps: int = -1,
+        zcc_workers_num: int = 3,
+        save_hf_memory_growth_threshold: int = 8,
+        zcc_pipeline_hooks_capacity_usage: float = 0.6,
+        pdc_download_timeout: int = 300,
+        ckpt_quant_stage: str = "O0",
+        save_to_hf: bool = False,
+        convert_from_hf: bool = True,
+        zcc_save_ema_coef: str | None = None,
+        zcc_ema_loss_threshold: str | None = None,
+        zcc_ema_interval: int = 1,
+        online_merge_ema: bool = True,
+        num_nextn_predict_layers: int = 0,
+        mtp_num_layers: int = 0,
+        pad_token_id: int = 0,
+        train_mtp_only: bool = False,
+        mtp_distillation_loss: bool = False,
+        using_sonic_moe: bool = False,
+        offload_fp8_expert_master_weight: bool = True,
+        moe_router_bias_update_rate: float = 0.0,
+        dsa_indexer_loss_coeff: float = 0.01,
+        fa_version: str | None = None,
+        hybrid_parallel_expert_grad_scale: str | None = None,
+        muon_qkv_update_mode: str = "split_head",
+        muon_ffn_split: bool = True,
+        muon_extra_scale_factor: float = 0.2,
+        muon_momentum: float = 0.95,
+        muon_version: int = 3,
+        muon_ns_steps: int = 5,
+        muon_ns_coeff_type: str = "quintic",
+        muon_ns_coeffs: str | None = None,
+        recompute_method: str | None = None,
+        recompute_modules: str | None = None,
+        recompute_num_layers: str | None = None,
+        recompute_mtp_granularity: str | None = None,
+        recompute_mtp_method: str | None = None,
+        recompute_mtp_modules: str | None = None,
+        use_lowprecision_moment: bool = False,
+        tensorwise_offload_optimizer: bool = False,
+        release_grads: bool = False,
+        pre_alloc_memory: int = 0,
+        muon_exclude_patterns: list[str] | None = None,
+        min_lr: float = 0.0,
+        freeze_training: bool = False,
+        skip_data_intervals: str | None = None,
+        prefetch_factor: int = 2,
+        wandb_http_proxy: str | None = None,
+        count_trained_tokens: bool = False,
+        profile_step_start: int = 10,
+        profile_step_end: int = 12,
     ) -> None:
         """Arguments are passed by name, in any spelling.
 
@@ -869,6 +1301,7 @@ class ArgumentFields(Group):
             push_to_hub_model_id: The same as hub_model_id.
             push_to_hub_token: The same as hub_token.
             sharding_parallel_degree: The same as sharding_degree.
+            sharding_parallel_size: The same as sharding_degree.
             xpu_backend: The same as ddp_backend.
             device: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
             use_cpu: True: device="cpu".
@@ -876,6 +1309,9 @@ class ArgumentFields(Group):
             use_mps_device: True: device="mps".
             adafactor: True: optim="adafactor".
             group_by_length: True: train_sampling_strategy="group_by_length".
+            dataloader_shuffle: False: train_sampling_strategy="sequential".
+            deterministic_mode: True: full_determinism=True.
+            recompute_granularity: "full": gradient_checkpointing=True.
             include_inputs_for_metrics: True: inputs in include_for_metrics.
             tpu_metrics_debug: True: tpu_metrics_debug in debug.
             fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
@@ -916,6 +1352,146 @@ class ArgumentFields(Group):
             use_expert_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
             use_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
             wandb_api_key: None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead.
+            tensor_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sep_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            context_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            expert_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            expert_tensor_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sequence_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            fuse_sequence_parallel_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            auto_parallel_resume_form_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            reorder_pipeline_priority: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_intermediate_api: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_sharding_comm_overlap: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tp_async_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sp_async_reduce_scatter: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            overlap_p2p_comm: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            variable_seq_lengths: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sp_allreduce_avg_in_gradinent_scale: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            mp_async_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            mp_skip_c_identity: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            mp_fused_linear_param_grad_add: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_sync_param: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tp_sync_param: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sync_grad: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tp_sync_moment: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_sync_moment: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            replace_with_c_embedding: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            replace_with_parallel_cross_entropy: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_release_grads: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            clear_every_step_cache: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            non_batch_p2p_comm: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            auto_parallel_sync_shared_params: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            best_unbalanced_scheduler: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            offload_queue: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_dualpipev: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            forward_backward_overlap_scheduler: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            send_recv_overlap: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            split_backward: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            timer: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            split_inputs_sequence_dim: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            batch_p2p_comm: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_delay_scale_loss: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            p2p_cache_shape: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            partial_send_recv: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sequence_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            cp_balance_mode: dualchunk_allgather: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            cp_comm_type: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            nccl_comm_group_config: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sharding_comm_group_call_opt: False: there are no further sharding options on Paddle.
+            split_norm_comm: False: there are no further sharding options on Paddle.
+            stage1_tensor_fusion: False: there are no further sharding options on Paddle.
+            tensor_fusion: False: there are no further sharding options on Paddle.
+            stage1_overlap: False: there are no further sharding options on Paddle.
+            stage2_overlap: False: there are no further sharding options on Paddle.
+            stage1_broadcast_overlap: False: there are no further sharding options on Paddle.
+            stage1_allgather_overlap: False: there are no further sharding options on Paddle.
+            fuse_optimizer_states: False: there are no further sharding options on Paddle.
+            sd_release_grads: False: there are no further sharding options on Paddle.
+            sd_sharding_comm_overlap: False: there are no further sharding options on Paddle.
+            sd_shardingv1_comm_overlap: False: there are no further sharding options on Paddle.
+            overlap: False: there are no further sharding options on Paddle.
+            stage1_reduce_avg: True: there are no further sharding options on Paddle.
+            split_param: True: there are no further sharding options on Paddle.
+            sharding_comm_buffer_size_MB: -1: there are no further sharding options on Paddle.
+            sharding_offload_opt_buffersize_GB: -1: there are no further sharding options on Paddle.
+            sharding_parallel_mesh_dimension: dp: there are no further sharding options on Paddle.
+            dp_comm_overlap: False: gradients are exchanged once per update, in its last micro-batch.
+            dp_allreduce_avg_in_gradinent_scale: False: gradients are exchanged once per update, in its last micro-batch.
+            gradient_sync_after_accumulate: True or False: gradients are exchanged once per update, in its last micro-batch.
+            save_checkpoint_format: flex_checkpoint or unified_checkpoint or sharding_io or None: checkpoints are oneloop's own: whole, and written in the background.
+            load_checkpoint_format: flex_checkpoint or unified_checkpoint or sharding_io or None: checkpoints are oneloop's own: whole, and written in the background.
+            use_async_save: True or False: checkpoints are oneloop's own: whole, and written in the background.
+            load_via_cpu: True or False: checkpoints are oneloop's own: whole, and written in the background.
+            save_rng_states: True: checkpoints are oneloop's own: whole, and written in the background.
+            save_tokenizer: True: checkpoints are oneloop's own: whole, and written in the background.
+            load_sharded_model_remap_parameter_name: False: checkpoints are oneloop's own: whole, and written in the background.
+            sharded_model_from_ema: False: checkpoints are oneloop's own: whole, and written in the background.
+            pdc_download_ckpt: False: checkpoints are oneloop's own: whole, and written in the background.
+            load_from_hf: False: checkpoints are oneloop's own: whole, and written in the background.
+            save_sharding_stage1_model_include_freeze_params: False: checkpoints are oneloop's own: whole, and written in the background.
+            enable_zero_cost_checkpoint: False: checkpoints are oneloop's own: whole, and written in the background.
+            replicate_saved_into_local: False: checkpoints are oneloop's own: whole, and written in the background.
+            save_last_step: False: checkpoints are oneloop's own: whole, and written in the background.
+            output_signal_dir: None: checkpoints are oneloop's own: whole, and written in the background.
+            resume_from_huggingface_ckpt: None: checkpoints are oneloop's own: whole, and written in the background.
+            aoa_config: None: checkpoints are oneloop's own: whole, and written in the background.
+            save_hf_total_limit: None: checkpoints are oneloop's own: whole, and written in the background.
+            flex_ckpt_comm_method: None: checkpoints are oneloop's own: whole, and written in the background.
+            ordered_save_group_size: 0: checkpoints are oneloop's own: whole, and written in the background.
+            flash_device_save_steps: 0: checkpoints are oneloop's own: whole, and written in the background.
+            optim_shard_num: 1: checkpoints are oneloop's own: whole, and written in the background.
+            save_hf_steps: -1: checkpoints are oneloop's own: whole, and written in the background.
+            zcc_workers_num: 3: checkpoints are oneloop's own: whole, and written in the background.
+            save_hf_memory_growth_threshold: 8: checkpoints are oneloop's own: whole, and written in the background.
+            zcc_pipeline_hooks_capacity_usage: 0.6: checkpoints are oneloop's own: whole, and written in the background.
+            pdc_download_timeout: 300: checkpoints are oneloop's own: whole, and written in the background.
+            ckpt_quant_stage: O0: checkpoints are oneloop's own: whole, and written in the background.
+            save_to_hf: False: weights are in Paddle's layout; model.save_pretrained() writes them as PaddleFormers' from_pretrained expects.
+            convert_from_hf: True: weights are in Paddle's layout; model.save_pretrained() writes them as PaddleFormers' from_pretrained expects.
+            zcc_save_ema_coef: None: for an average of the weights, use ema_decay with averaging_steps.
+            zcc_ema_loss_threshold: None: for an average of the weights, use ema_decay with averaging_steps.
+            zcc_ema_interval: 1: for an average of the weights, use ema_decay with averaging_steps.
+            online_merge_ema: True: for an average of the weights, use ema_decay with averaging_steps.
+            num_nextn_predict_layers: 0: it is an option of PaddleFormers' models; set it in the model's configuration.
+            mtp_num_layers: 0: it is an option of PaddleFormers' models; set it in the model's configuration.
+            pad_token_id: 0: it is an option of PaddleFormers' models; set it in the model's configuration.
+            train_mtp_only: False: it is an option of PaddleFormers' models; set it in the model's configuration.
+            mtp_distillation_loss: False: it is an option of PaddleFormers' models; set it in the model's configuration.
+            using_sonic_moe: False: it is an option of PaddleFormers' models; set it in the model's configuration.
+            offload_fp8_expert_master_weight: True: it is an option of PaddleFormers' models; set it in the model's configuration.
+            moe_router_bias_update_rate: 0.0: it is an option of PaddleFormers' models; set it in the model's configuration.
+            dsa_indexer_loss_coeff: 0.01: it is an option of PaddleFormers' models; set it in the model's configuration.
+            fa_version: None: it is an option of PaddleFormers' models; set it in the model's configuration.
+            hybrid_parallel_expert_grad_scale: None: it is an option of PaddleFormers' models; set it in the model's configuration.
+            muon_qkv_update_mode: split_head: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_ffn_split: True: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_extra_scale_factor: 0.2: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_momentum: 0.95: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_version: 3: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_ns_steps: 5: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_ns_coeff_type: quintic: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_ns_coeffs: None: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            recompute_method: None: recompute=True recomputes every block.
+            recompute_modules: None: recompute=True recomputes every block.
+            recompute_num_layers: None: recompute=True recomputes every block.
+            recompute_mtp_granularity: None: recompute=True recomputes every block.
+            recompute_mtp_method: None: recompute=True recomputes every block.
+            recompute_mtp_modules: None: recompute=True recomputes every block.
+            use_lowprecision_moment: False: memory of the optimizer is not tuned; use sharding to partition its state.
+            tensorwise_offload_optimizer: False: memory of the optimizer is not tuned; use sharding to partition its state.
+            release_grads: False: memory of the optimizer is not tuned; use sharding to partition its state.
+            pre_alloc_memory: 0: memory of the optimizer is not tuned; use sharding to partition its state.
+            muon_exclude_patterns: None or ['embed', 'bias', 'lm_head', 'mlp.gate']: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            min_lr: 0.0: use lr_scheduler_type='cosine_with_min_lr' with lr_scheduler_kwargs={'min_lr': ...}.
+            freeze_training: False: a run without updates is an evaluation; call evaluate().
+            skip_data_intervals: None: no samples are left out; pass a dataset without them.
+            prefetch_factor: 2: use dataloader_prefetch_factor.
+            wandb_http_proxy: None: set HTTPS_PROXY in the environment instead.
+            count_trained_tokens: False: use include_num_input_tokens_seen.
+            profile_step_start: 10: use profile=True.
+            profile_step_end: 12: use profile=True.
         """
     def validate(self) -> None: ...
     def check_together(self) -> None: ...
@@ -1117,6 +1693,7 @@ class GenerationFields(ArgumentFields):
         push_to_hub_model_id: Text | None = None,
         push_to_hub_token: Text | None = None,
         sharding_parallel_degree: Integer | None = None,
+        sharding_parallel_size: Integer | None = None,
         xpu_backend: Text | None = None,
         device: object | None = None,
         use_cpu: Switch | None = None,
@@ -1124,6 +1701,9 @@ class GenerationFields(ArgumentFields):
         use_mps_device: Switch | None = None,
         adafactor: Switch | None = None,
         group_by_length: Switch | None = None,
+        dataloader_shuffle: Switch | None = None,
+        deterministic_mode: Switch | None = None,
+        recompute_granularity: Text | None = None,
         include_inputs_for_metrics: Switch | None = None,
         tpu_metrics_debug: Switch | None = None,
         fsdp: bool | Words | None = None,
@@ -1164,6 +1744,146 @@ class GenerationFields(ArgumentFields):
         use_expert_parallel: bool = False,
         use_hybrid_parallel: bool = False,
         wandb_api_key: str | None = None,
+        tensor_model_parallel_size: int = 1,
+        pipeline_model_parallel_size: int = 1,
+        sep_parallel_size: int = 1,
+        context_parallel_size: int = 1,
+        expert_model_parallel_size: int = 1,
+        expert_tensor_model_parallel_size: int = 1,
+        sequence_parallel: bool = False,
+        fuse_sequence_parallel_allreduce: bool = False,
+        auto_parallel_resume_form_hybrid_parallel: bool = False,
+        reorder_pipeline_priority: bool = False,
+        use_intermediate_api: bool = False,
+        pp_sharding_comm_overlap: bool = False,
+        tp_async_allreduce: bool = False,
+        sp_async_reduce_scatter: bool = False,
+        overlap_p2p_comm: bool = False,
+        variable_seq_lengths: bool = False,
+        sp_allreduce_avg_in_gradinent_scale: bool = False,
+        mp_async_allreduce: bool = False,
+        mp_skip_c_identity: bool = False,
+        mp_fused_linear_param_grad_add: bool = False,
+        pp_sync_param: bool = False,
+        tp_sync_param: bool = False,
+        sync_grad: bool = False,
+        tp_sync_moment: bool = False,
+        pp_sync_moment: bool = False,
+        replace_with_c_embedding: bool = False,
+        replace_with_parallel_cross_entropy: bool = False,
+        pp_release_grads: bool = False,
+        clear_every_step_cache: bool = False,
+        non_batch_p2p_comm: bool = False,
+        auto_parallel_sync_shared_params: bool = False,
+        best_unbalanced_scheduler: bool = False,
+        offload_queue: bool = False,
+        use_dualpipev: bool = False,
+        forward_backward_overlap_scheduler: bool = False,
+        send_recv_overlap: bool = False,
+        split_backward: bool = False,
+        timer: bool = False,
+        split_inputs_sequence_dim: bool = True,
+        batch_p2p_comm: bool = True,
+        pp_delay_scale_loss: bool = True,
+        p2p_cache_shape: bool = True,
+        partial_send_recv: bool = True,
+        sequence_parallel_config: str = "",
+        cp_balance_mode: str = "dualchunk_allgather",
+        cp_comm_type: str | None = None,
+        nccl_comm_group_config: str | None = None,
+        sharding_comm_group_call_opt: bool = False,
+        split_norm_comm: bool = False,
+        stage1_tensor_fusion: bool = False,
+        tensor_fusion: bool = False,
+        stage1_overlap: bool = False,
+        stage2_overlap: bool = False,
+        stage1_broadcast_overlap: bool = False,
+        stage1_allgather_overlap: bool = False,
+        fuse_optimizer_states: bool = False,
+        sd_release_grads: bool = False,
+        sd_sharding_comm_overlap: bool = False,
+        sd_shardingv1_comm_overlap: bool = False,
+        overlap: bool = False,
+        stage1_reduce_avg: bool = True,
+        split_param: bool = True,
+        sharding_comm_buffer_size_MB: int = -1,
+        sharding_offload_opt_buffersize_GB: int = -1,
+        sharding_parallel_mesh_dimension: str = "dp",
+        dp_comm_overlap: bool = False,
+        dp_allreduce_avg_in_gradinent_scale: bool = False,
+        gradient_sync_after_accumulate: bool = True,
+        save_checkpoint_format: str | None = "flex_checkpoint",
+        load_checkpoint_format: str | None = "flex_checkpoint",
+        use_async_save: bool = True,
+        load_via_cpu: bool = True,
+        save_rng_states: bool = True,
+        save_tokenizer: bool = True,
+        load_sharded_model_remap_parameter_name: bool = False,
+        sharded_model_from_ema: bool = False,
+        pdc_download_ckpt: bool = False,
+        load_from_hf: bool = False,
+        save_sharding_stage1_model_include_freeze_params: bool = False,
+        enable_zero_cost_checkpoint: bool = False,
+        replicate_saved_into_local: bool = False,
+        save_last_step: bool = False,
+        output_signal_dir: str | None = None,
+        resume_from_huggingface_ckpt: str | None = None,
+        aoa_config: str | None = None,
+        save_hf_total_limit: str | None = None,
+        flex_ckpt_comm_method: str | None = None,
+        ordered_save_group_size: int = 0,
+        flash_device_save_steps: int = 0,
+        optim_shard_num: int = 1,
+        save_hf_steps: int = -1,
+        zcc_workers_num: int = 3,
+        save_hf_memory_growth_threshold: int = 8,
+        zcc_pipeline_hooks_capacity_usage: float = 0.6,
+        pdc_download_timeout: int = 300,
+        ckpt_quant_stage: str = "O0",
+        save_to_hf: bool = False,
+        convert_from_hf: bool = True,
+        zcc_save_ema_coef: str | None = None,
+        zcc_ema_loss_threshold: str | None = None,
+        zcc_ema_interval: int = 1,
+        online_merge_ema: bool = True,
+        num_nextn_predict_layers: int = 0,
+        mtp_num_layers: int = 0,
+        pad_token_id: int = 0,
+        train_mtp_only: bool = False,
+        mtp_distillation_loss: bool = False,
+        using_sonic_moe: bool = False,
+        offload_fp8_expert_master_weight: bool = True,
+        moe_router_bias_update_rate: float = 0.0,
+        dsa_indexer_loss_coeff: float = 0.01,
+        fa_version: str | None = None,
+        hybrid_parallel_expert_grad_scale: str | None = None,
+        muon_qkv_update_mode: str = "split_head",
+        muon_ffn_split: bool = True,
+        muon_extra_scale_factor: float = 0.2,
+        muon_momentum: float = 0.95,
+        muon_version: int = 3,
+        muon_ns_steps: int = 5,
+        muon_ns_coeff_type: str = "quintic",
+        muon_ns_coeffs: str | None = None,
+        recompute_method: str | None = None,
+        recompute_modules: str | None = None,
+        recompute_num_layers: str | None = None,
+        recompute_mtp_granularity: str | None = None,
+        recompute_mtp_method: str | None = None,
+        recompute_mtp_modules: str | None = None,
+        use_lowprecision_moment: bool = False,
+        tensorwise_offload_optimizer: bool = False,
+        release_grads: bool = False,
+        pre_alloc_memory: int = 0,
+        muon_exclude_patterns: list[str] | None = None,
+        min_lr: float = 0.0,
+        freeze_training: bool = False,
+        skip_data_intervals: str | None = None,
+        prefetch_factor: int = 2,
+        wandb_http_proxy: str | None = None,
+        count_trained_tokens: bool = False,
+        profile_step_start: int = 10,
+        profile_step_end: int = 12,
     ) -> None:
         """Arguments are passed by name, in any spelling.
 
@@ -1349,6 +2069,7 @@ class GenerationFields(ArgumentFields):
             push_to_hub_model_id: The same as hub_model_id.
             push_to_hub_token: The same as hub_token.
             sharding_parallel_degree: The same as sharding_degree.
+            sharding_parallel_size: The same as sharding_degree.
             xpu_backend: The same as ddp_backend.
             device: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
             use_cpu: True: device="cpu".
@@ -1356,6 +2077,9 @@ class GenerationFields(ArgumentFields):
             use_mps_device: True: device="mps".
             adafactor: True: optim="adafactor".
             group_by_length: True: train_sampling_strategy="group_by_length".
+            dataloader_shuffle: False: train_sampling_strategy="sequential".
+            deterministic_mode: True: full_determinism=True.
+            recompute_granularity: "full": gradient_checkpointing=True.
             include_inputs_for_metrics: True: inputs in include_for_metrics.
             tpu_metrics_debug: True: tpu_metrics_debug in debug.
             fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
@@ -1396,6 +2120,146 @@ class GenerationFields(ArgumentFields):
             use_expert_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
             use_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
             wandb_api_key: None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead.
+            tensor_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sep_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            context_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            expert_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            expert_tensor_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sequence_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            fuse_sequence_parallel_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            auto_parallel_resume_form_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            reorder_pipeline_priority: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_intermediate_api: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_sharding_comm_overlap: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tp_async_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sp_async_reduce_scatter: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            overlap_p2p_comm: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            variable_seq_lengths: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sp_allreduce_avg_in_gradinent_scale: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            mp_async_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            mp_skip_c_identity: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            mp_fused_linear_param_grad_add: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_sync_param: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tp_sync_param: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sync_grad: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tp_sync_moment: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_sync_moment: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            replace_with_c_embedding: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            replace_with_parallel_cross_entropy: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_release_grads: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            clear_every_step_cache: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            non_batch_p2p_comm: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            auto_parallel_sync_shared_params: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            best_unbalanced_scheduler: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            offload_queue: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_dualpipev: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            forward_backward_overlap_scheduler: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            send_recv_overlap: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            split_backward: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            timer: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            split_inputs_sequence_dim: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            batch_p2p_comm: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_delay_scale_loss: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            p2p_cache_shape: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            partial_send_recv: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sequence_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            cp_balance_mode: dualchunk_allgather: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            cp_comm_type: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            nccl_comm_group_config: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sharding_comm_group_call_opt: False: there are no further sharding options on Paddle.
+            split_norm_comm: False: there are no further sharding options on Paddle.
+            stage1_tensor_fusion: False: there are no further sharding options on Paddle.
+            tensor_fusion: False: there are no further sharding options on Paddle.
+            stage1_overlap: False: there are no further sharding options on Paddle.
+            stage2_overlap: False: there are no further sharding options on Paddle.
+            stage1_broadcast_overlap: False: there are no further sharding options on Paddle.
+            stage1_allgather_overlap: False: there are no further sharding options on Paddle.
+            fuse_optimizer_states: False: there are no further sharding options on Paddle.
+            sd_release_grads: False: there are no further sharding options on Paddle.
+            sd_sharding_comm_overlap: False: there are no further sharding options on Paddle.
+            sd_shardingv1_comm_overlap: False: there are no further sharding options on Paddle.
+            overlap: False: there are no further sharding options on Paddle.
+            stage1_reduce_avg: True: there are no further sharding options on Paddle.
+            split_param: True: there are no further sharding options on Paddle.
+            sharding_comm_buffer_size_MB: -1: there are no further sharding options on Paddle.
+            sharding_offload_opt_buffersize_GB: -1: there are no further sharding options on Paddle.
+            sharding_parallel_mesh_dimension: dp: there are no further sharding options on Paddle.
+            dp_comm_overlap: False: gradients are exchanged once per update, in its last micro-batch.
+            dp_allreduce_avg_in_gradinent_scale: False: gradients are exchanged once per update, in its last micro-batch.
+            gradient_sync_after_accumulate: True or False: gradients are exchanged once per update, in its last micro-batch.
+            save_checkpoint_format: flex_checkpoint or unified_checkpoint or sharding_io or None: checkpoints are oneloop's own: whole, and written in the background.
+            load_checkpoint_format: flex_checkpoint or unified_checkpoint or sharding_io or None: checkpoints are oneloop's own: whole, and written in the background.
+            use_async_save: True or False: checkpoints are oneloop's own: whole, and written in the background.
+            load_via_cpu: True or False: checkpoints are oneloop's own: whole, and written in the background.
+            save_rng_states: True: checkpoints are oneloop's own: whole, and written in the background.
+            save_tokenizer: True: checkpoints are oneloop's own: whole, and written in the background.
+            load_sharded_model_remap_parameter_name: False: checkpoints are oneloop's own: whole, and written in the background.
+            sharded_model_from_ema: False: checkpoints are oneloop's own: whole, and written in the background.
+            pdc_download_ckpt: False: checkpoints are oneloop's own: whole, and written in the background.
+            load_from_hf: False: checkpoints are oneloop's own: whole, and written in the background.
+            save_sharding_stage1_model_include_freeze_params: False: checkpoints are oneloop's own: whole, and written in the background.
+            enable_zero_cost_checkpoint: False: checkpoints are oneloop's own: whole, and written in the background.
+            replicate_saved_into_local: False: checkpoints are oneloop's own: whole, and written in the background.
+            save_last_step: False: checkpoints are oneloop's own: whole, and written in the background.
+            output_signal_dir: None: checkpoints are oneloop's own: whole, and written in the background.
+            resume_from_huggingface_ckpt: None: checkpoints are oneloop's own: whole, and written in the background.
+            aoa_config: None: checkpoints are oneloop's own: whole, and written in the background.
+            save_hf_total_limit: None: checkpoints are oneloop's own: whole, and written in the background.
+            flex_ckpt_comm_method: None: checkpoints are oneloop's own: whole, and written in the background.
+            ordered_save_group_size: 0: checkpoints are oneloop's own: whole, and written in the background.
+            flash_device_save_steps: 0: checkpoints are oneloop's own: whole, and written in the background.
+            optim_shard_num: 1: checkpoints are oneloop's own: whole, and written in the background.
+            save_hf_steps: -1: checkpoints are oneloop's own: whole, and written in the background.
+            zcc_workers_num: 3: checkpoints are oneloop's own: whole, and written in the background.
+            save_hf_memory_growth_threshold: 8: checkpoints are oneloop's own: whole, and written in the background.
+            zcc_pipeline_hooks_capacity_usage: 0.6: checkpoints are oneloop's own: whole, and written in the background.
+            pdc_download_timeout: 300: checkpoints are oneloop's own: whole, and written in the background.
+            ckpt_quant_stage: O0: checkpoints are oneloop's own: whole, and written in the background.
+            save_to_hf: False: weights are in Paddle's layout; model.save_pretrained() writes them as PaddleFormers' from_pretrained expects.
+            convert_from_hf: True: weights are in Paddle's layout; model.save_pretrained() writes them as PaddleFormers' from_pretrained expects.
+            zcc_save_ema_coef: None: for an average of the weights, use ema_decay with averaging_steps.
+            zcc_ema_loss_threshold: None: for an average of the weights, use ema_decay with averaging_steps.
+            zcc_ema_interval: 1: for an average of the weights, use ema_decay with averaging_steps.
+            online_merge_ema: True: for an average of the weights, use ema_decay with averaging_steps.
+            num_nextn_predict_layers: 0: it is an option of PaddleFormers' models; set it in the model's configuration.
+            mtp_num_layers: 0: it is an option of PaddleFormers' models; set it in the model's configuration.
+            pad_token_id: 0: it is an option of PaddleFormers' models; set it in the model's configuration.
+            train_mtp_only: False: it is an option of PaddleFormers' models; set it in the model's configuration.
+            mtp_distillation_loss: False: it is an option of PaddleFormers' models; set it in the model's configuration.
+            using_sonic_moe: False: it is an option of PaddleFormers' models; set it in the model's configuration.
+            offload_fp8_expert_master_weight: True: it is an option of PaddleFormers' models; set it in the model's configuration.
+            moe_router_bias_update_rate: 0.0: it is an option of PaddleFormers' models; set it in the model's configuration.
+            dsa_indexer_loss_coeff: 0.01: it is an option of PaddleFormers' models; set it in the model's configuration.
+            fa_version: None: it is an option of PaddleFormers' models; set it in the model's configuration.
+            hybrid_parallel_expert_grad_scale: None: it is an option of PaddleFormers' models; set it in the model's configuration.
+            muon_qkv_update_mode: split_head: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_ffn_split: True: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_extra_scale_factor: 0.2: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_momentum: 0.95: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_version: 3: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_ns_steps: 5: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_ns_coeff_type: quintic: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_ns_coeffs: None: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            recompute_method: None: recompute=True recomputes every block.
+            recompute_modules: None: recompute=True recomputes every block.
+            recompute_num_layers: None: recompute=True recomputes every block.
+            recompute_mtp_granularity: None: recompute=True recomputes every block.
+            recompute_mtp_method: None: recompute=True recomputes every block.
+            recompute_mtp_modules: None: recompute=True recomputes every block.
+            use_lowprecision_moment: False: memory of the optimizer is not tuned; use sharding to partition its state.
+            tensorwise_offload_optimizer: False: memory of the optimizer is not tuned; use sharding to partition its state.
+            release_grads: False: memory of the optimizer is not tuned; use sharding to partition its state.
+            pre_alloc_memory: 0: memory of the optimizer is not tuned; use sharding to partition its state.
+            muon_exclude_patterns: None or ['embed', 'bias', 'lm_head', 'mlp.gate']: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            min_lr: 0.0: use lr_scheduler_type='cosine_with_min_lr' with lr_scheduler_kwargs={'min_lr': ...}.
+            freeze_training: False: a run without updates is an evaluation; call evaluate().
+            skip_data_intervals: None: no samples are left out; pass a dataset without them.
+            prefetch_factor: 2: use dataloader_prefetch_factor.
+            wandb_http_proxy: None: set HTTPS_PROXY in the environment instead.
+            count_trained_tokens: False: use include_num_input_tokens_seen.
+            profile_step_start: 10: use profile=True.
+            profile_step_end: 12: use profile=True.
         """
 
 @dataclass(init=False, kw_only=True)
@@ -1634,6 +2498,7 @@ class CompressionFields(ArgumentFields):
         push_to_hub_model_id: Text | None = None,
         push_to_hub_token: Text | None = None,
         sharding_parallel_degree: Integer | None = None,
+        sharding_parallel_size: Integer | None = None,
         xpu_backend: Text | None = None,
         device: object | None = None,
         use_cpu: Switch | None = None,
@@ -1641,6 +2506,9 @@ class CompressionFields(ArgumentFields):
         use_mps_device: Switch | None = None,
         adafactor: Switch | None = None,
         group_by_length: Switch | None = None,
+        dataloader_shuffle: Switch | None = None,
+        deterministic_mode: Switch | None = None,
+        recompute_granularity: Text | None = None,
         include_inputs_for_metrics: Switch | None = None,
         tpu_metrics_debug: Switch | None = None,
         fsdp: bool | Words | None = None,
@@ -1681,6 +2549,146 @@ class CompressionFields(ArgumentFields):
         use_expert_parallel: bool = False,
         use_hybrid_parallel: bool = False,
         wandb_api_key: str | None = None,
+        tensor_model_parallel_size: int = 1,
+        pipeline_model_parallel_size: int = 1,
+        sep_parallel_size: int = 1,
+        context_parallel_size: int = 1,
+        expert_model_parallel_size: int = 1,
+        expert_tensor_model_parallel_size: int = 1,
+        sequence_parallel: bool = False,
+        fuse_sequence_parallel_allreduce: bool = False,
+        auto_parallel_resume_form_hybrid_parallel: bool = False,
+        reorder_pipeline_priority: bool = False,
+        use_intermediate_api: bool = False,
+        pp_sharding_comm_overlap: bool = False,
+        tp_async_allreduce: bool = False,
+        sp_async_reduce_scatter: bool = False,
+        overlap_p2p_comm: bool = False,
+        variable_seq_lengths: bool = False,
+        sp_allreduce_avg_in_gradinent_scale: bool = False,
+        mp_async_allreduce: bool = False,
+        mp_skip_c_identity: bool = False,
+        mp_fused_linear_param_grad_add: bool = False,
+        pp_sync_param: bool = False,
+        tp_sync_param: bool = False,
+        sync_grad: bool = False,
+        tp_sync_moment: bool = False,
+        pp_sync_moment: bool = False,
+        replace_with_c_embedding: bool = False,
+        replace_with_parallel_cross_entropy: bool = False,
+        pp_release_grads: bool = False,
+        clear_every_step_cache: bool = False,
+        non_batch_p2p_comm: bool = False,
+        auto_parallel_sync_shared_params: bool = False,
+        best_unbalanced_scheduler: bool = False,
+        offload_queue: bool = False,
+        use_dualpipev: bool = False,
+        forward_backward_overlap_scheduler: bool = False,
+        send_recv_overlap: bool = False,
+        split_backward: bool = False,
+        timer: bool = False,
+        split_inputs_sequence_dim: bool = True,
+        batch_p2p_comm: bool = True,
+        pp_delay_scale_loss: bool = True,
+        p2p_cache_shape: bool = True,
+        partial_send_recv: bool = True,
+        sequence_parallel_config: str = "",
+        cp_balance_mode: str = "dualchunk_allgather",
+        cp_comm_type: str | None = None,
+        nccl_comm_group_config: str | None = None,
+        sharding_comm_group_call_opt: bool = False,
+        split_norm_comm: bool = False,
+        stage1_tensor_fusion: bool = False,
+        tensor_fusion: bool = False,
+        stage1_overlap: bool = False,
+        stage2_overlap: bool = False,
+        stage1_broadcast_overlap: bool = False,
+        stage1_allgather_overlap: bool = False,
+        fuse_optimizer_states: bool = False,
+        sd_release_grads: bool = False,
+        sd_sharding_comm_overlap: bool = False,
+        sd_shardingv1_comm_overlap: bool = False,
+        overlap: bool = False,
+        stage1_reduce_avg: bool = True,
+        split_param: bool = True,
+        sharding_comm_buffer_size_MB: int = -1,
+        sharding_offload_opt_buffersize_GB: int = -1,
+        sharding_parallel_mesh_dimension: str = "dp",
+        dp_comm_overlap: bool = False,
+        dp_allreduce_avg_in_gradinent_scale: bool = False,
+        gradient_sync_after_accumulate: bool = True,
+        save_checkpoint_format: str | None = "flex_checkpoint",
+        load_checkpoint_format: str | None = "flex_checkpoint",
+        use_async_save: bool = True,
+        load_via_cpu: bool = True,
+        save_rng_states: bool = True,
+        save_tokenizer: bool = True,
+        load_sharded_model_remap_parameter_name: bool = False,
+        sharded_model_from_ema: bool = False,
+        pdc_download_ckpt: bool = False,
+        load_from_hf: bool = False,
+        save_sharding_stage1_model_include_freeze_params: bool = False,
+        enable_zero_cost_checkpoint: bool = False,
+        replicate_saved_into_local: bool = False,
+        save_last_step: bool = False,
+        output_signal_dir: str | None = None,
+        resume_from_huggingface_ckpt: str | None = None,
+        aoa_config: str | None = None,
+        save_hf_total_limit: str | None = None,
+        flex_ckpt_comm_method: str | None = None,
+        ordered_save_group_size: int = 0,
+        flash_device_save_steps: int = 0,
+        optim_shard_num: int = 1,
+        save_hf_steps: int = -1,
+        zcc_workers_num: int = 3,
+        save_hf_memory_growth_threshold: int = 8,
+        zcc_pipeline_hooks_capacity_usage: float = 0.6,
+        pdc_download_timeout: int = 300,
+        ckpt_quant_stage: str = "O0",
+        save_to_hf: bool = False,
+        convert_from_hf: bool = True,
+        zcc_save_ema_coef: str | None = None,
+        zcc_ema_loss_threshold: str | None = None,
+        zcc_ema_interval: int = 1,
+        online_merge_ema: bool = True,
+        num_nextn_predict_layers: int = 0,
+        mtp_num_layers: int = 0,
+        pad_token_id: int = 0,
+        train_mtp_only: bool = False,
+        mtp_distillation_loss: bool = False,
+        using_sonic_moe: bool = False,
+        offload_fp8_expert_master_weight: bool = True,
+        moe_router_bias_update_rate: float = 0.0,
+        dsa_indexer_loss_coeff: float = 0.01,
+        fa_version: str | None = None,
+        hybrid_parallel_expert_grad_scale: str | None = None,
+        muon_qkv_update_mode: str = "split_head",
+        muon_ffn_split: bool = True,
+        muon_extra_scale_factor: float = 0.2,
+        muon_momentum: float = 0.95,
+        muon_version: int = 3,
+        muon_ns_steps: int = 5,
+        muon_ns_coeff_type: str = "quintic",
+        muon_ns_coeffs: str | None = None,
+        recompute_method: str | None = None,
+        recompute_modules: str | None = None,
+        recompute_num_layers: str | None = None,
+        recompute_mtp_granularity: str | None = None,
+        recompute_mtp_method: str | None = None,
+        recompute_mtp_modules: str | None = None,
+        use_lowprecision_moment: bool = False,
+        tensorwise_offload_optimizer: bool = False,
+        release_grads: bool = False,
+        pre_alloc_memory: int = 0,
+        muon_exclude_patterns: list[str] | None = None,
+        min_lr: float = 0.0,
+        freeze_training: bool = False,
+        skip_data_intervals: str | None = None,
+        prefetch_factor: int = 2,
+        wandb_http_proxy: str | None = None,
+        count_trained_tokens: bool = False,
+        profile_step_start: int = 10,
+        profile_step_end: int = 12,
     ) -> None:
         """Arguments are passed by name, in any spelling.
 
@@ -1877,6 +2885,7 @@ class CompressionFields(ArgumentFields):
             push_to_hub_model_id: The same as hub_model_id.
             push_to_hub_token: The same as hub_token.
             sharding_parallel_degree: The same as sharding_degree.
+            sharding_parallel_size: The same as sharding_degree.
             xpu_backend: The same as ddp_backend.
             device: Device: cpu, gpu, cuda, xpu, npu or mps, optionally with :index. Reads back as the framework's device object.
             use_cpu: True: device="cpu".
@@ -1884,6 +2893,9 @@ class CompressionFields(ArgumentFields):
             use_mps_device: True: device="mps".
             adafactor: True: optim="adafactor".
             group_by_length: True: train_sampling_strategy="group_by_length".
+            dataloader_shuffle: False: train_sampling_strategy="sequential".
+            deterministic_mode: True: full_determinism=True.
+            recompute_granularity: "full": gradient_checkpointing=True.
             include_inputs_for_metrics: True: inputs in include_for_metrics.
             tpu_metrics_debug: True: tpu_metrics_debug in debug.
             fsdp: full_shard = stage3, shard_grad_op = stage2, hybrid_shard, no_shard; optionally offload, auto_wrap.
@@ -1924,4 +2936,144 @@ class CompressionFields(ArgumentFields):
             use_expert_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
             use_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
             wandb_api_key: None: arguments are written to files, so they must not contain keys; set WANDB_API_KEY instead.
+            tensor_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pipeline_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sep_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            context_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            expert_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            expert_tensor_model_parallel_size: 1 or -1: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sequence_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            fuse_sequence_parallel_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            auto_parallel_resume_form_hybrid_parallel: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            reorder_pipeline_priority: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_intermediate_api: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_sharding_comm_overlap: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tp_async_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sp_async_reduce_scatter: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            overlap_p2p_comm: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            variable_seq_lengths: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sp_allreduce_avg_in_gradinent_scale: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            mp_async_allreduce: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            mp_skip_c_identity: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            mp_fused_linear_param_grad_add: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_sync_param: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tp_sync_param: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sync_grad: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            tp_sync_moment: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_sync_moment: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            replace_with_c_embedding: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            replace_with_parallel_cross_entropy: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_release_grads: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            clear_every_step_cache: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            non_batch_p2p_comm: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            auto_parallel_sync_shared_params: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            best_unbalanced_scheduler: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            offload_queue: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            use_dualpipev: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            forward_backward_overlap_scheduler: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            send_recv_overlap: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            split_backward: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            timer: False: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            split_inputs_sequence_dim: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            batch_p2p_comm: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            pp_delay_scale_loss: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            p2p_cache_shape: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            partial_send_recv: True: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sequence_parallel_config: "": model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            cp_balance_mode: dualchunk_allgather: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            cp_comm_type: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            nccl_comm_group_config: None: model parallelism is not supported; use data parallelism, or sharding to partition the state.
+            sharding_comm_group_call_opt: False: there are no further sharding options on Paddle.
+            split_norm_comm: False: there are no further sharding options on Paddle.
+            stage1_tensor_fusion: False: there are no further sharding options on Paddle.
+            tensor_fusion: False: there are no further sharding options on Paddle.
+            stage1_overlap: False: there are no further sharding options on Paddle.
+            stage2_overlap: False: there are no further sharding options on Paddle.
+            stage1_broadcast_overlap: False: there are no further sharding options on Paddle.
+            stage1_allgather_overlap: False: there are no further sharding options on Paddle.
+            fuse_optimizer_states: False: there are no further sharding options on Paddle.
+            sd_release_grads: False: there are no further sharding options on Paddle.
+            sd_sharding_comm_overlap: False: there are no further sharding options on Paddle.
+            sd_shardingv1_comm_overlap: False: there are no further sharding options on Paddle.
+            overlap: False: there are no further sharding options on Paddle.
+            stage1_reduce_avg: True: there are no further sharding options on Paddle.
+            split_param: True: there are no further sharding options on Paddle.
+            sharding_comm_buffer_size_MB: -1: there are no further sharding options on Paddle.
+            sharding_offload_opt_buffersize_GB: -1: there are no further sharding options on Paddle.
+            sharding_parallel_mesh_dimension: dp: there are no further sharding options on Paddle.
+            dp_comm_overlap: False: gradients are exchanged once per update, in its last micro-batch.
+            dp_allreduce_avg_in_gradinent_scale: False: gradients are exchanged once per update, in its last micro-batch.
+            gradient_sync_after_accumulate: True or False: gradients are exchanged once per update, in its last micro-batch.
+            save_checkpoint_format: flex_checkpoint or unified_checkpoint or sharding_io or None: checkpoints are oneloop's own: whole, and written in the background.
+            load_checkpoint_format: flex_checkpoint or unified_checkpoint or sharding_io or None: checkpoints are oneloop's own: whole, and written in the background.
+            use_async_save: True or False: checkpoints are oneloop's own: whole, and written in the background.
+            load_via_cpu: True or False: checkpoints are oneloop's own: whole, and written in the background.
+            save_rng_states: True: checkpoints are oneloop's own: whole, and written in the background.
+            save_tokenizer: True: checkpoints are oneloop's own: whole, and written in the background.
+            load_sharded_model_remap_parameter_name: False: checkpoints are oneloop's own: whole, and written in the background.
+            sharded_model_from_ema: False: checkpoints are oneloop's own: whole, and written in the background.
+            pdc_download_ckpt: False: checkpoints are oneloop's own: whole, and written in the background.
+            load_from_hf: False: checkpoints are oneloop's own: whole, and written in the background.
+            save_sharding_stage1_model_include_freeze_params: False: checkpoints are oneloop's own: whole, and written in the background.
+            enable_zero_cost_checkpoint: False: checkpoints are oneloop's own: whole, and written in the background.
+            replicate_saved_into_local: False: checkpoints are oneloop's own: whole, and written in the background.
+            save_last_step: False: checkpoints are oneloop's own: whole, and written in the background.
+            output_signal_dir: None: checkpoints are oneloop's own: whole, and written in the background.
+            resume_from_huggingface_ckpt: None: checkpoints are oneloop's own: whole, and written in the background.
+            aoa_config: None: checkpoints are oneloop's own: whole, and written in the background.
+            save_hf_total_limit: None: checkpoints are oneloop's own: whole, and written in the background.
+            flex_ckpt_comm_method: None: checkpoints are oneloop's own: whole, and written in the background.
+            ordered_save_group_size: 0: checkpoints are oneloop's own: whole, and written in the background.
+            flash_device_save_steps: 0: checkpoints are oneloop's own: whole, and written in the background.
+            optim_shard_num: 1: checkpoints are oneloop's own: whole, and written in the background.
+            save_hf_steps: -1: checkpoints are oneloop's own: whole, and written in the background.
+            zcc_workers_num: 3: checkpoints are oneloop's own: whole, and written in the background.
+            save_hf_memory_growth_threshold: 8: checkpoints are oneloop's own: whole, and written in the background.
+            zcc_pipeline_hooks_capacity_usage: 0.6: checkpoints are oneloop's own: whole, and written in the background.
+            pdc_download_timeout: 300: checkpoints are oneloop's own: whole, and written in the background.
+            ckpt_quant_stage: O0: checkpoints are oneloop's own: whole, and written in the background.
+            save_to_hf: False: weights are in Paddle's layout; model.save_pretrained() writes them as PaddleFormers' from_pretrained expects.
+            convert_from_hf: True: weights are in Paddle's layout; model.save_pretrained() writes them as PaddleFormers' from_pretrained expects.
+            zcc_save_ema_coef: None: for an average of the weights, use ema_decay with averaging_steps.
+            zcc_ema_loss_threshold: None: for an average of the weights, use ema_decay with averaging_steps.
+            zcc_ema_interval: 1: for an average of the weights, use ema_decay with averaging_steps.
+            online_merge_ema: True: for an average of the weights, use ema_decay with averaging_steps.
+            num_nextn_predict_layers: 0: it is an option of PaddleFormers' models; set it in the model's configuration.
+            mtp_num_layers: 0: it is an option of PaddleFormers' models; set it in the model's configuration.
+            pad_token_id: 0: it is an option of PaddleFormers' models; set it in the model's configuration.
+            train_mtp_only: False: it is an option of PaddleFormers' models; set it in the model's configuration.
+            mtp_distillation_loss: False: it is an option of PaddleFormers' models; set it in the model's configuration.
+            using_sonic_moe: False: it is an option of PaddleFormers' models; set it in the model's configuration.
+            offload_fp8_expert_master_weight: True: it is an option of PaddleFormers' models; set it in the model's configuration.
+            moe_router_bias_update_rate: 0.0: it is an option of PaddleFormers' models; set it in the model's configuration.
+            dsa_indexer_loss_coeff: 0.01: it is an option of PaddleFormers' models; set it in the model's configuration.
+            fa_version: None: it is an option of PaddleFormers' models; set it in the model's configuration.
+            hybrid_parallel_expert_grad_scale: None: it is an option of PaddleFormers' models; set it in the model's configuration.
+            muon_qkv_update_mode: split_head: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_ffn_split: True: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_extra_scale_factor: 0.2: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_momentum: 0.95: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_version: 3: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_ns_steps: 5: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_ns_coeff_type: quintic: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            muon_ns_coeffs: None: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            recompute_method: None: recompute=True recomputes every block.
+            recompute_modules: None: recompute=True recomputes every block.
+            recompute_num_layers: None: recompute=True recomputes every block.
+            recompute_mtp_granularity: None: recompute=True recomputes every block.
+            recompute_mtp_method: None: recompute=True recomputes every block.
+            recompute_mtp_modules: None: recompute=True recomputes every block.
+            use_lowprecision_moment: False: memory of the optimizer is not tuned; use sharding to partition its state.
+            tensorwise_offload_optimizer: False: memory of the optimizer is not tuned; use sharding to partition its state.
+            release_grads: False: memory of the optimizer is not tuned; use sharding to partition its state.
+            pre_alloc_memory: 0: memory of the optimizer is not tuned; use sharding to partition its state.
+            muon_exclude_patterns: None or ['embed', 'bias', 'lm_head', 'mlp.gate']: Muon is not available on Paddle; create an optimizer and pass it in optimizers=.
+            min_lr: 0.0: use lr_scheduler_type='cosine_with_min_lr' with lr_scheduler_kwargs={'min_lr': ...}.
+            freeze_training: False: a run without updates is an evaluation; call evaluate().
+            skip_data_intervals: None: no samples are left out; pass a dataset without them.
+            prefetch_factor: 2: use dataloader_prefetch_factor.
+            wandb_http_proxy: None: set HTTPS_PROXY in the environment instead.
+            count_trained_tokens: False: use include_num_input_tokens_seen.
+            profile_step_start: 10: use profile=True.
+            profile_step_end: 12: use profile=True.
         """

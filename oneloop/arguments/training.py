@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from .. import secrets
 from ..compat import accelerate_state, mode
-from . import accelerate_launch, docstrings, fixed, values
+from . import accelerate_launch, docstrings, fixed, paddleformers, values
 from .accelerator import AcceleratorConfig
 from .aliases import FIELDS, Alias, ArgumentsMeta, as_field, attribute, collect
 from .fields import declared, stored_fields
@@ -122,7 +122,7 @@ def complete(cls: type[TrainingArguments]) -> None:
     cls.__aliases__ = collect(cls)
     cls.__settled__ = fixed.SETTLED
     for name in fixed.SETTLED:
-        if not hasattr(cls, name):
+        if not hasattr(cls, name) and name not in paddleformers.NO_ATTRIBUTES:
             setattr(cls, name, fixed.attribute(name))
     for alias in cls.__aliases__.values():
         if alias.name != "device":  # its attribute is in properties.py: it reads as the framework's device object

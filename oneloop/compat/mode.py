@@ -7,20 +7,26 @@ import importlib
 from typing import Any
 
 _followed: set[str] = set()
+# Libraries with the behaviour of another one, which their Trainer was made from.
+_SUCCESSORS = {"paddleformers": "paddlenlp"}
 
 
 def follow(library: str) -> None:
     _followed.add(library)
 
 
+def _behaviours() -> set[str]:
+    return {_SUCCESSORS.get(library, library) for library in _followed}
+
+
 def follows(library: str) -> bool:
-    """Whether this process runs a script for that library."""
-    return library in _followed
+    """Whether this process runs a script for that library, or for one with its behaviour."""
+    return library in _behaviours()
 
 
 def follows_only(library: str) -> bool:
     """Whether it is for that library and for no other."""
-    return _followed == {library}
+    return _behaviours() == {library}
 
 
 def parser_of_transformers() -> Any:

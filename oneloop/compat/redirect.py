@@ -17,7 +17,7 @@ from . import mode
 from .redirected_names import LIBRARIES, MODULES, REFUSED, RENAMED, REWRITING, TITLES, WITHOUT_LIBRARY, Module
 
 
-def redirect(*libraries: str, stand_in: Iterable[str] = ("transformers", "paddlenlp")) -> None:
+def redirect(*libraries: str, stand_in: Iterable[str] = ("transformers", "paddlenlp", "paddleformers")) -> None:
     """Replace the Trainer of these libraries (default: all) with oneloop's in all later imports.
 
     Call it before the library is imported; modules that have already imported the library's Trainer keep it. stand_in:

@@ -7,8 +7,13 @@ from dataclasses import dataclass
 
 from ..integrations.writers.table import WRITERS
 
-LIBRARIES = ("transformers", "paddlenlp", "mindnlp")
-TITLES = {"transformers": "transformers", "paddlenlp": "PaddleNLP", "mindnlp": "MindNLP"}
+LIBRARIES = ("transformers", "paddlenlp", "paddleformers", "mindnlp")
+TITLES = {
+    "transformers": "transformers",
+    "paddlenlp": "PaddleNLP",
+    "paddleformers": "PaddleFormers",
+    "mindnlp": "MindNLP",
+}
 
 _CALLBACKS = (
     "TrainerCallback CallbackHandler DefaultFlowCallback EarlyStoppingCallback PrinterCallback ProgressCallback"
@@ -127,6 +132,17 @@ _PADDLENLP = {
     "paddlenlp.trainer.auto_trainer": Module("", refused="AutoTrainer"),
 }
 
+# PaddleNLP's successor. It has neither Seq2SeqTrainer nor compression.
+_PADDLEFORMERS = {
+    "paddleformers.trainer": Module(f"{MACHINERY} PdArgumentParser VisualDLCallback", opened=True),
+    "paddleformers.trainer.trainer": Module(MACHINERY),
+    "paddleformers.trainer.trainer_callback": Module(f"{_CALLBACKS} {_STATE}"),
+    "paddleformers.trainer.trainer_utils": Module(f"{_UTILITIES} OptimizerNames", missing="PREFIX_CHECKPOINT_DIR"),
+    "paddleformers.trainer.training_args": Module(_ARGUMENTS),
+    "paddleformers.trainer.argparser": Module("PdArgumentParser"),
+    "paddleformers.trainer.integrations": Module("VisualDLCallback TensorBoardCallback WandbCallback SwanLabCallback"),
+}
+
 _MINDNLP = {
     "mindnlp.engine": Module(f"{MACHINERY} {_WRITERS} HfArgumentParser", refused="Evaluator", opened=True),
     **{
@@ -160,6 +176,7 @@ _MINDNLP = {
 MODULES: dict[str, dict[str, Module]] = {
     "transformers": _TRANSFORMERS,
     "paddlenlp": _PADDLENLP,
+    "paddleformers": _PADDLEFORMERS,
     "mindnlp": {**_MINDNLP, **_TRANSFORMERS},  # MindNLP 0.5 uses transformers' modules
 }
 
@@ -176,6 +193,7 @@ WITHOUT_LIBRARY: dict[str, dict[str, Module]] = {
         "paddlenlp.utils": Module("", opened=True),
         "paddlenlp.utils.log": Module("", missing="logger"),
     },
+    "paddleformers": {},
     "mindnlp": {},
 }
 

@@ -10,7 +10,9 @@ from types import ModuleType
 from typing import Any
 
 # The module of these callbacks, and the module from which they import the Trainer.
-_WRITTEN = {"transformers.integrations": "transformers.trainer", "paddlenlp.trainer.integrations": "paddlenlp.trainer"}
+_WRITTEN = {"transformers.integrations": "transformers.trainer"} | {
+    f"{library}.trainer.integrations": f"{library}.trainer" for library in ("paddlenlp", "paddleformers")
+}
 
 
 def trainers_asked(callbacks: Iterable[Any]) -> list[str]:

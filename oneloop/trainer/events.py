@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # Packages that affect a run, by import name; the versions of those in use are recorded.
 LIBRARIES = (
-    *("mindnlp", "paddlenlp", "transformers", "tokenizers", "datasets", "accelerate", "peft", "deepspeed"),
-    *("numpy", "safetensors"),
+    *("mindnlp", "paddlenlp", "paddleformers", "transformers", "tokenizers", "datasets", "accelerate", "peft"),
+    *("deepspeed", "numpy", "safetensors"),
 )
 
 

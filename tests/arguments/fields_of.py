@@ -1,6 +1,6 @@
 """The fields of other trainers' TrainingArguments, read off their wheels without importing or installing them.
 
-pip download paddlenlp==2.8.1 mindnlp==0.4.1 --no-deps --dest wheels
+pip download paddlenlp==2.8.1 paddleformers==1.2.0 mindnlp==0.4.1 --no-deps --dest wheels
 python tests/arguments/fields_of.py wheels/*.whl            compares fields.json with the wheels
 python tests/arguments/fields_of.py --write wheels/*.whl    brings it up to date
 """
@@ -21,6 +21,10 @@ KNOWN = {
             "paddlenlp/trainer/training_args.py": "TrainingArguments",
             "paddlenlp/trainer/training_args_seq2seq.py": "Seq2SeqTrainingArguments",
         },
+    ),
+    "paddleformers-1.2.0": (
+        "PaddleFormers 1.2.0",
+        {"paddleformers/trainer/training_args.py": "TrainingArguments"},
     ),
     "mindnlp-0.4.1": (
         "mindnlp 0.4.1",

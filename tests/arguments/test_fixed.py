@@ -8,10 +8,11 @@ import pytest
 from oneloop import PdArgumentParser, Seq2SeqTrainingArguments, Trainer, TrainingArguments
 from oneloop.arguments import fixed
 from oneloop.arguments.fixed import SETTLED
+from oneloop.arguments.paddleformers import FIXED, NO_ATTRIBUTES
 from oneloop.compat.check.arguments import _words_of
 from oneloop.errors import ArgumentError, RefusedError
 
-NAMES = sorted(set(SETTLED) - {"_n_gpu"})
+NAMES = sorted(set(SETTLED) - {"_n_gpu"} - set(FIXED))
 OTHER = {bool: True, int: 8, str: "something", type(None): ["something"]}
 
 
@@ -69,6 +70,35 @@ def test_from_files_and_command_lines(name, tmp_path, capsys):
             parser.parse_args_into_dataclasses(["--output_dir", "out", f"--{name}", *words])
         assert f"{name} cannot be set to anything but" in capsys.readouterr().err
     assert name not in parser.format_help()
+
+
+def test_those_of_paddleformers_are_its_fields_and_answered_alike():
+    lists = json.loads((Path(__file__).parent / "fields.json").read_text())
+    assert set(FIXED) <= set(lists["PaddleFormers 1.2.0"])
+    args = TrainingArguments("out", **{name: values[0] for name, (_, values) in FIXED.items()})
+    assert args == TrainingArguments("out")
+    for name, (why, values) in FIXED.items():
+        for value in values:
+            TrainingArguments("out", **{name: value})
+        if name in NO_ATTRIBUTES:
+            assert not hasattr(args, name)
+        else:
+            assert getattr(args, name) == values[0]
+        with pytest.raises(RefusedError) as caught:
+            TrainingArguments("out", **{name: "something else"})
+        assert f"{name} cannot be set to anything but" in str(caught.value) and why in str(caught.value)
+
+
+def test_those_of_paddleformers_that_map():
+    args = TrainingArguments("out", dataloader_shuffle=False, deterministic_mode=True, recompute_granularity="full")
+    assert args.train_sampling_strategy == "sequential" and not args.dataloader_shuffle
+    assert args.full_determinism and args.deterministic_mode
+    assert args.gradient_checkpointing and args.recompute_granularity == "full"
+    args = TrainingArguments("out", dataloader_shuffle=True, sharding="stage1", sharding_parallel_size=1)
+    assert args.train_sampling_strategy == "random" and args.sharding_degree == 1
+    assert args.recompute_granularity is None and not args.gradient_checkpointing
+    with pytest.raises(ArgumentError, match="expected 'full'"):
+        TrainingArguments("out", recompute_granularity="selective")
 
 
 def test_a_key_that_is_refused_is_not_shown():

@@ -37,6 +37,8 @@ SAMPLES = {
     "label_names": ["label"],
     "disable_tqdm": False,
     "scale_loss": 2.0,
+    "profile": "3-5",
+    "recompute_granularity": "full",
 }
 # What must be there too for the value to make sense.
 WITH = {
@@ -84,6 +86,7 @@ def test_the_lists_are_whole():
         "transformers 5.22.2": 112 + 5,
     }
     assert len(LISTS["PaddleNLP 2.8.1"]) == 93 + 4
+    assert len(LISTS["PaddleFormers 1.2.0"]) == 236
     assert len(LISTS["mindnlp 0.4.1"]) == 78 + 5
 
 

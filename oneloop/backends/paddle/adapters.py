@@ -18,11 +18,12 @@ from ...errors import CheckpointError
 INDEX = "peft_model.safetensors.index.json"
 FILE = "peft_model-00001-of-00001.safetensors"
 
+_LIBRARIES = ("paddlenlp.", "paddleformers.")
 _CLASSES = ("LoRAModel", "PrefixModelForCausalLM")
 
 
 def is_adapter(model: nn.Layer) -> bool:
-    return any(base.__name__ in _CLASSES and base.__module__.startswith("paddlenlp.") for base in type(model).__mro__)
+    return any(base.__name__ in _CLASSES and base.__module__.startswith(_LIBRARIES) for base in type(model).__mro__)
 
 
 def tensors_of(model: Any) -> dict[str, paddle.Tensor]:

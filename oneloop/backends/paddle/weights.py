@@ -3,6 +3,8 @@
 Paddle names parameters by the order of their creation, so state is stored under the names in the model.
 """
 
+import logging
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from .optimizers import groups, own_schedule
 
 LAYOUT = "np"  # the only value that PaddleNLP's from_pretrained accepts; it rejects "pd"
 
+logger = logging.getLogger(__name__)
+
+_warned: "weakref.WeakSet[nn.Layer]" = weakref.WeakSet()
 _MASTER = "master_weight"
 # Options that optimizers keep under these names with an underscore, and groups by themselves.
 _OPTIONS = ("beta1", "beta2", "epsilon", "momentum", "use_nesterov", "rho", "centered", "lazy_mode", "amsgrad")
@@ -59,6 +64,7 @@ class Copy:
 
 def model_tensors(model: nn.Layer) -> tuple[dict[str, paddle.Tensor], dict[str, str]]:
     """Every weight and buffer once, and the other names of each (tied weights)."""
+    _warn_of_layout(unwrap(model))
     first: dict[Any, str] = {}
     tensors: dict[str, paddle.Tensor] = {}
     tied: dict[str, str] = {}
@@ -70,6 +76,17 @@ def model_tensors(model: nn.Layer) -> tuple[dict[str, paddle.Tensor], dict[str, 
             first[key] = name
             tensors[name] = value.detach()
     return tensors, tied
+
+
+def _warn_of_layout(model: nn.Layer) -> None:
+    """PaddleFormers' from_pretrained transposes weights that it expects in PyTorch's layout, whatever the file says."""
+    if type(model).__module__.startswith("paddleformers.") and model not in _warned:
+        _warned.add(model)
+        logger.warning(
+            "Weights are saved in Paddle's layout. PaddleFormers' from_pretrained expects PyTorch's: write a model for "
+            "it with trainer.model.save_pretrained(DIRECTORY), or load this one with from_pretrained(DIRECTORY, "
+            "load_checkpoint_format='', convert_from_hf=False)."
+        )
 
 
 def _place(value: paddle.Tensor) -> Any:

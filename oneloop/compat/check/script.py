@@ -50,7 +50,7 @@ def _framework(modules: set[str], libraries: list[str]) -> str:
     # mindnlp.transformers is transformers on mindtorch.
     if "mindnlp" in libraries and ("transformers" in roots or "mindnlp.transformers" in modules):
         return "mindtorch"
-    for name, signs in (("paddle", {"paddle", "paddlenlp"}), ("mindspore", {"mindspore", "mindnlp"})):
+    for name, signs in (("paddle", {"paddle", "paddlenlp", "paddleformers"}), ("mindspore", {"mindspore", "mindnlp"})):
         if signs & roots:
             return name
-    return {"paddlenlp": "paddle", "mindnlp": "mindspore"}.get(libraries[0], "torch")
+    return {"paddlenlp": "paddle", "paddleformers": "paddle", "mindnlp": "mindspore"}.get(libraries[0], "torch")
