@@ -10,10 +10,14 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.backends.torch import shards
+from oneloop.backends.torch.storage_tracker import COLLECTIVES, whole_size
 from oneloop.checkpoint.safetensors_io import read as read_file
+from oneloop.distributed import step_sync
 from oneloop.distributed.world import world
 from oneloop.errors import OneloopError, RefusedError
 from tests.backends.support import CLASSES, WORDS, rows, tagged
@@ -211,6 +215,48 @@ def held(folder):
         given = {"optim": "adamw_torch", "sharding": sharding, "max_steps": 2, "callbacks": [weighed]}
         train(folder, f"held-{strategy}", Even(), rows(16), **given)
         found[strategy] = weighed.bytes
+    return found
+
+
+# -- what they send
+
+
+class Exchanged(TorchDispatchMode, TrainerCallback):
+    """The collectives of the last update, as (name, bytes of the whole tensor)."""
+
+    may_change_control = False
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(kind is DTensor for kind in types):
+            return NotImplemented
+        name = COLLECTIVES.get(func.name().partition(".")[0])
+        if name is not None:
+            self.found.append((name, whole_size(args)))
+        return func(*args, **(kwargs or {}))
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.last, self.found = self.found, []
+
+
+@case
+def exchanged(folder):
+    found = {}
+    kept, step_sync.LONG_STEP = step_sync.LONG_STEP, 1e9  # after a long step, processes compare more
+    for strategy, sharding in strategies().items():
+        for accumulation in (1, 3):
+            counts = Exchanged()
+            given = {"optim": "adamw_torch", "sharding": sharding, "max_steps": 3, "max_grad_norm": 1.0}
+            given |= {"gradient_accumulation_steps": accumulation, "per_device_train_batch_size": 1}
+            name = f"exchanged-{strategy}-{accumulation}"
+            args = arguments(folder, name, **given)
+            with counts:
+                Trainer(Even(), args, train_dataset=rows(64), callbacks=[counts]).train()
+            found[f"{strategy} {accumulation}"] = counts.last
+    step_sync.LONG_STEP = kept
     return found
 
 

@@ -54,7 +54,7 @@ def one(folders):
 
 @pytest.fixture(scope="module")
 def two(folders):
-    run(2, folders[2], *EQUAL, "evaluated", "saved", "held", *OTHERS, script=JOB)
+    run(2, folders[2], *EQUAL, "evaluated", "saved", "held", "exchanged", *OTHERS, script=JOB)
     return results(folders[2], 2)
 
 
@@ -99,6 +99,47 @@ def test_each_process_holds_its_part_alone(strategy, two):
         for what, parts in PROMISES[strategy].items():
             whole, found = each["held"]["ddp"][what], each["held"][strategy][what]
             assert abs(found * parts / whole - 1) <= 0.15, (what, found, whole)
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """Plans of runs on two processes with the model of the cases `held` and `exchanged`, by their accumulation."""
+    from oneloop import Trainer, TrainingArguments
+    from tests.backends.support import rows
+    from tests.distributed.sharding_job import Even
+
+    def plan(accumulation):
+        given = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": accumulation, "optim": "adamw_torch"}
+        folder = tmp_path_factory.mktemp("planned")
+        args = TrainingArguments(output_dir=str(folder), report_to="none", save_strategy="no", device="cpu", **given)
+        return Trainer(Even(), args, train_dataset=rows(64)).plan(world=2, largest=False)
+
+    return {1: plan(1), 3: plan(3)}
+
+
+NAMES = {"ddp": "DDP", "stage1": "stage 1", "stage2": "stage 2", "stage3": "stage 3"}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_plan_says_what_each_process_holds(strategy, two, planned):
+    """Apart from the counters of AdamW, of four bytes for each parameter, and from DDP's buckets."""
+    plan = planned[1].memory(NAMES[strategy])
+    for each in two:
+        held = each["held"][strategy]
+        assert 0 <= plan.optimizer - held["optimizer"] <= 4 * 8
+        if strategy in ("stage2", "stage3"):
+            assert (plan.parameters, plan.gradients) == (held["parameters"], held["gradients"])
+        else:
+            assert plan.gradients == 2 * held["gradients"] == 2 * planned[1].model.gradient_bytes
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_plan_says_what_they_send(strategy, accumulation, two, planned):
+    messages = planned[accumulation].memory(NAMES[strategy]).messages
+    for each in two:
+        found = each["exchanged"][f"{strategy} {accumulation}"]
+        assert (messages.collectives, messages.bytes) == (len(found), sum(size for _, size in found)), found
 
 
 def test_nothing_whole_stays_behind(two):

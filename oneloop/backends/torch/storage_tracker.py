@@ -67,9 +67,9 @@ class StorageTracker(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if torch._guards.active_fake_mode() is not self._mode:
             return result
-        name = _COLLECTIVES.get(func.name().partition(".")[0])
+        name = COLLECTIVES.get(func.name().partition(".")[0])
         if name is not None:
-            self.collectives.append((name, _whole_size(name, args)))
+            self.collectives.append((name, whole_size(args)))
         for value in tree_iter(result):
             if isinstance(value, torch.Tensor):
                 for storage in get_untyped_storages(value):
@@ -112,7 +112,7 @@ class _Record:
         self.resize(0)
 
 
-_COLLECTIVES = {
+COLLECTIVES = {
     "c10d::_allgather_base_": "all_gather",
     "c10d::allgather_": "all_gather",
     "c10d::_reduce_scatter_base_": "reduce_scatter",
@@ -121,7 +121,7 @@ _COLLECTIVES = {
 }
 
 
-def _whole_size(name: str, args: Any) -> int:
+def whole_size(args: Any) -> int:
     """Bytes of the tensor that a collective is about: the gathered one, or the one before it is scattered."""
     tensors = [value for value in tree_iter(args) if isinstance(value, torch.Tensor)]
     return max((tensor.numel() * tensor.element_size() for tensor in tensors), default=0)
