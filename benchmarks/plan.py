@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
 from common import HERE, fresh, growth, print_table, silence
@@ -134,7 +133,6 @@ def main() -> None:
     parser.add_argument("--recompute", action="store_true", help="with gradient_checkpointing")
     parser.add_argument("--default-malloc", action="store_true", help="measure with the allocator's own settings")
     given = parser.parse_args()
-    sys.path.insert(0, str(Path(HERE).parent))
     planned = "import sys, plan; plan.planned_run(sys.argv[1], sys.argv[2] == '1', sys.argv[3] == '1')"
     rows = []
     for name in given.models:
@@ -143,9 +141,9 @@ def main() -> None:
             peak = measure(name, strategy, given.recompute, given.quick, not given.default_malloc)
             expected = plan["peaks"][strategy]
             figures = [f"{plan['weights'] / 2**20:.0f}", f"{expected / 2**20:.0f}", f"{peak / 2**20:.0f}"]
-            rows.append([name, strategy, *figures, f"{expected / peak - 1:+.1%}"])
+            rows.append([f"{name}, {strategy}", *figures, f"{expected / peak - 1:+.1%}"])
             print(*rows[-1], file=sys.stderr, flush=True)
-    print_table("Peak memory, MiB", ["model", "strategy", "weights", "planned", "measured", "difference"], rows)
+    print_table("Peak memory, MiB", ["", "weights", "planned", "measured", "difference"], rows)
 
 
 if __name__ == "__main__":

@@ -69,23 +69,19 @@ class Memories:
     def largest(self, way: Way, tensors: list[Tensor], model: ModelSizes, world: int, limit: int | None) -> int | None:
         """The most samples in a micro-batch with which a step fits: extrapolated, and simulated again."""
 
-        def peak(rows: int) -> int | None:
-            step = self.peak(way, self.recomputes, tensors, model, world, rows)
-            return None if step is None else step.peak
-
         assert limit is not None
         fits, too_many = 0, MOST_ROWS + 1
         rows = self.rows
         seen: list[tuple[int, int]] = []
         for _ in range(TRIES):
-            found = peak(rows)
-            if found is None:
+            step = self.peak(way, self.recomputes, tensors, model, world, rows)
+            if step is None:
                 return None
-            seen.append((rows, found))
-            fits, too_many = (max(fits, rows), too_many) if found <= limit else (fits, min(too_many, rows))
+            seen.append((rows, step.peak))
+            fits, too_many = (max(fits, rows), too_many) if step.peak <= limit else (fits, min(too_many, rows))
             if too_many - fits <= 1:
                 break
-            rows = _next(seen, limit, fits, too_many)
+            rows = _next(seen, limit, fits, too_many, step.activations / rows)
         return fits
 
     def _step(self, way: Way, recompute: bool, rows: int | None = None) -> StepMemory | None:
@@ -119,12 +115,10 @@ class Memories:
             self.notes.append(text)
 
 
-def _next(seen: list[tuple[int, int]], limit: int, fits: int, too_many: int) -> int:
-    """The number of samples to try next: on the line through the two largest, within what is not excluded."""
+def _next(seen: list[tuple[int, int]], limit: int, fits: int, too_many: int, per_row: float) -> int:
+    """The number of samples to try next: on the line through the two largest, within what is not excluded. `per_row`:
+    what a sample takes, about."""
     (more, high), *rest = sorted(seen, reverse=True)
-    less, low = rest[0] if rest else (0, 0)
-    slope = (high - low) / (more - less) if more > less else 0.0
-    if len(seen) == 1 and high <= limit:
-        return min(2 * more, too_many - 1)
+    slope = (high - rest[0][1]) / (more - rest[0][0]) if rest else per_row
     guess = int(more + (limit - high) / slope) if slope > 0 else 2 * more
     return max(fits + 1, min(guess, too_many - 1, MOST_ROWS))

@@ -1,0 +1,52 @@
+"""Plans against measured growth of the peak memory of processes, on models of 300 MB and more (benchmarks/plan.py)."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.launch import environment
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    pytest.importorskip("torch")
+    sys.path.insert(0, str(FOLDER))
+    try:
+        spec = importlib.util.spec_from_file_location("plan", FOLDER / "plan.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture(scope="module")
+def planned():
+    found = {}
+
+    def peaks(name):
+        if name not in found:
+            code = f"import plan; plan.planned_run({name!r}, False, False)"
+            paths = environment(PYTHONPATH=f"{FOLDER}:{FOLDER.parent}")
+            done = subprocess.run([sys.executable, "-c", code], env=paths, capture_output=True, text=True, check=True)
+            found[name] = json.loads(done.stdout.splitlines()[-1])["peaks"]
+        return found[name]
+
+    return peaks
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["one process", "DDP", "stage 1", "stage 2", "stage 3"])
+@pytest.mark.parametrize("name", ["mlp", "bert", "gpt"])
+def test_the_peak_is_within_a_tenth_of_what_is_measured(name, strategy, benchmark, planned, monkeypatch):
+    if name != "mlp":
+        pytest.importorskip("transformers")
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
+    measured = benchmark.measure(name, strategy, recompute=False, quick=False)
+    assert abs(planned(name)[strategy] / measured - 1) <= 0.1
