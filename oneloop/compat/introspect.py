@@ -149,7 +149,8 @@ def _asks_for_rank(source: Any, depth: int) -> bool:
     if type(source).__module__ == "ray.data.iterator":  # the worker's shard of a dataset of Ray Train
         return True
     own = [base for base in type(source).__mro__ if not _is_library(base.__module__)]
-    codes = [getattr(value, "__code__", None) for base in own for value in vars(base).values()]
+    values = [value for base in own for value in vars(base).values()]
+    codes = [getattr(value.fget if isinstance(value, property) else value, "__code__", None) for value in values]
     if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):
         return True
     held = list(getattr(source, "__dict__", {}).values()) if depth else []

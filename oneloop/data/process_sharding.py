@@ -133,11 +133,16 @@ def of_one_process(state: Any) -> Any:
     return state["source"] if fits_any_number(state) else state
 
 
+def samplers_of(loader: Any) -> list[Any]:
+    """The samplers that a loader draws its batches from."""
+    batches = getattr(loader, "batch_sampler", None)
+    inner = (getattr(batches, "sampler", None), getattr(batches, "batch_sampler", None))
+    return [part for part in (getattr(loader, "sampler", None), batches, *inner) if part is not None]
+
+
 def shards_by_sampler(loader: Any) -> bool:
     """Whether a loader's sampler gives each process its own samples, as DistributedSampler does."""
-    sampler = getattr(loader, "sampler", None)
-    batches = getattr(loader, "batch_sampler", None)
-    return any(hasattr(part, "num_replicas") for part in (sampler, batches, getattr(batches, "sampler", None)))
+    return any(hasattr(part, "num_replicas") for part in samplers_of(loader))
 
 
 def is_prepared(loader: Any) -> bool:

@@ -20,7 +20,14 @@ from ..data.mixture import Mixture
 from ..data.order import BatchSampler, Order
 from ..data.packed_streams import PackedStream
 from ..data.packing import PackedDocuments
-from ..data.process_sharding import ProcessShard, every_nth, is_prepared, shards_by_sampler, with_streams_of
+from ..data.process_sharding import (
+    ProcessShard,
+    every_nth,
+    is_prepared,
+    samplers_of,
+    shards_by_sampler,
+    with_streams_of,
+)
 from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_batches, shuffles
 from ..data.stream_mixture import StreamMixture
 from ..data.transformers_order import DrawnOrders, ShardedBatches, random_orders
@@ -238,10 +245,12 @@ def in_order(dataset: Any) -> IndexSampler:
 
 def is_sharded(core: "Internals", loader: Any) -> bool:
     """Whether a loader yields different batches in each process: ours do, those that accelerate has prepared, those
-    with a DistributedSampler, and those of an iterable dataset that shards itself."""
+    with a DistributedSampler, and those that shard themselves, or whose sampler or iterable dataset does."""
     if core.processes.size == 1 or core.backend.loaders.is_own(loader):
         return True
     if is_prepared(loader) or shards_by_sampler(loader):
+        return True
+    if any(shards_itself(part, depth=0) for part in (loader, *samplers_of(loader))):
         return True
     dataset = getattr(loader, "dataset", None)
     return dataset is not None and core.backend.loaders.is_iterable(dataset) and shards_itself(dataset)

@@ -364,6 +364,32 @@ def loader_of_shards(folder):
 
 
 @case
+def sampler_of_shards(folder):
+    """A loader of the user's with a batch sampler of their own, which asks for the rank in a property (ms-swift)."""
+
+    class Sharded:
+        @property
+        def rank(self):
+            return dist.get_rank() if dist.is_initialized() else 0
+
+        def __len__(self):
+            return 4
+
+        def __iter__(self):
+            size = 8 // world().size
+            yield from (list(range(32))[self.rank :: world().size][size * i :][:size] for i in range(4))
+
+    class Loading(Trainer):
+        def get_train_dataloader(self):
+            return torch.utils.data.DataLoader(samples, batch_sampler=Sharded(), collate_fn=kept)
+
+    kept = Kept()
+    samples = [sample | {"number": i} for i, sample in enumerate(rows(32))]
+    train(folder, "sampler_of_shards", KIT.classifier(), samples, Loading, num_train_epochs=1)
+    return kept.numbers
+
+
+@case
 def distributed_sampler(folder):
     """A loader of the user's with torch's DistributedSampler, which deals its samples out; also after a resume."""
     from torch.utils.data import DataLoader, DistributedSampler

@@ -78,9 +78,10 @@ def test_a_loader_of_the_users_is_dealt_out_by_batches(many):
         assert each["own_loader"]["count"] == 31
 
 
-def test_a_loader_of_the_users_over_shards_is_used_as_it_is(many):
+@pytest.mark.parametrize("case", ["loader_of_shards", "sampler_of_shards"])
+def test_a_loader_of_the_users_over_shards_is_used_as_it_is(case, many):
     for rank, each in enumerate(many):
-        assert sum(each["loader_of_shards"], []) == list(range(32))[rank :: len(many)]
+        assert sum(each[case], []) == list(range(32))[rank :: len(many)]
 
 
 @pytest.mark.parametrize("data", DROPOUT)
