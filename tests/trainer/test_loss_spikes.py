@@ -138,7 +138,7 @@ def test_a_run_that_leaves_them_out_from_the_beginning(backend, trained, tmp_pat
     assert rolled_back.state.log_history[0]["loss"] == expected.state.log_history[0]["loss"]
 
 
-@pytest.mark.once_on("mindspore")
+@pytest.mark.once_on("mindspore", "paddle")
 @pytest.mark.parametrize("step", [15, 20, 16])
 def test_resuming_a_run_that_was_rolled_back(backend, trained, tmp_path, step):
     """From before the spike, from between (the checkpoint names the step to leave out), and from behind it."""
@@ -153,7 +153,7 @@ def test_resuming_a_run_that_was_rolled_back(backend, trained, tmp_path, step):
     assert logged(whole) == logged(resumed)
 
 
-@pytest.mark.rare_on("mindspore")
+@pytest.mark.rare_on("mindspore", "paddle")
 def test_with_model_init_and_another_number_of_samples_afterwards(backend, arguments, trained, tmp_path, caplog):
     """The model is made anew; a run of other batches does not leave out steps that are other samples now."""
     at = At(step16=lambda control, runs: setattr(control, "should_save", runs > 1))
@@ -168,7 +168,7 @@ def test_with_model_init_and_another_number_of_samples_afterwards(backend, argum
     assert logged(trainer) == list(range(1, 19)) and "they are not left out" in caplog.text
 
 
-@pytest.mark.rare_on("mindspore")
+@pytest.mark.rare_on("mindspore", "paddle")
 def test_two_spikes_and_several_steps_left_out(backend, trained, tmp_path):
     trainer = trained(backend.classifier(), planted(12, BAD), loss_spike_skip_steps=4, **RUN | GUARD)
     found = events(tmp_path / "out", "rolled_back")
@@ -193,7 +193,7 @@ def test_a_spike_of_the_gradient_norm(backend, trained, tmp_path):
     assert (found["of"], found["step"]) == ("grad_norm", BAD) and BAD not in logged(trainer)
 
 
-@pytest.mark.rare_on("mindspore")
+@pytest.mark.rare_on("mindspore", "paddle")
 def test_spikes_that_go_on_stop_the_run(backend, trained, tmp_path):
     with pytest.raises(LossSpikeError, match="has returned to .*checkpoint-15 2 times before") as error:
         trained(backend.classifier(), planted(17, 18, 19), loss_spike_limit=2, **RUN | GUARD)
@@ -203,6 +203,7 @@ def test_spikes_that_go_on_stop_the_run(backend, trained, tmp_path):
     assert failed["error"] == "LossSpikeError"
 
 
+@pytest.mark.rare_on("mindspore", "paddle")
 def test_without_a_checkpoint_training_continues(backend, trained, tmp_path, caplog):
     trainer = trained(backend.classifier(), planted(BAD), **RUN | GUARD | {"save_steps": 20})
     (found,) = events(tmp_path / "out", "loss_spike")
@@ -212,7 +213,7 @@ def test_without_a_checkpoint_training_continues(backend, trained, tmp_path, cap
     assert text.endswith(f"samples {samples_of(BAD)}")
 
 
-@pytest.mark.rare_on("mindspore")
+@pytest.mark.rare_on("mindspore", "paddle")
 def test_a_damaged_checkpoint_is_not_returned_to(backend, trained, tmp_path, caplog):
     damage = At(step16=lambda *_: (tmp_path / "out/checkpoint-15/model.safetensors").write_bytes(b"x"))
     given = RUN | GUARD | {"save_async": False}
@@ -223,7 +224,7 @@ def test_a_damaged_checkpoint_is_not_returned_to(backend, trained, tmp_path, cap
 # -- values are read late
 
 
-@pytest.mark.rare_on("mindspore")
+@pytest.mark.rare_on("mindspore", "paddle")
 def test_a_spike_is_found_before_the_next_checkpoint(backend, trained, tmp_path):
     """Nothing is logged: values are read every few steps, and before a save."""
     assert READ_EVERY > 3
@@ -233,6 +234,7 @@ def test_a_spike_is_found_before_the_next_checkpoint(backend, trained, tmp_path)
     assert at.began == [0, 10] and stored(tmp_path / "out", 20)["spikes"]["rollbacks"][0]["spike"]["step"] == 18
 
 
+@pytest.mark.rare_on("mindspore", "paddle")
 def test_a_spike_before_an_update_that_is_not_finite(backend, trained, tmp_path):
     """The spike is found first, although it has not been read when the run would stop."""
     data = planted(BAD)
@@ -244,14 +246,14 @@ def test_a_spike_before_an_update_that_is_not_finite(backend, trained, tmp_path)
     assert trainer.result.metrics["skipped_steps"] == 1
 
 
-@pytest.mark.rare_on("mindspore")
+@pytest.mark.rare_on("mindspore", "paddle")
 def test_a_spike_in_the_last_step(backend, trained, tmp_path):
     given = RUN | GUARD | {"logging_strategy": "no", "max_steps": 18}
     trainer = trained(backend.classifier(), planted(18), **given)
     assert trainer.state.global_step == 18 and len(events(tmp_path / "out", "rolled_back")) == 1
 
 
-@pytest.mark.rare_on("mindspore")
+@pytest.mark.rare_on("mindspore", "paddle")
 def test_a_signal_while_a_spike_is_unread(backend, trained, tmp_path):
     """The run leaves without saving the spike; the resumed one finds it again and returns."""
     whole = trained(backend.classifier(dropout=0.5), planted(BAD), **RUN | GUARD)
@@ -294,7 +296,7 @@ def test_warn_changes_nothing(backend, trained, tmp_path, caplog):
     assert same_bytes(backend.weights(warned.model), backend.weights(plain.model))
 
 
-@pytest.mark.rare_on("mindspore")
+@pytest.mark.rare_on("mindspore", "paddle")
 def test_off_is_not_in_checkpoints(backend, trained, tmp_path):
     trained(backend.classifier(), planted(BAD), **RUN | GUARD | {"loss_spike": "off"})
     assert "spikes" not in stored(tmp_path / "out", 20) and events(tmp_path / "out", "loss_spike") == []
@@ -320,7 +322,7 @@ def test_refused_before_the_first_step(backend, arguments):
         Trainer(backend.classifier(), arguments(**RUN | GUARD), train_dataset=Once()).train()
 
 
-@pytest.mark.rare_on("mindspore")
+@pytest.mark.rare_on("mindspore", "paddle")
 def test_a_version_of_a_later_release_is_refused(backend, trained, tmp_path):
     trained(backend.classifier(), rows(SAMPLES), **RUN | GUARD | {"max_steps": 5})
     spikes = stored(tmp_path / "out", 5)["spikes"]
