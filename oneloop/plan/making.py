@@ -2,6 +2,7 @@
 
 import copy
 import math
+import os
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,8 @@ def make(
         _strategy(core, way, tensors, model, memories, world, limit, largest)
         for way in ways.ways(world, per_machine, hybrid=core.backend.NAME == "torch")
     ]
+    if core.backend.devices.kind(args.device) == "cpu" and any(each.peak is not None for each in plans):
+        memories.notes += _of_host_allocator()
     return TrainingPlan(
         framework=core.backend.NAME,
         device=core.backend.devices.kind(args.device),
@@ -69,6 +72,16 @@ def make(
         arguments=tuple(effects.of(core, length.steps or -1)),
         notes=tuple(memories.notes),
     )
+
+
+def _of_host_allocator() -> list[str]:
+    """On a CPU, peaks are those of the process only if freed memory goes back to the system."""
+    if os.environ.get("MALLOC_MMAP_THRESHOLD_"):
+        return []
+    return [
+        "On a CPU, glibc keeps part of what is freed: a process may take a fifth more than its tensors. Peaks are as "
+        "shown with MALLOC_MMAP_THRESHOLD_=131072 MALLOC_TRIM_THRESHOLD_=131072."
+    ]
 
 
 # -- the model and the data

@@ -25,7 +25,6 @@ from .optimizers import groups, step_optimizer
 from .storage_tracker import StorageTracker
 
 FAKE = FakeTensorMode(allow_non_fake_inputs=True)
-UPDATES = 2  # the first one makes the optimizer's state, which is there during the second
 MOST_ACCUMULATED = 2  # micro-batches of a simulated update: more are like the second
 
 
@@ -125,9 +124,10 @@ def _simulated(trainer: Any, inputs: Any, rows: int, recompute: bool, strategy: 
             for p in model.parameters():
                 if p.requires_grad and not isinstance(p, DTensor):
                     p.register_post_accumulate_grad_hook(lambda p: tracker.label([p.grad], "gradients"))
-            for _ in range(UPDATES):
-                tracker.start()
-                _update(trainer, model, batch, optimizer, local, strategy, tracker)
+            _make_state(optimizer, local)
+            tracker.label(_state_of(optimizer), "optimizer")
+            tracker.start()
+            _update(trainer, model, batch, optimizer, local, strategy, tracker)
             held = tracker.held
         return StepMemory(
             peak=tracker.peak,
@@ -137,6 +137,20 @@ def _simulated(trainer: Any, inputs: Any, rows: int, recompute: bool, strategy: 
             activations=tracker.most_rest,
             collectives=tuple(tracker.collectives),
         )
+
+
+def _make_state(optimizer: Any, local: dict[int, nn.Parameter]) -> None:
+    """The state of an optimizer, which its first step creates: it is there during all later updates."""
+    trained = [p for p in local.values() if p.requires_grad]
+    for p in trained:
+        p.grad = torch.empty_like(p)
+    step_optimizer(optimizer)
+    for p in trained:
+        p.grad = None
+
+
+def _state_of(optimizer: Any) -> list[Any]:
+    return [value for each in optimizer.state.values() if isinstance(each, dict) for value in each.values()]
 
 
 def _update(
@@ -166,10 +180,9 @@ def _update(
         dist.all_reduce(torch._foreach_norm(gradients)[0])  # the norm
     tracker.counts_rest = False
     step_optimizer(optimizer)
-    state = [value for each in optimizer.state.values() if isinstance(each, dict) for value in each.values()]
-    tracker.label(state, "optimizer")
+    tracker.label(_state_of(optimizer), "optimizer")
     tracker.counts_rest = True
-    del gradients, state
+    del gradients
     for p in [*model.parameters(), *local.values()]:
         p.grad = None
 
