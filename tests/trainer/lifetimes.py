@@ -365,6 +365,11 @@ def _(s, found):
     assert found == 8
 
 
+@row("plan", lambda s: s.trainer.plan(world=2, largest=False))
+def _(s, found):
+    assert (found.model.parameters, found.world, found.length.steps) == (PARAMETERS, 2, STEPS)
+
+
 # -- optimizer and schedule
 
 NONE_YET = dict.fromkeys(NO_OPTIMIZER, (ArgumentError, "there is no optimizer yet"))
