@@ -23,6 +23,7 @@ from .compression import Compression
 from .fields import declared, stored_fields
 from .fixed import SETTLED
 from .generated_page import keep
+from .paddleformers import NO_ATTRIBUTES
 from .seq2seq import Generation
 
 STUB = Path(__file__).with_name("signatures.pyi")
@@ -205,7 +206,7 @@ def _constructor(entries: list[Entry]) -> str:
 
 
 def _class(name: str, base: str, entries: list[Entry], own: list[Entry], methods: str = "") -> str:
-    declarations = "".join(entry.field() for entry in own)
+    declarations = "".join(entry.field() for entry in own if entry.name not in NO_ATTRIBUTES)
     return (
         f"\n@dataclass(init=False, kw_only=True)\nclass {name}({base}):\n"
         f"{declarations}\n{_constructor(entries)}{methods}"

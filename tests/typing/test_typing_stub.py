@@ -23,6 +23,7 @@ from oneloop.arguments import (
 )
 from oneloop.arguments.aliases import resolve
 from oneloop.arguments.fixed import SETTLED
+from oneloop.arguments.paddleformers import NO_ATTRIBUTES
 
 CLASSES = {
     "ArgumentFields": TrainingArguments,
@@ -126,7 +127,8 @@ def test_attributes_hold_what_their_type_says(name, given_values):
     cls = CLASSES[name]
     args = cls("output", **given_values)
     for entry in typing_stub._entries(cls):
-        if entry.name not in ("device", "_n_gpu"):  # properties, which ask the framework
+        # Properties, which ask the framework; and what is no attribute.
+        if entry.name not in ("device", "_n_gpu", *NO_ATTRIBUTES):
             value, hint = getattr(args, entry.name), eval(entry.stored, dict(NAMES))
             assert _is(value, hint), f"{entry.name} is {value!r}, and its type {entry.stored}"
 
