@@ -32,7 +32,7 @@ class MindNLPReader:
         _, data = self.weights.optimizer_state(optimizer, model)
         mine = [group["names"] for group in data["groups"]]
         groups = mindnlp_checkpoint.Groups([[common.get(n, n) for n in names] for names in mine], data["groups"])
-        parameters, shapes = self._described(optimizer, model, common)
+        parameters, shapes = self._described(model, common, {name for names in mine for name in names})
         loaded, arrays, options = mindnlp_checkpoint.optimizer(
             path, type(optimizer).__name__, parameters, shapes, groups
         )
@@ -61,16 +61,14 @@ class MindNLPReader:
         self._check(path)
 
     def _described(
-        self, optimizer: Any, model: Any, common: dict[str, str]
+        self, model: Any, common: dict[str, str], trained: set[str]
     ) -> tuple[list[Parameter], dict[str, tuple[int, ...]]]:
-        """The trainable parameters in the order of the model, under torch's names, and their shapes."""
+        """The parameters that the optimizer trains, in the model's order and under torch's names, and their shapes."""
         classes = {prefix: type(module).__name__.lower() for prefix, module in self.modules(model)}
-        names = self.weights.optimizer_names(optimizer, model)
         tensors, _ = self.weights.model_tensors(model)
-        trained = set(names.values())
         found, shapes = [], {}
         for name, tensor in tensors.items():
-            if name not in trained or not getattr(tensor, "requires_grad", True):
+            if name not in trained:
                 continue
             around = [classes.get(name[:i], "") for i, letter in enumerate(name) if letter == "."]
             is_layer_norm = any(each == "layernorm" for each in around)
