@@ -201,10 +201,11 @@ def test_killed_runs_end_with_the_same_bytes(same_machine, processes, bucket, pr
 @pytest.mark.slow
 @pytest.mark.parametrize("same_machine", [False, True], ids=["empty machine", "same machine"])
 def test_killed_at_every_change(same_machine, processes, bucket, proxy, monkeypatch, tmp_path):
-    points = [(at, at % 2 == same_machine) for at in range(1, 61)]
+    """A run makes 34 changes or more: it depends on how many checkpoints are superseded before their upload begins."""
+    points = [(at, at % 2 == same_machine) for at in range(1, 41)]
     wrong, statuses = killed_and_restarted(processes, bucket, proxy, monkeypatch, tmp_path, points, same_machine)
     assert not wrong
-    assert statuses.count(KILLED) >= 40
+    assert statuses.count(KILLED) >= 30
 
 
 def test_killed_between_the_parts_of_a_large_file(processes, bucket, proxy, monkeypatch, tmp_path):
