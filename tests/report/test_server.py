@@ -95,7 +95,7 @@ def test_a_page_that_is_open_grows_with_the_log(see, tmp_path):
             f.write(json.dumps(entries[10])[40:] + "\n")
         write_lines(folder / "log.jsonl", entries[11:])
         sight.until(f"{count} === 60")
-        assert sight.page.evaluate("window.oneloopPage.charts[0].plot.scales.x.max") == 600
+        sight.until("window.oneloopPage.charts[0].plot.scales.x.max === 600")  # drawn after the data have come
         assert sight.page.locator("#live").inner_text() == "● live"
         partial = folder / "partial"
         write_lines(partial, entries[:20])
