@@ -177,6 +177,8 @@ def test_the_tracker_agrees_with_torchs_own():
 
 def test_models_are_made_without_memory_for_their_weights():
     with planning.without_weights():
+        # Else torch would write to it where full_determinism, or an earlier test, asks for deterministic algorithms.
+        assert not torch.utils.deterministic.fill_uninitialized_memory
         model = Deep(blocks=1, width=2**16)  # 34 GB
         model.head.weight = nn.Parameter(model.head.weight.detach())
         tied = nn.Linear(8, 8)
@@ -187,6 +189,7 @@ def test_models_are_made_without_memory_for_their_weights():
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert tied.other is tied.weight and tied.weight.dtype == torch.float16
     assert type(nn.Linear(2, 2).weight.data) is torch.Tensor
+    assert torch.utils.deterministic.fill_uninitialized_memory
 
 
 SCRIPT = """

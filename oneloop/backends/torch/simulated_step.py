@@ -43,11 +43,15 @@ def without_weights() -> Iterator[None]:
             return apply(module, function, recurse)
         return _converted(module, function, recurse)
 
+    # With full determinism torch.empty writes to its memory, which a layer asks for before it registers its weights.
+    deterministic = torch.utils.deterministic
+    fills, deterministic.fill_uninitialized_memory = deterministic.fill_uninitialized_memory, False
     nn.Module.register_parameter = registered
     nn.Module._apply = applied
     try:
         yield
     finally:
+        deterministic.fill_uninitialized_memory = fills
         nn.Module.register_parameter = register
         nn.Module._apply = apply
 
