@@ -12,6 +12,7 @@ import pytest
 
 from tests.ecosystem import compare, tiny
 from tests.ecosystem.needs import needs
+from tests.ecosystem.trl_experimental import EXPERIMENTAL
 from tests.ecosystem.trl_scenarios import SCENARIOS
 
 needs("torch", "transformers", "accelerate", "peft", "trl", "datasets")
@@ -110,6 +111,31 @@ def test_on_two_processes_as_on_transformers(launcher, tmp_path):
     print(compare.HEADER, *(each.line() for each in found), sep="\n")
     assert not [each.line() for each in found if each.problems]
     _is_unbroken(folder / "oneloop")
+
+
+# Their losses are divided by the items of all processes. Gradients are averaged over processes all the same, so on
+# transformers an update on two processes is half of that on one; oneloop's is the same on any number.
+DIVIDED = ("gold-plain", "iw-opd-plain")
+# So is GKD's, which also draws from Python's random: that differs between the processes of oneloop.
+DRAWN = ("gkd-plain",)
+
+
+@pytest.mark.slow
+def test_experimental_trainers_on_two_processes(tmp_path):
+    scenarios = [each for each in SCENARIOS if each.name in [f"{name}-plain" for name in EXPERIMENTAL]]
+    assert len(scenarios) == len(EXPERIMENTAL) and {*DIVIDED, *DRAWN} < {each.name for each in scenarios}
+    folder = _played(tmp_path, scenarios, [*TORCHRUN, "29645"])
+    found = [compare.compare(each, folder) for each in scenarios]
+    print(compare.HEADER, *(each.line() for each in found), sep="\n")
+    for scenario, each in zip(scenarios, found, strict=True):
+        if scenario.name not in (*DIVIDED, *DRAWN):
+            assert not each.problems, each.line()
+            continue
+        theirs, ours = (json.loads((folder / side / f"{scenario.name}.json").read_text()) for side in compare.SIDES)
+        assert len(theirs["logs"]) == len(ours["logs"])
+        for key in ("loss", "grad_norm"):
+            one, other = theirs["logs"][0][key], ours["logs"][0][key]
+            assert (other == pytest.approx(2 * one, rel=1e-5)) if scenario.name in DIVIDED else other > 1.5 * one
 
 
 @pytest.mark.slow
