@@ -192,7 +192,7 @@ def killed_and_restarted(processes, bucket, proxy, monkeypatch, folder, points, 
 
 @pytest.mark.parametrize("same_machine", [False, True], ids=["empty machine", "same machine"])
 def test_killed_runs_end_with_the_same_bytes(same_machine, processes, bucket, proxy, monkeypatch, tmp_path):
-    points = [(4, True), (12, False), (17, True), (25, False), (33, True)]
+    points = [(2, True), (4, True), (7, False), (10, False), (12, True)]  # every run makes so many changes
     wrong, statuses = killed_and_restarted(processes, bucket, proxy, monkeypatch, tmp_path, points, same_machine)
     assert not wrong
     assert statuses.count(KILLED) >= 4
