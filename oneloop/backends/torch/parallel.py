@@ -83,6 +83,10 @@ def leave() -> None:
         processes.close()
 
 
+# all_gather_into_tensor is deprecated since torch 2.13, and says so in every run.
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
 class FrameworkProcesses(ProcessGroup):
     """The processes over torch.distributed: short messages between hosts, with gloo."""
 
@@ -119,7 +123,7 @@ class FrameworkProcesses(ProcessGroup):
         own = torch.tensor(numbers, dtype=torch.float64)
         every = torch.empty(self.size * len(numbers), dtype=torch.float64)  # one tensor, for any number of processes
         with self._speaking():
-            dist.all_gather_into_tensor(every, own, group=self.host)
+            _all_gather(every, own, group=self.host)
         return every.view(self.size, -1).tolist()
 
     def count_collective(self) -> None:
@@ -129,7 +133,7 @@ class FrameworkProcesses(ProcessGroup):
         own = torch.tensor(numbers, dtype=torch.float64)
         every = torch.empty(self.size * len(numbers), dtype=torch.float64)
         with self._speaking():
-            message = dist.all_gather_into_tensor(every, own, group=self.host, async_op=True)
+            message = _all_gather(every, own, group=self.host, async_op=True)
         self._open.append(message)
         rows: list[list[float]] = []
 
