@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oneloop import Mixture
 from oneloop.data import interleaving
 from oneloop.data.interleaving import Interleaving
-from oneloop.data.mixture import training_data
+from oneloop.data.mixture import sources_in, training_data
 from oneloop.data.order import BatchSampler
 from oneloop.errors import ArgumentError, DataError
 from tests.backends.support import rows
@@ -147,6 +147,37 @@ def test_weights_by_size_and_temperature():
     sizes = {"a": range(810), "b": range(10)}
     assert shares([float(w) for w in Mixture(sizes).schedule[0][1]]) == [Fraction(81, 82), Fraction(1, 82)]
     assert shares([float(w) for w in Mixture(sizes, temperature=2).schedule[0][1]]) == pytest.approx([0.9, 0.1])
+
+
+def test_weights_by_name_may_be_in_any_order():
+    by_name = Mixture({"a": range(9), "b": range(9)}, {"b": 0.25, "a": 0.75})
+    assert by_name.schedule == Mixture([range(9), range(9)], [0.75, 0.25]).schedule
+
+
+def test_counts_are_those_of_one_epoch():
+    mixture = Mixture({"a": range(30), "b": range(12)}, [0.6, 0.4], stop=17)
+    order = mixture.orders(seed=3, samples_per_step=4)(2)
+    found = Counter(mixture.source_of(i)[0] for i in order.take(0, 11))
+    assert order.counts(11) == found and order.counts(0) == {"a": 0, "b": 0}
+
+
+def test_weights_by_size_are_those_of_the_packs():
+    mixture = Mixture({"a": range(10), "b": range(10)})
+    order = mixture.orders(seed=3, samples_per_step=4, packs=[6, 2])(0)
+    assert len(order) == 8 and order.counts(8) == {"a": 6, "b": 2}
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_the_datasets_of_the_rows_of_each_micro_batch(epoch, monkeypatch):
+    monkeypatch.setattr("oneloop.data.mixture.AT_ONCE", 3)
+    mixture = Mixture({"a": range(100), "b": range(33)}, [(0, [0.8, 0.2]), (3, [0.3, 0.7])], stop=43)
+    for rank in (0, 1):
+        sampler = BatchSampler(mixture.orders(1, samples_per_step=8), 4, 2, rank)
+        found = sources_in(mixture, SimpleNamespace(batch_sampler=sampler), (4, 2, rank))
+        sampler.set_epoch(epoch)
+        for number, batch in enumerate(sampler):
+            names = [mixture.source_of(index)[0] for index in batch]
+            assert [mixture.names[source] for source in found(epoch, number)] == names
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 8])

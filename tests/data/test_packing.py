@@ -109,6 +109,19 @@ def global_batches(orders, batch, world, epochs=2):
     return found
 
 
+def test_each_epoch_is_a_pass_of_its_own():
+    for epoch in (0, 3):
+        assert sorted(PackOrder(6, 1, epoch).take(0, 6).tolist()) == list(range(6 * epoch, 6 * epoch + 6))
+
+
+def test_the_documents_of_each_source_have_an_order_of_their_own():
+    lengths = np.arange(1, 30)
+    for how in LAYOUTS:
+        first, second = layouts_of(how, [lengths % 5 + 1] * 2, 8, 1, True)
+        packs = [[layout.pieces(number) for number in range(layout.packs)] for layout in (first, second)]
+        assert packs[0] != packs[1]
+
+
 @given(layouts, lengths_of_all, st.integers(1, 50), st.sampled_from([2, 3, 4, 8]))
 @settings(max_examples=40, deadline=None)
 def test_any_number_of_processes_sees_the_same_batches(how, lengths, width, world):
@@ -196,6 +209,10 @@ def test_labels_of_the_documents_are_kept():
     assert PackedDocuments(documents, layout)[0]["labels"].tolist() == [-100, 7, 8, -100, -100]
     assert PackedDocuments(documents, layout, keeps_first=True)[0]["labels"].tolist() == [-100, 7, 8, 6, -100]
     assert documents[1]["labels"] == [6, -100]
+    tokens = [{"input_ids": [1, 2, 3]}, {"input_ids": [4, 5]}]  # which are the labels
+    for keeps_first in (False, True):
+        labels = PackedDocuments(tokens, layout, keeps_first=keeps_first)[0]["labels"]
+        assert labels.tolist() == [-100, 2, 3, -100, 5]
 
 
 def test_the_columns_that_keep_documents_apart():

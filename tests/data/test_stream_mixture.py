@@ -5,7 +5,9 @@ from collections import Counter
 
 import pytest
 
-from oneloop import Mixture
+from oneloop import Mixture, backends
+from oneloop.data.mixture import sources_in
+from oneloop.data.process_sharding import ProcessShard
 from tests.backends.support import rows
 
 
@@ -84,6 +86,15 @@ def test_a_state_continues_with_the_next_sample(stop, place):
     assert list(again) == rest and rest
 
 
+@pytest.mark.parametrize("place", [18, 20])
+def test_a_state_at_the_end_of_a_stream_and_after_it(place):
+    data, again = (mixture("all_exhausted", (1, 1), (9, 12)) for _ in range(2))
+    samples = iter(data)
+    assert [name for name, _, _ in (next(samples) for _ in range(place))].count("a") == place / 2
+    again.load_state_dict(data.state_dict())
+    assert list(again) == list(samples)
+
+
 def test_a_stream_without_state_leaves_the_mixture_without_one():
     data = Mixture({"a": Lines("a", 5), "b": Forgetful(range(5))}, [1, 1])
     assert data.state_dict() is None and data.without_state == ["b"]
@@ -100,10 +111,34 @@ def test_map_style_datasets_are_shuffled_anew_in_each_pass():
     assert sorted(found[:6]) == sorted(found[6:]) == list(range(6)) and found[:6] != found[6:]
 
 
+def test_map_style_datasets_have_orders_of_their_own():
+    parts = {"a": Lines("a", 100)} | {name: [(name, i) for i in range(12)] for name in "bc"}
+    data = Mixture(parts, [1, 1, 1], stop=36)
+    data.prepare(seed=3, samples_per_step=4)
+    found = {name: [sample[1] for sample in data if sample[0] == name] for name in "bc"}
+    assert sorted(found["b"]) == sorted(found["c"]) == list(range(12)) and found["b"] != found["c"]
+
+
 def test_weights_change_by_the_step():
     data = Mixture({"a": Lines("a", 99), "b": Lines("b", 99)}, [(0, [1, 0]), (2, [0, 1])], stop=16)
     data.prepare(seed=0, samples_per_step=4)
     assert [name for name, _, _ in data] == ["a"] * 8 + ["b"] * 8
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_datasets_of_the_samples_of_each_process(backend, rank):
+    names = [name for name, _, _ in ProcessShard(mixture(40), 4, 2, rank, False, 0, backends.load(backend.name))]
+    found = sources_in(mixture(40), None, (4, 2, rank))
+    assert ["ab"[source] for number in range(5) for source in found(1, number)] == names
+
+
+def test_a_mixture_of_other_datasets_has_the_seed_and_the_weights_of_the_first():
+    def parts():
+        return {"a": Lines("a", 99), "b": [("b", i) for i in range(20)]}
+
+    data = Mixture(parts(), [(0, [1, 0]), (2, [1, 1])], stop=30)
+    data.prepare(seed=7, samples_per_step=4)
+    assert list(data.replaced(parts())) == list(data)
 
 
 def test_training_resumes_in_the_middle_and_logs_each_dataset(backend, trained, tmp_path):
