@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,6 +84,28 @@ def test_best_fit_keeps_few_packs_open():
     packed = stream("best_fit", [30] * 500, 50)
     for _ in packed:
         assert len(packed.packer.waiting) <= OPEN
+
+
+def test_the_fullest_of_too_many_open_packs_is_complete(monkeypatch):
+    monkeypatch.setattr("oneloop.data.packed_streams.OPEN", 2)
+    packs = [pack["lengths"].tolist() for pack in stream("best_fit", [6, 7, 5, 4], 10)]
+    assert packs == [[7], [6, 4], [5]]
+
+
+def test_a_state_keeps_the_types_of_columns():
+    class Weighted(Documents):
+        def __iter__(self):
+            for document in super().__iter__():
+                yield document | {"weights": np.full(len(document["input_ids"]), 0.5, np.float32)}
+
+    def packed(source):
+        return PackedStream(source, PACKERS["end_to_end"](2), ("weights",), False)
+
+    first = packed(Weighted([3]))
+    next(iter(first))
+    again = packed(Weighted([3]))
+    again.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert [pack["weights"].dtype for pack in again] == [np.float32]
 
 
 def test_the_next_epoch_starts_anew():
