@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from oneloop.data.order import Order
 from oneloop.errors import ArgumentError, CheckpointError, DataError, LossSpikeError, RefusedError
 from oneloop.report import summary
 from oneloop.report.log_reader import Directory
-from oneloop.trainer.loss_spikes import READ_EVERY, RunningRange, SpikeGuard
+from oneloop.trainer.loss_spikes import READ_EVERY, Rollback, RunningRange, Spike, SpikeGuard
 from tests.backends.support import rows, same_bytes
 
 BATCH, SAMPLES, BAD = 4, 96, 17  # 24 steps; the bad one
@@ -110,6 +111,8 @@ def test_rollback_leaves_the_samples_out(backend, trained, tmp_path, caplog):
     assert (found["step"], found["of"], found["to"]) == (BAD, "loss", "checkpoint-15")
     assert found["left_out"] == [BAD, BAD] and found["positions"] == [0, 64, 68]
     assert found["samples"] == str(samples_of(BAD)) and found["value"] > 3 * found["limit"] > 3 * found["median"]
+    losses = {entry["step"]: entry["loss"] for entry in trainer.state.log_history if "loss" in entry}
+    assert found["median"] == pytest.approx(np.median([losses[step] for step in range(BAD - 8, BAD)]), rel=1e-6)
     assert [event["step"] for event in events(tmp_path / "out", "started", "resumed", "ended")] == [0, 15, 24]
     steps = [json.loads(line)["step"] for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert steps == [entry["step"] for entry in trainer.state.log_history]
@@ -170,11 +173,11 @@ def test_with_model_init_and_another_number_of_samples_afterwards(backend, argum
 
 @pytest.mark.rare_on("mindspore", "paddle")
 def test_two_spikes_and_several_steps_left_out(backend, trained, tmp_path):
-    trainer = trained(backend.classifier(), planted(12, BAD), loss_spike_skip_steps=4, **RUN | GUARD)
+    trainer = trained(backend.classifier(), planted(12, BAD), loss_spike_skip_steps=4, loss_spike_limit=1, **RUN | GUARD)
     found = events(tmp_path / "out", "rolled_back")
-    assert [(event["to"], event["left_out"]) for event in found] == [
-        ("checkpoint-10", [11, 12]),  # no step before the checkpoint
-        ("checkpoint-15", [16, 17]),
+    assert [(event["to"], event["left_out"], event["positions"]) for event in found] == [
+        ("checkpoint-10", [11, 12], [0, 40, 48]),  # no step before the checkpoint
+        ("checkpoint-15", [16, 17], [0, 60, 68]),
     ]
     assert logged(trainer) == [step for step in range(1, 25) if step not in (11, 12, 16, 17)]
     assert [each["steps"] for each in stored(tmp_path / "out", 24)["spikes"]["rollbacks"]] == [[11, 12], [16, 17]]
@@ -294,6 +297,31 @@ def test_warn_changes_nothing(backend, trained, tmp_path, caplog):
     assert found["step"] == BAD and "Training continues (loss_spike='warn')" in caplog.text
     plain = trained(backend.classifier(), planted(BAD), output_dir=str(tmp_path / "plain"), **RUN)
     assert same_bytes(backend.weights(warned.model), backend.weights(plain.model))
+
+
+def guard_of(**run):
+    args = SimpleNamespace(loss_spike="warn", loss_spike_window=8, loss_spike_threshold=10.0)
+    return SpikeGuard(SimpleNamespace(trainer=SimpleNamespace(args=args), run=SimpleNamespace(**run)))
+
+
+def test_steps_that_follow_a_spike_are_the_same_spike(caplog):
+    reported = []
+    guard = guard_of(events=SimpleNamespace(add=lambda kind, step, **facts: reported.append(step)))
+    for step in (3, 4, 5, 7, 8, *range(10, 40, 2)):
+        guard._report(Spike(step, "loss", 9.0, 1.0, 2.0), "[0]")
+    assert reported == [3, 7, 10, 12, 14, 24]  # the first five, and the tenth
+    assert sum("far above" in record.message for record in caplog.records) == 6
+
+
+def test_rollbacks_before_the_checkpoint_are_kept_if_samples_are_others_now(caplog):
+    made = [Rollback(Spike(last, "loss", 9.0, 1.0, 2.0), 4, last - 1, last, None) for last in (6, 9)]
+    state = {"version": 1, "recent": {}, "rollbacks": [each.to_json() for each in made]}
+    for fits, kept in ((True, made), (False, made[:1])):
+        guard = guard_of()
+        guard.load_state(state, 6, fits)
+        assert guard.rollbacks == tuple(kept)
+        assert guard.left_out == {step for each in kept for step in (each.first, each.last)}
+    assert sum("they are not left out" in record.message for record in caplog.records) == 1
 
 
 @pytest.mark.rare_on("mindspore", "paddle")
