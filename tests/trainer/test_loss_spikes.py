@@ -106,7 +106,8 @@ def test_rollback_leaves_the_samples_out(backend, trained, tmp_path, caplog):
     assert trainer.state.global_step == 24 and at.began == [0, 15]
     assert logged(trainer) == [step for step in range(1, 25) if step != BAD]
     assert max(entry["loss"] for entry in trainer.state.log_history if "loss" in entry) < 3
-    assert trainer.result.metrics["train_steps_per_second"] > 0
+    metrics = trainer.result.metrics  # of all steps, not of those since the checkpoint
+    assert metrics["train_steps_per_second"] * metrics["train_runtime"] == pytest.approx(24, rel=0.01)
     (found,) = events(tmp_path / "out", "rolled_back")
     assert (found["step"], found["of"], found["to"]) == (BAD, "loss", "checkpoint-15")
     assert found["left_out"] == [BAD, BAD] and found["positions"] == [0, 64, 68]
@@ -311,6 +312,15 @@ def test_steps_that_follow_a_spike_are_the_same_spike(caplog):
         guard._report(Spike(step, "loss", 9.0, 1.0, 2.0), "[0]")
     assert reported == [3, 7, 10, 12, 14, 24]  # the first five, and the tenth
     assert sum("far above" in record.message for record in caplog.records) == 6
+
+
+def test_all_processes_decide_by_the_values_of_the_main_process():
+    guard, of_main = guard_of(), [(1, {"loss": 2.0, "grad_norm": 3.0})]
+    guard.core.backend = SimpleNamespace(tensors=SimpleNamespace(scalars=np.array, is_tensor=lambda value: False))
+    guard.core.processes = SimpleNamespace(size=2, broadcast_object=lambda value: of_main)
+    guard.add(1, 2.5, 3.5)
+    guard.look()
+    assert {name: list(known.recent) for name, known in guard.ranges.items()} == {"loss": [2.0], "grad_norm": [3.0]}
 
 
 def test_rollbacks_before_the_checkpoint_are_kept_if_samples_are_others_now(caplog):
