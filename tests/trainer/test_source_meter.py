@@ -1,15 +1,16 @@
 """Losses and tokens of the datasets of a mixture: in the logs, exact across resumes, and never guessed."""
 
+import itertools
 import logging
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from oneloop import Mixture, Trainer, TrainerCallback, default_data_collator
+from oneloop import Mixture, Trainer, TrainerCallback, TrainingArguments, default_data_collator
 from oneloop.report.log_reader import Directory
 from oneloop.report.page_data import run_page
-from oneloop.trainer.source_meter import SourceMeter
+from oneloop.trainer.source_meter import MicroBatch, SourceMeter, Sums
 from tests.backends.support import rows, tagged
 
 OPTIONS = {"per_device_train_batch_size": 4, "logging_steps": 2, "learning_rate": 0.0, "max_steps": 6}
@@ -145,6 +146,11 @@ def test_rows_that_are_not_samples_are_left_out_with_a_warning(backend, trained,
 # -- several processes, and the page
 
 
+class Forever:
+    def __iter__(self):
+        return itertools.repeat({"x": 0})
+
+
 class Two:
     """The processes of a run of two, in one."""
 
@@ -174,6 +180,41 @@ def test_the_sums_of_all_processes_are_logged_and_stored():
     resumed = meter(processes=SimpleNamespace(is_main=True))
     resumed.load_state(stored)
     assert resumed.sums.lists() == ([15, 7], [0, 0], [4, 1], [4 << 24, 2 << 24])
+    resumed.load_state({"a": [15, 0, 4, 4 << 24]})  # b is new
+    assert resumed.sums.lists() == ([15, 0], [0, 0], [4, 0], [4 << 24, 0])
+    elsewhere = meter(processes=SimpleNamespace(is_main=False))
+    elsewhere.load_state(stored)
+    assert elsewhere.sums == Sums.zero(2)  # the main process has those of all
+
+
+def test_losses_are_logged_if_all_processes_know_them():
+    other = meter()
+    other.wants_losses = False
+    first = meter(processes=Two(other))
+    first.sums.losses[:], first.sums.items[:], first.sums.samples[:] = [1 << 24, 2 << 24], [3, 1], [3, 1]
+    assert first.take() == {"num_samples/a": 3, "num_samples/b": 1}
+
+
+def test_rows_whose_loss_is_not_finite_do_not_count():
+    found = meter(model_info=SimpleNamespace(shifts_labels=False))
+    sources, losses = np.array([0, 0, 1]), np.array([1.5, np.nan, 2.0])
+    found._unread = [MicroBatch(sources, np.array([4, 5, 6]), np.array([1, 2, 4]), losses, np.array(np.nan))]
+    found.read()
+    assert found.sums == Sums(tokens=[9, 6], samples=[2, 1], items=[1, 4], losses=[3 << 23, 2 << 24])
+
+
+@pytest.mark.parametrize("sharding", ["samples", "shards"])
+def test_the_rows_of_a_process_of_two(sharding, tmp_path):
+    data = Mixture({"a": Forever(), "b": Forever()}, [3, 1], stop=100)
+    args = TrainingArguments(str(tmp_path), stream_sharding=sharding, report_to="none")
+    core = SimpleNamespace(
+        trainer=SimpleNamespace(args=args, train_dataset=data), processes=SimpleNamespace(size=2, rank=1)
+    )
+    run = SimpleNamespace(core=core, plan=SimpleNamespace(loader=None), sizes=SimpleNamespace(per_process=3))
+    found = SourceMeter.of(run)
+    first = 15 if sharding == "samples" else 6  # with its own shards, a process mixes them by itself
+    assert found.sampler(0, 2).tolist() == data.sources(np.arange(first, first + 3)).tolist()
+    assert data.sources(np.arange(6, 9)).tolist() != data.sources(np.arange(15, 18)).tolist()
 
 
 def test_the_page_has_a_chart_of_the_datasets(backend, trained, tmp_path):
