@@ -174,7 +174,9 @@ def test_with_model_init_and_another_number_of_samples_afterwards(backend, argum
 
 @pytest.mark.rare_on("mindspore", "paddle")
 def test_two_spikes_and_several_steps_left_out(backend, trained, tmp_path):
-    trainer = trained(backend.classifier(), planted(12, BAD), loss_spike_skip_steps=4, loss_spike_limit=1, **RUN | GUARD)
+    trainer = trained(
+        backend.classifier(), planted(12, BAD), loss_spike_skip_steps=4, loss_spike_limit=1, **RUN | GUARD
+    )
     found = events(tmp_path / "out", "rolled_back")
     assert [(event["to"], event["left_out"], event["positions"]) for event in found] == [
         ("checkpoint-10", [11, 12], [0, 40, 48]),  # no step before the checkpoint
