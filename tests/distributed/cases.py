@@ -297,12 +297,26 @@ def dies(folder):
     train(folder, "dies", KIT.classifier(), rows(29), callbacks=[Dies()], **given)
 
 
+def half(folder):
+    """float16 with every strategy, on two processes; float32 on one."""
+    return paddle_sharding.half_runs(train, course, folder)
+
+
+def in_groups(folder):
+    """The state divided over two of four processes."""
+    return paddle_sharding.runs_in_groups(elastic_run, folder)
+
+
 if KIT.name == "mindspore":
     case(dies)
     case(fails)
 if KIT.name == "paddle":  # torch has more, in sharding_job.py and running.py
+    from tests.distributed import paddle_sharding
+
     case(stage1)
     case(fails)
+    case(half)
+    case(in_groups)
 
 
 # -- manners

@@ -51,8 +51,9 @@ def runs(request, tmp_path_factory):
 
     framework = request.param
     more = ["stage1"] if framework == "paddle" else []
-    run_cases(framework, 1, places["one"], *CASES, *more)
-    said = run_cases(framework, 2, places["two"], *CASES, *more, *checkpoints("one"))
+    own = [*more, "half"] if framework == "paddle" else []
+    run_cases(framework, 1, places["one"], *CASES, *own)
+    said = run_cases(framework, 2, places["two"], *CASES, *own, *checkpoints("one"))
     run_cases(framework, 1, places["back"], *checkpoints("two"))
     return SimpleNamespace(
         framework=framework,
@@ -224,6 +225,69 @@ def test_stage_2_divides_the_gradients_too(runs, case):
         assert found["few_left"]["skipped"] == 2 == runs.one["stage1"]["few_left"]["skipped"]
         assert found["stage2_again"]["weights"] == found["stage2"]["weights"]
         assert found["stage2_again"]["losses"] == found["stage2"]["losses"][4:]
+
+
+@pytest.mark.parametrize("runs", ["paddle"], indirect=True)
+def test_an_overflow_that_one_process_has_is_skipped_by_all(runs):
+    """Sharding gives the layer whose gradients overflow in float16 to process 0, and the other one to process 1."""
+    passes, ends = ["scale", "backward", "reduce"] * 2, ["agree", "norm"]
+    stepped = [*passes, "unscale, overflow: False", *ends, "step, overflow: False", "changed", "update"]
+    for rank, each in enumerate(runs.two):
+        found = each["half"]
+        skipped = [*passes, f"unscale, overflow: {rank == 0}", *ends, "step, overflow: True", "skipped", "update"]
+        calls = found["stage2"]["calls"]
+        updates = [calls[i : i + len(stepped)] for i in range(0, len(calls), len(stepped))]
+        assert [update for update in updates if update != stepped] == [skipped, skipped] and len(updates) == 8
+        # The checkpoint has the loss scale: with the first one, the resumed run would overflow again.
+        assert found["again"]["calls"] == 4 * stepped
+        assert found["again"]["weights"] == found["stage2"]["weights"]
+        assert found["again"]["losses"] == found["stage2"]["losses"][4:]
+        for case in ("", "stage1", "stage2", "again"):
+            assert (found[case]["skipped"], found[case]["scale"]) == (2, 2.0**17)
+
+
+@pytest.mark.parametrize("runs", ["paddle"], indirect=True)
+@pytest.mark.parametrize(("case", "undivided"), [("stage1", ""), ("stage2", ""), ("groups", "groups of all")])
+def test_float16_updates_are_those_without_sharding(runs, case, undivided):
+    for each in runs.two:
+        alone, found = each["half"][undivided], each["half"][case]
+        assert difference(found["losses"], alone["losses"]) <= 1e-6
+        norms = [np.array(run["norms"]) for run in (found, alone)]
+        assert np.isnan(norms[0]).sum() == found["skipped"] == alone["skipped"] >= 1
+        assert found["scale"] == alone["scale"]
+        np.testing.assert_allclose(*norms, rtol=0, atol=1e-5)
+        for name, weights in alone["weights"].items():
+            assert difference(found["weights"][name], weights) <= 1e-6
+
+
+@pytest.mark.parametrize("runs", ["paddle"], indirect=True)
+def test_float16_with_stage_2_is_float32_up_to_rounding(runs):
+    alone = runs.one["half"]["float32"]
+    for each in runs.two:
+        found = each["half"]["fitting"]
+        assert (found["skipped"], found["scale"]) == (0, 1024.0)
+        assert 1e-6 < difference(found["losses"], alone["losses"]) <= 5e-4
+        for name, weights in alone["weights"].items():
+            assert difference(found["weights"][name], weights) <= 5e-4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("paddle" not in FRAMEWORKS, reason="Paddle is not installed")
+def test_two_groups_of_two_processes_share_the_state(tmp_path):
+    for size in (1, 4):
+        (tmp_path / str(size)).mkdir()
+        run_cases("paddle", size, tmp_path / str(size), "in_groups")
+    alone = results(tmp_path / "1", 1)[0]["in_groups"]
+    for rank, each in enumerate(results(tmp_path / "4", 4)):
+        found = each["in_groups"]
+        assert found["members"] == [[[0, 1], [2, 3]][rank // 2], [[0, 2], [1, 3]][rank % 2]]
+        for stage in ("stage1", "stage2"):
+            assert difference(found[stage]["losses"], alone[stage]["losses"]) <= 1e-6
+            assert difference(found[stage]["norms"], alone[stage]["norms"]) <= 1e-5
+            for name, weights in alone[stage]["weights"].items():
+                assert difference(found[stage]["weights"][name], weights) <= 1e-5
+            assert found[f"{stage} again"]["weights"] == found[stage]["weights"]
+            assert found[f"{stage} again"]["losses"] == found[stage]["losses"][4:]
 
 
 @pytest.mark.parametrize("runs", ["paddle"], indirect=True)

@@ -87,8 +87,7 @@ class Engine(TapeEngine):
         """Unscale and clip the gradients, and determine whether they and the loss are finite."""
         self._loss = loss
         if self._scaled:
-            assert self.scaler is not None
-            self.scaler.unscale_(optimizer)
+            self.unscale(optimizer)
         gradients = [g for p in self.parameters if (g := p.grad) is not None]
         self.norm, self._bad = None, False
         if not gradients and not self.is_part:
@@ -114,6 +113,11 @@ class Engine(TapeEngine):
             factor = self.max_grad_norm / (value + 1e-6)
             for gradient in gradients:
                 _C_ops.scale_(gradient, factor, 0.0, True)  # type: ignore[attr-defined]  # made when Paddle is built
+
+    def unscale(self, optimizer: Any) -> None:
+        """Divide the gradients by the loss scale. The scaler notes whether one of them has overflowed."""
+        assert self.scaler is not None
+        self.scaler.unscale_(optimizer)
 
     def square(self, gradients: list[paddle.Tensor]) -> paddle.Tensor:
         """The squared norm of the gradients of the update."""

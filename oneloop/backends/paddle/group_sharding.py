@@ -81,9 +81,9 @@ class GroupSharded(DataParallel):
         degree = degree_of(self.args, self.processes.size)
         if degree == self.processes.size:
             return None, None
-        from .sharding import groups_of
+        from .fleet_groups import groups_of
 
-        made = groups_of(self.processes.size, degree)
+        made = groups_of(self.processes, degree)
         return made.get_sharding_parallel_group(), made.get_data_parallel_group()
 
     # -- an update

@@ -125,13 +125,19 @@ class FrameworkProcesses(ObjectCollectives):
             return tensor.numpy()
 
 
-def _board(size: int) -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
-    """write and read on the launcher's store, over a separate connection, since the group's may be blocked."""
+def rendezvous() -> tuple[str, int]:
+    """Host and port of the launcher's store, which is in the main process."""
     host, port = (os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT"))
     if not (host and port):
         address = os.environ.get("PADDLE_MASTER") or os.environ["PADDLE_TRAINER_ENDPOINTS"].split(",")[0]
         host, port = address.split(":")
-    store = paddle.base.core.TCPStore(host, int(port), False, size, 30)
+    return host, int(port)
+
+
+def _board(size: int) -> tuple[Callable[[str, str], None], Callable[[str], str | None]]:
+    """write and read on the launcher's store, over a separate connection, since the group's may be blocked."""
+    host, port = rendezvous()
+    store = paddle.base.core.TCPStore(host, port, False, size, 30)
 
     def write(key: str, text: str) -> None:
         store.set(f"oneloop/{key}", text)

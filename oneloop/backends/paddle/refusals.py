@@ -82,7 +82,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "gradient_accumulation_steps", lambda args: args.gradient_accumulation_steps > 1,
         "Paddle reduces gradients in every backward pass", "a larger per_device_train_batch_size, or stage2",
     ),
-    _grouped("fp16", lambda args: args.fp16, "its loss scale is not supported", "bf16=True", BOTH),
+    _grouped("fp16", lambda args: args.fp16, "its loss scale is not supported", "bf16=True, or stage2"),
     _grouped("torch_compile", lambda args: args.torch_compile, "it is not supported", 'sharding="stage1"', BOTH),
     _grouped("nonfinite", lambda args: args.nonfinite == "skip", "an update cannot be skipped", "nonfinite='stop'"),
     _grouped(

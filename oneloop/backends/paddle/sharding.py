@@ -4,43 +4,23 @@ Gradients are averaged by DataParallel as without sharding, so that all processe
 updates the parameters whose state it has, and broadcasts them to the others of its group.
 """
 
-import logging
 from typing import Any
 
 import numpy as np
 import paddle
 from paddle import distributed as dist
 from paddle import nn
-from paddle.distributed import fleet
 from paddle.distributed.fleet.meta_optimizers.dygraph_optimizer.dygraph_sharding_optimizer import (
     DygraphShardingOptimizer,
 )
-from paddle.distributed.fleet.utils.log_util import logger as fleet_logger
 
 from ...arguments.sharding import degree_of
 from ...errors import RefusedError
 from .._common import optimizer_checks as checks
 from . import weights
+from .fleet_groups import groups_of
 from .models import unwrap
 from .parallel import DataParallel
-
-
-def groups_of(processes: int, degree: int) -> Any:
-    """Fleet's groups of processes: `degree` of them share one copy of the state. Created once per process."""
-    made = fleet.fleet._hcg if hasattr(fleet.fleet, "_hcg") else None
-    if made is not None:
-        if made.get_sharding_parallel_world_size() != degree:
-            raise RefusedError(
-                f"sharding_degree={degree}, but fleet has already divided the processes into groups of "
-                f"{made.get_sharding_parallel_world_size()}, which it does only once per process. Use one "
-                "sharding_degree."
-            )
-        return made
-    fleet_logger.setLevel(logging.WARNING)
-    plan = fleet.DistributedStrategy()
-    plan.hybrid_configs = {"dp_degree": processes // degree, "mp_degree": 1, "pp_degree": 1, "sharding_degree": degree}
-    fleet.init(is_collective=True, strategy=plan)
-    return fleet.get_hybrid_communicate_group()
 
 
 class ShardedGroups(DygraphShardingOptimizer):
@@ -84,7 +64,7 @@ class SharedOptimizer(DataParallel):
 
     def build_optimizer(self, cls: Any, groups: list[dict[str, Any]], options: dict[str, Any]) -> Any:
         optimizer = super().build_optimizer(cls, groups, options)
-        made = groups_of(self.processes.size, degree_of(self.args, self.processes.size))
+        made = groups_of(self.processes, degree_of(self.args, self.processes.size))
         return self.sharded(optimizer, made)
 
     def sharded(self, optimizer: Any, groups: Any) -> Any:

@@ -116,6 +116,13 @@ class SharedGradients(SharedOptimizer):
         dist.all_reduce(flat, group=self.optimizer._hcg.get_sharding_parallel_group())
         return flat.reshape([])
 
+    def in_any(self, flag: paddle.Tensor) -> paddle.Tensor:
+        """Whether this flag is set in any process. A collective."""
+        assert self.optimizer is not None
+        number = flag.astype("int32")
+        dist.all_reduce(number, op=dist.ReduceOp.MAX, group=self.optimizer._hcg.get_sharding_parallel_group())
+        return number.astype("bool")
+
     def rewrap(self) -> nn.Layer:
         assert self.model is not None
         return self.model
@@ -126,6 +133,13 @@ class ShardEngine(Engine):
 
     strategy: SharedGradients
     is_part = True
+
+    def unscale(self, optimizer: Any) -> None:
+        super().unscale(optimizer)
+        assert self.scaler is not None
+        # The scaler has looked at the own gradients only. With its flag, all processes skip the update or none, and
+        # change the loss scale alike.
+        self.scaler._found_inf = self.strategy.in_any(self.scaler._found_inf)
 
     def square(self, gradients: list[paddle.Tensor]) -> paddle.Tensor:
         own = squared_norm(gradients) if gradients else paddle.zeros([1])

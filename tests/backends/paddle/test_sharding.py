@@ -1,5 +1,7 @@
 """Sharding: what stage 1 cannot divide is refused before anything is divided, and what stages 2 and 3 ask of Paddle."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from oneloop import TrainingArguments
@@ -24,6 +26,45 @@ def stage1(tmp_path):
 def test_an_optimizer_that_is_built_already_is_refused(stage1):
     with pytest.raises(RefusedError, match="but got an existing SGD. Pass its class and options"):
         stage1.take_optimizer(Kit().sgd(Kit().classifier()))
+
+
+def test_float16_is_refused_where_paddle_shards_by_itself(monkeypatch, tmp_path):
+    """On an accelerator. Stage 2 is oneloop's own."""
+    from oneloop.backends.paddle import refusals
+
+    monkeypatch.setattr(refusals, "world", lambda: SimpleNamespace(size=2))
+
+    def reasons(sharding):
+        args = TrainingArguments(str(tmp_path), device="cpu", sharding=sharding, fp16=True, save_strategy="no")
+        return [each.why for each in refusals.REFUSALS if not each.devices and each.when(args)]
+
+    assert reasons("stage1") == reasons("stage2") == []
+    for sharding in ("stage3", "stage2 offload"):
+        assert reasons(sharding) == ["its loss scale is not supported"]
+
+
+def test_every_group_of_gloo_has_its_own_store(monkeypatch):
+    """Paddle stores the addresses of members by their ranks alone, so in one store groups would overwrite each other's.
+    A group of one member needs none."""
+    from paddle import distributed as dist
+    from paddle.distributed import collective
+
+    from oneloop.backends.paddle import fleet_groups
+
+    processes, stores, barriers = ProcessGroup(), [], []
+    monkeypatch.setattr(dist, "get_backend", lambda: "GLOO")
+    monkeypatch.setattr(dist, "new_group", lambda ranks: stores.append(collective._default_store) or ranks)
+    monkeypatch.setattr(collective, "_default_store", "the launcher's")
+    monkeypatch.setattr(fleet_groups, "rendezvous", lambda: ("127.0.0.1", 1))
+    monkeypatch.setattr(processes, "barrier", lambda: barriers.append(len(stores)))
+    before = dist.new_group
+    with fleet_groups._stores_of_groups(processes):
+        assert [dist.new_group(ranks) for ranks in ([0, 1], [2, 3], [1])] == [[0, 1], [2, 3], [1]]
+        for store, word in zip(stores, ("first", "second")):
+            store.set("0", word)
+        assert [store.get("0").decode() for store in stores[:2]] == ["first", "second"]
+        assert stores[2] == "the launcher's"
+    assert barriers == [1, 2] and collective._default_store == "the launcher's" and dist.new_group is before
 
 
 # -- stages 2 and 3, which Paddle runs on accelerators alone: what it is asked, with a stand-in for its answer
