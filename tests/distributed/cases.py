@@ -5,11 +5,13 @@ every process writes the results of all cases into FOLDER/rankN.json. The same c
 global batch. What torch alone has is in job.py.
 """
 
+import gc
 import json
 import os
 import random
 import signal
 import sys
+import weakref
 from importlib import import_module
 from pathlib import Path
 
@@ -297,6 +299,24 @@ def dies(folder):
     train(folder, "dies", KIT.classifier(), rows(29), callbacks=[Dies()], **given)
 
 
+def model_again(folder):
+    """A model is trained, then another one, then the first again; and once more by another Trainer, the first of which
+    is no longer in memory."""
+    seen, models = Seen(), [KIT.classifier(seed=seed) for seed in (0, 1)]
+    args = arguments(folder, "again", max_steps=3)
+    trainer = Trainer(models[0], args, train_dataset=rows(29), callbacks=[seen])
+    for model in (models[0], models[1], models[0]):
+        trainer.model = trainer.model_wrapped = model
+        trainer.train()
+    del trainer, model
+    gc.collect()
+    Trainer(models[0], args, train_dataset=rows(29), callbacks=[seen]).train()
+    parameters = [weakref.ref(p) for p in models[0].parameters()]
+    models.clear()
+    gc.collect()
+    return {"losses": seen.losses, "norms": seen.norms, "freed": [parameter() is None for parameter in parameters]}
+
+
 def half(folder):
     """float16 with every strategy, on two processes; float32 on one."""
     return paddle_sharding.half_runs(train, course, folder)
@@ -315,6 +335,7 @@ if KIT.name == "paddle":  # torch has more, in sharding_job.py and running.py
 
     case(stage1)
     case(fails)
+    case(model_again)
     case(half)
     case(in_groups)
 

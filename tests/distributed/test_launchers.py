@@ -51,7 +51,7 @@ def runs(request, tmp_path_factory):
 
     framework = request.param
     more = ["stage1"] if framework == "paddle" else []
-    own = [*more, "half"] if framework == "paddle" else []
+    own = [*more, "half", "model_again"] if framework == "paddle" else []
     run_cases(framework, 1, places["one"], *CASES, *own)
     said = run_cases(framework, 2, places["two"], *CASES, *own, *checkpoints("one"))
     run_cases(framework, 1, places["back"], *checkpoints("two"))
@@ -225,6 +225,19 @@ def test_stage_2_divides_the_gradients_too(runs, case):
         assert found["few_left"]["skipped"] == 2 == runs.one["stage1"]["few_left"]["skipped"]
         assert found["stage2_again"]["weights"] == found["stage2"]["weights"]
         assert found["stage2_again"]["losses"] == found["stage2"]["losses"][4:]
+
+
+@pytest.mark.parametrize("runs", ["paddle"], indirect=True)
+def test_a_model_is_trained_again_after_another_one(runs):
+    """Hooks of the first DataParallel stay on the parameters, and must not use what was freed; nothing stays in memory
+    after the model."""
+    alone = runs.one["model_again"]
+    assert len(alone["losses"]) == 12
+    for each in runs.two:
+        found = each["model_again"]
+        assert difference(found["losses"], alone["losses"]) <= 1e-6
+        assert difference(found["norms"], alone["norms"]) <= 1e-5
+        assert found["freed"] == [True] * 4
 
 
 @pytest.mark.parametrize("runs", ["paddle"], indirect=True)

@@ -8,6 +8,7 @@ gradients and weights.
 import atexit
 import contextlib
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -213,6 +214,7 @@ class DataParallel(Alone):
             comm_buffer_size=self.args.ddp_bucket_cap_mb or 25,
             find_unused_parameters=bool(self.unused),
         )
+        _keep_reducer(self.ddp)
         return self.ddp
 
     def begin(self, all_take_part: bool) -> None:
@@ -268,6 +270,21 @@ class DataParallel(Alone):
     def settle(self, model: nn.Layer) -> None:
         if self.args.ddp_broadcast_buffers is not False:
             _from_main(_buffers(model))
+
+
+def _keep_reducer(ddp: paddle.DataParallel) -> None:
+    """Keep what averages the gradients in memory as long as any of the parameters.
+
+    Its hooks stay on them when DataParallel is deleted: when another model is trained, or with the Trainer. They would
+    crash the process in the next backward pass. Hooks of one that is kept, but not in use, do nothing.
+    """
+    reducer = getattr(ddp, "_reducer", None)
+    for p in ddp.parameters():
+        weakref.finalize(p, _forget, reducer).atexit = False
+
+
+def _forget(reducer: Any) -> None:
+    """Called when a parameter is freed, which was a reference to this object."""
 
 
 def strategy(args: Any, processes: ProcessGroup) -> Alone:
