@@ -92,7 +92,9 @@ class Mirror:
             self._queue.end()
             wait(self, self._thread)
             self._thread = None
-            left, self._queue = self._queue.left(), _Queue()
+            # An attempt that failed while the run was ending may be of a checkpoint that was deleted here since.
+            left = [name for name in self._queue.left() if not store.problems(self.folder / name, contents=False)]
+            self._queue = _Queue()
             if left:
                 logger.error(
                     "Not uploaded to %s: %s. They are complete in %s. Resume the run on this machine to upload the "

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from oneloop import Trainer, TrainerCallback, TrainingArguments, get_last_checkp
 from oneloop.checkpoint import store
 from oneloop.checkpoint.safetensors_io import read
 from oneloop.errors import ArgumentError, CheckpointError, MissingPackageError, StorageError
-from oneloop.storage import remote_checkpoints
+from oneloop.storage import mirror, remote_checkpoints
 from oneloop.storage.mirror import Upload, superseded
 from oneloop.storage.remote import RemoteDirectory
 from tests.backends.support import available, rows, same_bytes
@@ -153,6 +154,26 @@ def test_an_outage_stops_no_training_and_harms_no_checkpoint(make, storage, capl
     again = make(kit)
     again.train(resume_from_checkpoint=True)  # nothing is left to train
     assert checkpoints() == ["checkpoint-6"]
+
+
+def test_what_was_deleted_here_is_not_named_when_its_upload_fails_late(make, storage, caplog, monkeypatch):
+    ending = threading.Event()
+    end = mirror._Queue.end
+    monkeypatch.setattr(mirror._Queue, "end", lambda queue: (end(queue), ending.set()))
+
+    def fault(kind, path):
+        if kind in ("put_file", "pipe_file") and "checkpoint-4" in path:
+            ending.wait(60)
+        if kind in ("put_file", "pipe_file") and ("checkpoint-4" in path or "checkpoint-6" in path):
+            raise ConnectionError("connection reset by peer")
+
+    storage.fault = fault
+    waits = At(4, lambda: wait_for(["checkpoint-2"]))
+    trainer = make(callbacks=[waits], save_async=False)
+    trainer.train()
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert [c.step for c in store.find(Path(trainer.args.output_dir))] == [6]
+    assert "Not uploaded" in errors[-1] and "checkpoint-6" in errors[-1] and "checkpoint-4" not in errors[-1]
 
 
 def test_a_storage_that_cannot_be_reached_at_the_start_is_an_error(make, storage):
