@@ -89,6 +89,7 @@ class DataParallel(Alone):
         self._carried: list[float] | None = None  # sent with the loss
         self._expected: float | None = None
         self._told: list[float] | None = None
+        self._word: list[float] | None = None  # the numbers that the next backward pass sends
 
     def own_buffers(self, model: nn.Module) -> list[torch.Tensor]:
         apart = self.args.ddp_broadcast_buffers is False and not self.processes.is_main
@@ -170,9 +171,9 @@ class DataParallel(Alone):
         loss = torch.zeros(()) if self._direct else self.ddp.nothing()
         self._syncs = not self._direct
         # After DDP's own collectives of a forward pass, in the same order as in the other processes.
-        loss = self.sent(loss)
+        self.send(loss)
         if not self._direct:
-            loss.backward()
+            self.backward(loss)
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager:
         self._syncs = last and not self._direct
@@ -205,24 +206,30 @@ class DataParallel(Alone):
     def closing(self, so_far: Any, counts: bool) -> None:
         self._closing = (so_far, counts)
 
-    def sent(self, loss: torch.Tensor) -> torch.Tensor:
+    def send(self, loss: torch.Tensor) -> None:
         """Send the loss of the update to the others while gradients are computed: in a gradient bucket, or
         separately."""
-        word = torch.zeros(WORD) if self._syncs and self.carries else None
-        if self._closing is not None:
-            (so_far, counts), self._closing = self._closing, None
-            if counts:
-                so_far = loss.detach() if so_far is None else so_far + loss.detach()
-            if word is None or self._carried is None:
-                self._send_loss(so_far)
-            else:
-                word[0] = 0.0 if so_far is None else so_far
-                word[1 : 1 + len(self._carried)] = torch.tensor(self._carried)
-        if word is None:
-            return loss
+        self._word = [] if self._syncs and self.carries else None
+        if self._closing is None:
+            return
+        (so_far, counts), self._closing = self._closing, None
+        if counts:
+            so_far = loss.detach() if so_far is None else so_far + loss.detach()
+        if self._word is None or self._carried is None:
+            self._send_loss(so_far)
+        else:
+            self._word = [0.0 if so_far is None else float(so_far), *self._carried]
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        numbers, self._word = self._word, None
+        if numbers is None:
+            loss.backward(**kwargs)
+            return
         assert self.ddp is not None and self.ddp.word is not None
         self.ddp.word.grad = None
-        return loss + (self.ddp.word * word).sum()  # adds zero, and the word is its gradient
+        # The pass starts from the word as well, whose gradient is given: no operation of its own is recorded for it.
+        word = torch.tensor(numbers + [0.0] * (WORD - len(numbers)))
+        torch.autograd.backward((loss, self.ddp.word), (kwargs.pop("gradient", None), word), **kwargs)
 
     def _take_word(self, parameters: list[nn.Parameter]) -> None:
         """The means over all processes. Losses were weighted with the expected number of items."""

@@ -87,10 +87,10 @@ class Engine(TapeEngine):
                 f"the loss cannot be differentiated: it is a {type(loss).__name__} that depends on no trainable "
                 "parameter. Look for .item(), .detach() or torch.no_grad() in its computation, or a frozen model."
             )
-        loss = self.strategy.sent(loss)
+        self.strategy.send(loss)
         if self.scaler is not None:
             loss, self._scaled = self.scaler.scale(loss), True
-        loss.backward(**kwargs)
+        self.strategy.backward(loss, **kwargs)
 
     def clear(self) -> None:
         """Clear the accumulated gradients."""

@@ -214,9 +214,12 @@ class Alone(Strategy):
 
         super().__init__(args, processes, backend)
 
-    def sent(self, loss: torch.Tensor) -> torch.Tensor:
-        """Called before a backward pass from this loss; returns the loss to use."""
-        return loss
+    def send(self, loss: torch.Tensor) -> None:
+        """Called before a backward pass with its loss, before that is scaled."""
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """The backward pass."""
+        loss.backward(**kwargs)
 
     def local(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
         """The local shards of the gradients: plain tensors that can be changed in place."""
