@@ -12,10 +12,11 @@ A process alone answers itself, at no cost.
 """
 
 import contextlib
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,7 +54,11 @@ class StepMessage:
 
     def pack_news(self) -> list[float]:
         """The part that is not about batches."""
-        return [float(self.save_ended), float(self.may_ask), *map(float, self.signals)]
+        return self.packed_news(self.save_ended, self.may_ask, self.signals)
+
+    @staticmethod
+    def packed_news(save_ended: bool, may_ask: bool, signals: tuple[bool, ...]) -> list[float]:
+        return [float(save_ended), float(may_ask), *map(float, signals)]
 
     @classmethod
     def unpack(cls, row: list[float]) -> "StepMessage":
@@ -120,8 +125,13 @@ class StepSummary:
     @classmethod
     def of_news(cls, means: list[float]) -> "StepSummary":
         """From the means of pack_news, as they come with the gradients where all processes have batches."""
+        if not any(means):
+            return NO_NEWS
         news = StepMessage.unpack_news(means)
         return cls(0.0, True, 1, 1, True, 0, news.save_ended, news.may_ask, news.signals)
+
+
+NO_NEWS = StepSummary(0.0, True, 1, 1, True, 0, save_ended=False, may_ask=False, signals=())
 
 
 class SharedUpdate(NamedTuple):
@@ -144,6 +154,7 @@ class StepSync:
         self.signals: Watch | None = None
         self.agreed: signal.Signals | None = None  # the signal that all processes have agreed to leave on
         self._messages: Callable[[], StepSummary] | None = None  # of the step under way; waits for them
+        self._any_may_ask = True  # in the last step
         self._step_began = 0.0
         self._spare: Any = None
 
@@ -177,33 +188,28 @@ class StepSync:
         run, core = self.run, self.run.core
         if core.processes.size == 1:
             return SharedUpdate(bool(micro_batches), num_items)
+        if not micro_batches and self._nobody_has_batches():
+            self._messages = self._as_before
+            return SharedUpdate(False, None)
         update, strategy, size = run.update, core.strategy, core.processes.size
         computes = len(micro_batches)
         if update.counting.counts and micro_batches:
             computes = sum(items != 0 for items in update.micro_items)
-        message = StepMessage(
-            float(num_items or 0),
-            bool(micro_batches),
-            computes,
-            bool(micro_batches) or self._spare is not None,
-            run.checkpointer.has_news,
-            self._may_ask(),
-            self._received(),
-        )
-        news = message.pack_news()
+        news = run.checkpointer.has_news, self._may_ask(), self._received()
         counts = update.counting.counts and core.trainer.args.average_tokens_across_devices
         sharing = size if counts else 1
-        ahead = self._all_have_batches() and len(micro_batches) == run.plan.accumulation
-        if ahead and strategy.carries and len(news) < MOST_NUMBERS:
+        ahead = len(micro_batches) == run.plan.accumulation and self._all_have_batches()
+        if ahead and strategy.carries and len(news[2]) + 2 < MOST_NUMBERS:
             # As many as there are samples, until gradients have come together with the real number.
             expected = run.sizes.per_process * len(micro_batches) if counts else None
-            strategy.carry([message.items, *news], expected)
+            strategy.carry([float(num_items or 0), *StepMessage.packed_news(*news)], expected)
             num_items = num_items if expected is None else expected * size
             core.processes.count_collective()
             self._messages = self._came_with_gradients
             left_out = len(micro_batches) - computes if num_items else 0
             return self._go_ahead(micro_batches, num_items, sharing, left_out)
-        self._messages = self._send(message)
+        has_spare = bool(micro_batches) or self._spare is not None
+        self._messages = self._send(StepMessage(float(num_items or 0), bool(micro_batches), computes, has_spare, *news))
         if ahead:
             if counts:
                 num_items = self._items_of_all if computes == len(micro_batches) else self._items_of_all()
@@ -240,11 +246,21 @@ class StepSync:
             return False
         if not core.processes.is_async or not core.strategy.goes_ahead or update.counting.is_given or update.split > 1:
             return False
-        sampler = getattr(run.plan.loader, "batch_sampler", None)
-        if core.trainer.args.auto_find_batch_size or not isinstance(sampler, BatchSampler):
+        if core.trainer.args.auto_find_batch_size:
             return False
-        ends = (run.position.step_in_epoch + 1) * run.plan.accumulation * sampler.batch_size * sampler.world
-        return ends <= sampler.length
+        return self._samples_left(self.run.position.step_in_epoch + 1) >= 0
+
+    def _nobody_has_batches(self) -> bool:
+        """Whether the epoch is known to be over in all processes."""
+        return self._samples_left(self.run.position.step_in_epoch) <= 0
+
+    def _samples_left(self, updates: int) -> float:
+        """In the epoch, after so many updates of full micro-batches in all processes; NaN if that is not known."""
+        plan = self.run.plan
+        sampler = getattr(plan.loader, "batch_sampler", None)
+        if not isinstance(sampler, BatchSampler):
+            return math.nan
+        return sampler.length - updates * plan.accumulation * sampler.batch_size * sampler.world
 
     def _go_ahead(self, micro_batches: list[Any], num_items: Any, sharing: int, left_out: int) -> SharedUpdate:
         """`left_out`: how many of the micro-batches have no label that counts. The others need not know."""
@@ -303,6 +319,8 @@ class StepSync:
             return
         messages, self._messages = self._messages, None
         every = messages() if messages is not None else None
+        if every is not None:
+            self._any_may_ask = every.may_ask
         if every is None or every.may_ask:
             every = self._compare_control()
         if every.save_ended:
@@ -311,6 +329,10 @@ class StepSync:
             assert self.signals is not None
             self.agreed = self.signals.signals[every.signals.index(True)]
             self.signals.agree_on(self.agreed)
+
+    def _as_before(self) -> StepSummary:
+        """At the end of an epoch, where no message is sent: what is new is told in the next step."""
+        return replace(NO_NEWS, may_ask=self._any_may_ask)
 
     def _came_with_gradients(self) -> StepSummary:
         """One message for all: the means of their numbers."""

@@ -16,7 +16,7 @@ TRIES = 6  # steps that are simulated to find the largest micro-batch
 
 
 class Memories:
-    """Simulated steps, each only once: what DDP and stage 1 add to a step of one process is computed."""
+    """Simulated steps, each only once. Stage 1 differs from DDP by its optimizer state, which is computed."""
 
     def __init__(self, trainer: Any, inputs: Any, world: int) -> None:
         self.trainer, self.inputs, self.world = trainer, inputs, world
@@ -26,7 +26,7 @@ class Memories:
         self.recomputes = bool(trainer.args.gradient_checkpointing or recomputes(trainer.args))
         self.notes: list[str] = []
         self._refused: set[bool] = set()  # with or without recompute
-        self._steps: dict[tuple[str, int, int, bool], StepMemory | None] = {}
+        self._steps: dict[tuple[str, int, int, int, bool], StepMemory | None] = {}
         if self.planning is None:
             self.notes.append(f"Activations are not known: {backend.NAME} has no module to simulate steps with.")
 
@@ -53,18 +53,16 @@ class Memories:
         self, way: Way, recompute: bool, tensors: list[Tensor], model: ModelSizes, world: int, rows: int | None = None
     ) -> StepMemory | None:
         """The memory of a step in the process that has most."""
-        step = self._step(way, recompute, rows)
+        step = self._step(way, recompute, rows, world)
         if step is None or world == 1:
             return step
         if way.shards_gradients:  # every process makes the whole model before it keeps its shard
             return replace(step, peak=max(step.peak, model.parameter_bytes + step.parameters))
-        more = model.gradient_bytes  # DDP's buckets
-        state = step.optimizer
-        if way.sharding:
-            share = optimizer_state.largest_part([tensor.elements for tensor in tensors], way.degree)
-            state = round(step.optimizer * share / max(1, model.trainable))
-        total = step.peak + more + state - step.optimizer
-        return StepMemory(total, step.parameters, step.gradients + more, state, step.activations)
+        if not way.sharding:
+            return step
+        share = optimizer_state.largest_part([tensor.elements for tensor in tensors], way.degree)
+        state = round(step.optimizer * share / max(1, model.trainable))
+        return replace(step, peak=step.peak + state - step.optimizer, optimizer=state)
 
     def largest(self, way: Way, tensors: list[Tensor], model: ModelSizes, world: int, limit: int | None) -> int | None:
         """The most samples in a micro-batch with which a step fits: extrapolated, and simulated again."""
@@ -84,18 +82,19 @@ class Memories:
             rows = _next(seen, limit, fits, too_many, step.activations / rows)
         return fits
 
-    def _step(self, way: Way, recompute: bool, rows: int | None = None) -> StepMemory | None:
-        """A simulated step of one process, or of one of several that shard the model."""
-        shards = way.shards_gradients
-        key = (way.sharding if shards else "", way.degree if shards else 1, rows or self.rows, recompute)
+    def _step(self, way: Way, recompute: bool, rows: int | None = None, world: int = 1) -> StepMemory | None:
+        """A simulated step of one process, of one of several that have a copy each, or that shard the model."""
+        if way.shards_gradients:
+            key = (way.sharding, self.world, way.degree, rows or self.rows, recompute)
+        else:
+            key = ("", min(world, 2), 1, rows or self.rows, recompute)  # two copies need as much as more
         if key not in self._steps:
             self._steps[key] = self._simulate(*key)
         return self._steps[key]
 
-    def _simulate(self, sharding: str, degree: int, rows: int, recompute: bool) -> StepMemory | None:
+    def _simulate(self, sharding: str, world: int, degree: int, rows: int, recompute: bool) -> StepMemory | None:
         if self.planning is None or recompute in self._refused:
             return None
-        world = self.world if sharding else 1
         try:
             return self.planning.step_memory(
                 self.trainer, self.inputs, rows, recompute, sharding=sharding, world=world, degree=degree
@@ -106,7 +105,7 @@ class Memories:
             return None
         except Exception as error:  # of the model or of an override, which may do anything
             words = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            what = f"sharding={sharding!r}" if sharding else "one process"
+            what = f"sharding={sharding!r}" if sharding else "DDP" if world > 1 else "one process"
             self._note(f"A step with {what}{', recompute' * recompute} could not be simulated: {words}")
             return None
 

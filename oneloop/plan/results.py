@@ -72,7 +72,7 @@ class StrategyPlan:
     arguments: dict[str, Any]
     refused: str | None = None
     parameters: int | None = None
-    gradients: int | None = None  # with the buckets they are sent in
+    gradients: int | None = None
     optimizer: int | None = None
     peak: int | None = None  # as the arguments have it
     peak_recomputed: int | None = None  # with gradient_checkpointing

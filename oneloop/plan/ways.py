@@ -51,14 +51,13 @@ def ways(world: int, per_machine: int, hybrid: bool) -> list[Way]:
 
 
 def resident(way: Way, tensors: list[Tensor], model: ModelSizes, world: int) -> tuple[int, int, int | None]:
-    """(parameters, gradients with their buckets, optimizer state) of the process that has most."""
+    """(parameters, gradients, optimizer state) of the process that has most."""
     state = model.optimizer_bytes
     if not way.shards_gradients:
-        buckets = model.gradient_bytes if world > 1 else 0
         if way.sharding and state is not None:
             share = optimizer_state.largest_part([tensor.elements for tensor in tensors], way.degree)
             state = round(state * share / max(1, model.trainable))
-        return model.parameter_bytes, model.gradient_bytes + buckets, state
+        return model.parameter_bytes, model.gradient_bytes, state
     held = sum(round(tensor.size * optimizer_state.rows_of(tensor.shape, way.degree)) for tensor in tensors)
     part = held / max(1, model.gradient_bytes)
     frozen = model.parameter_bytes - model.gradient_bytes

@@ -125,6 +125,7 @@ class DataParallel(Alone):
             steady=bool(args.ddp_static_graph) or not self.unused,
             device_ids=[args.device] if one_device else None,
             find_unused_parameters=bool(self.unused),
+            gradient_as_bucket_view=True,  # one copy of the gradients less, in time and in memory
             word=WORD if self._may_carry() else 0,
             **{name: value for name, value in options.items() if value is not None},
         )

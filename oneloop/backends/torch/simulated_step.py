@@ -81,7 +81,7 @@ def step_memory(
     """The memory of an update with micro-batches like `inputs`, but of `rows` samples. `sharding` has the words of the
     argument for stages 2 and 3; `degree` processes share a copy of the state."""
     if not sharding:
-        return _simulated(trainer, inputs, rows, recompute, None)
+        return _simulated(trainer, inputs, rows, recompute, None, in_buckets=world > 1)
     with _process_of(world):
         args = copy.copy(trainer.args)
         args.__dict__.update(sharding=sharding, sharding_degree=degree)
@@ -111,7 +111,29 @@ def _strategy(args: Any, world: int) -> Any:
     return FullyShared(args, processes)
 
 
-def _simulated(trainer: Any, inputs: Any, rows: int, recompute: bool, strategy: Any) -> StepMemory:
+class _Gradients:
+    """The gradients, once they are computed. DDP then copies them into its buckets, of which they become views; but not
+    those of micro-batches before the last, which are not sent."""
+
+    def __init__(self, model: nn.Module, tracker: StorageTracker, in_buckets: bool) -> None:
+        self.tracker = tracker
+        self.are_sent = True
+        plain = [p for p in model.parameters() if p.requires_grad and not isinstance(p, DTensor)]
+        self.buckets = {id(p): torch.empty_like(p) for p in plain} if in_buckets else {}
+        tracker.label(self.buckets.values(), "gradients")
+        for p in plain:
+            p.register_post_accumulate_grad_hook(self.computed)
+
+    def computed(self, p: torch.Tensor) -> None:
+        if self.buckets and self.are_sent:
+            p.grad = self.buckets[id(p)]
+        else:
+            self.tracker.label([p.grad], "gradients")
+
+
+def _simulated(
+    trainer: Any, inputs: Any, rows: int, recompute: bool, strategy: Any, in_buckets: bool = False
+) -> StepMemory:
     tracker = StorageTracker(FAKE)
     with _copied(trainer, recompute) as model, FAKE:
         batch = _resized(inputs, rows)
@@ -125,13 +147,11 @@ def _simulated(trainer: Any, inputs: Any, rows: int, recompute: bool, strategy: 
             tracker.label(local.values(), "parameters")
             tracker.label((p for p in model.parameters() if id(p) not in local), "parameters")
             tracker.label(model.buffers(), "parameters")
-            for p in model.parameters():
-                if p.requires_grad and not isinstance(p, DTensor):
-                    p.register_post_accumulate_grad_hook(lambda p: tracker.label([p.grad], "gradients"))
+            gradients = _Gradients(model, tracker, in_buckets)
             _make_state(optimizer, local)
             tracker.label(_state_of(optimizer), "optimizer")
             tracker.start()
-            _update(trainer, model, batch, optimizer, local, strategy, tracker)
+            _update(trainer, model, batch, optimizer, local, strategy, gradients)
             held = tracker.held
         return StepMemory(
             peak=tracker.peak,
@@ -164,11 +184,12 @@ def _update(
     optimizer: Any,
     local: dict[int, nn.Parameter],
     strategy: Any,
-    tracker: StorageTracker,
+    computed: _Gradients,
 ) -> None:
+    tracker = computed.tracker
     accumulated = min(trainer.args.gradient_accumulation_steps, MOST_ACCUMULATED)
     for number in range(accumulated):
-        last = number == accumulated - 1
+        last = computed.are_sent = number == accumulated - 1
         with strategy.micro_batch(last) if strategy is not None else contextlib.nullcontext():
             trainer.training_step(model, batch, None)
         tracker.label((p.grad for p in model.parameters()), "gradients")

@@ -118,10 +118,10 @@ class DeepSpeed(DataParallel):
     def muted(self, wrapped: nn.Module) -> contextlib.AbstractContextManager:
         return muted(wrapped, [])
 
-    def backward(self, loss: torch.Tensor) -> None:
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """The loss is already weighted: disable DeepSpeed's own division by the micro-batches."""
         self.engine.set_gradient_accumulation_boundary(self._boundary)
-        self.engine.backward(loss * self.missing_scale(), scale_wrt_gas=False)
+        self.engine.backward(loss * self.missing_scale(), scale_wrt_gas=False, **kwargs)
 
     def missing_scale(self) -> float:
         """The loss scale, where DeepSpeed divides gradients by it without having multiplied the loss: at stage 0."""
@@ -285,7 +285,7 @@ class ZeroEngine(Engine):
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
             raise ModelError(f"the loss cannot be differentiated: it is a {type(loss).__name__} without a gradient.")
-        self.strategy.backward(loss)
+        self.strategy.backward(loss, **kwargs)
 
     def include(self, optimizer: Any) -> None:
         pass
