@@ -43,13 +43,13 @@ def average_of(backend, trainer):
 
 
 def test_an_average_is_that_of_the_weights(backend, arguments):
-    """EMA of all steps; SWA of the second half, or of every second step; the training is that without an average."""
+    """EMA of all steps; SWA of the second half, of less, or of every second step; the training is that without an average."""
     plain, _ = run(backend, arguments)
     for given, expected in (
         (EMA, lambda w: ((w[0] * 0.75 + w[1] * 0.25) * 0.75 + w[2] * 0.25) * 0.75 + w[3] * 0.25),
         (SWA, lambda w: (w[1] + w[2] + w[3]) / 3),
-        ({"swa_start": 3}, lambda w: (w[2] + w[3]) / 2),
-        ({"swa_start": 0, "averaging_steps": 2}, lambda w: (w[1] + w[3]) / 2),
+        ({"swa_start": 0.6}, lambda w: (w[2] + w[3]) / 2),
+        ({"swa_start": 1, "averaging_steps": 2}, lambda w: (w[1] + w[3]) / 2),
         ({"swa_start": 9}, None),
     ):
         trainer, seen = run(backend, arguments, **given)

@@ -50,6 +50,20 @@ def test_in_the_logs_if_asked(backend, arguments, tmp_path):
         assert "train_mfu" not in entry and "train_useful_tokens_per_second" not in entry
 
 
+def test_tokens_before_a_resume_are_not_in_its_speed(backend, arguments):
+    trainer = Trainer(backend.tagger(), arguments(**RUN), train_dataset=tagged([4] * 16))
+    measured = trainer._oneloop.run.meter
+    measured.losses.curve.start = lambda run, step: None
+    measured.work.load_state({"tokens": 1000, "flops": 0.0, "unpadded": 0})
+    measured.start(step=5)
+    measured.work.tokens += 64
+    measured.measure(seconds=2.0, steps=4, samples=16)
+    assert measured.figures["tokens_per_second"] == 32.0
+    measured.work.tokens += 32
+    measured.measure(seconds=2.0, steps=2, samples=8)
+    assert measured.figures["tokens_per_second"] == 16.0
+
+
 class Slow(list):
     """Samples that take a second each, by a clock that stands still otherwise."""
 
