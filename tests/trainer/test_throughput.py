@@ -64,6 +64,23 @@ def test_tokens_before_a_resume_are_not_in_its_speed(backend, arguments):
     assert measured.figures["tokens_per_second"] == 16.0
 
 
+def test_counts_of_two_processes(backend, arguments):
+    """Stored counts are sums: one process goes on with them, and the next sums have them once."""
+    trainer = Trainer(backend.tagger(), arguments(**RUN, include_num_input_tokens_seen=True), train_dataset=[])
+    core, stored = trainer._oneloop, {"tokens": 1000, "flops": 0.0, "unpadded": 900}
+    works = []
+    for is_main in (True, False):
+        processes = SimpleNamespace(
+            size=2, is_main=is_main, all_gather=lambda own: [each.own_counts() for each in works]
+        )
+        works.append(meter.WorkMeter(SimpleNamespace(trainer=trainer, processes=processes, model_info=core.model_info)))
+        works[-1].load_state(stored)
+        works[-1].tokens += 8
+    works[1].store(trainer.state)
+    assert trainer.state.num_input_tokens_seen == 1016
+    assert trainer.state.total_flos == 6 * 1016 * core.model_info.matrix_parameters
+
+
 class Slow(list):
     """Samples that take a second each, by a clock that stands still otherwise."""
 
