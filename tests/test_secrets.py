@@ -94,6 +94,14 @@ def test_a_value_of_the_environment_is_found_in_any_text(monkeypatch):
     assert CANARY not in str(DataError(f"cannot read {canary('environment')}"))
 
 
+def test_a_secret_that_begins_with_another_and_secrets_in_lists(monkeypatch):
+    monkeypatch.setattr(secrets, "_known", {})
+    secrets.remember("api_keys", [canary("first"), {"inner": canary("inner")}])
+    secrets.remember("hub_token", canary("first") + "-and-more")
+    text = f"{canary('first')}-and-more, {canary('first')}, {canary('inner')}"
+    assert secrets.clean_text(text) == "<HUB_TOKEN>, <API_KEYS>, <API_KEYS>"
+
+
 def test_a_token_passed_to_a_wrong_argument_is_not_printed(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijklmnop")
     for name in ("learning_rate", "push_to_hub", "lr_scheduler_type", "max_steps", "eval_strategy"):

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -128,6 +129,36 @@ def test_an_error_of_the_copy_reaches_the_writer():
     late.wait()
     with pytest.raises(MemoryError, match="no room"):
         late.check()
+
+
+def copied(tensor, buffer):
+    buffer = np.empty_like(tensor) if buffer is None else buffer
+    np.copyto(buffer, tensor)
+    return buffer
+
+
+def test_buffers_of_another_shape_or_type_are_replaced():
+    """A callback may add parameters, or thaw some."""
+    weights, buffers = SimpleNamespace(room=np.empty_like, copy_to=copied), copies.Buffers()
+    for tensor in (np.ones((2, 3), np.float32), np.ones((3, 2), np.float32), np.ones((3, 2), np.float64)):
+        before = buffers.copy_late({"moment": tensor}, weights, lambda tensor: 0)["moment"]
+        buffers.late.check()
+        assert (before.shape, before.dtype) == (tensor.shape, tensor.dtype) and (before == 1).all()
+        assert buffers.copy_late({"moment": tensor}, weights, lambda tensor: 0)["moment"] is before
+
+
+def test_the_next_save_waits_for_a_late_copy():
+    goes_on, buffers = threading.Event(), copies.Buffers()
+
+    def slowly(tensor, buffer):
+        assert goes_on.wait(60)
+        return copied(tensor, buffer)
+
+    weights = SimpleNamespace(room=np.empty_like, copy_to=slowly)
+    buffers.copy_late({"moment": np.zeros(2)}, weights, lambda tensor: 0)
+    threading.Timer(0.05, goes_on.set).start()
+    buffers.copy({"moment": np.ones(2)}, copied)
+    assert goes_on.is_set() and buffers._kept["moment"].tolist() == [1.0, 1.0]
 
 
 def test_wrappers_of_optimizers_are_not_trusted():

@@ -90,6 +90,13 @@ def test_the_factor_is_a_function_of_the_step():
         assert Cooldown(0, 10, 10, kind).follow(lambda step: 1.0)(5) == pytest.approx(half)
 
 
+def test_a_resumed_cooldown_has_its_start_and_the_schedule_of_its_parent(arguments):
+    args = arguments(cooldown_steps=4, cooldown_type="linear")
+    first = cooldown_of(args, 3, 20, None, follows_metric=False)
+    assert first == Cooldown(3, 4, 20, "linear", is_new=True) and first.end == 7
+    assert cooldown_of(args, 5, 7, first.state(), follows_metric=False) == Cooldown(3, 4, 20, "linear")
+
+
 def test_what_a_cooldown_needs(arguments, tmp_path, caplog):
     pytest.importorskip("torch")
     import torch

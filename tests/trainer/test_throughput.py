@@ -81,6 +81,15 @@ def test_counts_of_two_processes(backend, arguments):
     assert trainer.state.total_flos == 6 * 1016 * core.model_info.matrix_parameters
 
 
+def test_counts_of_a_run_that_another_trainer_started(backend, arguments):
+    trainer = Trainer(backend.tagger(), arguments(**RUN), train_dataset=[])
+    work, weights = trainer._oneloop.run.meter.work, trainer._oneloop.model_info.matrix_parameters
+    work.start_from(6.0 * weights * 50, 70)
+    assert (work.tokens, work.unpadded) == (70, 70)
+    work.start_from(6.0 * weights * 50, 0)  # by their operations
+    assert work.tokens == 50
+
+
 class Slow(list):
     """Samples that take a second each, by a clock that stands still otherwise."""
 

@@ -57,6 +57,15 @@ def test_which_parameters_are_muons(arguments):
         of(nn.Linear(2, 2), arguments)
 
 
+def test_arguments_of_adam_are_for_the_other_parameters(arguments):
+    groups = of(KIT.classifier(), arguments, adam_beta1=0.8, adam_epsilon=1e-6, optim_args="ns_steps=3").optimizer
+    for group in groups.param_groups:
+        if group["use_muon"]:
+            assert (group["eps"], group["ns_steps"], "betas" in group) == (1e-7, 3, False)
+        else:
+            assert (group["eps"], group["betas"], "ns_steps" in group) == (1e-6, (0.8, 0.999), False)
+
+
 def test_the_head_of_a_model_of_transformers(arguments):
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
