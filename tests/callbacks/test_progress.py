@@ -6,7 +6,8 @@ import types
 
 import pytest
 
-from oneloop import NotebookProgressCallback, PrinterCallback, ProgressCallback, Trainer
+from oneloop import NotebookProgressCallback, PrinterCallback, ProgressCallback, Trainer, TrainerControl, TrainerState
+from oneloop.callbacks import progress
 from tests.backends.support import rows
 
 RUN = {"learning_rate": 0.1, "optim": "sgd", "per_device_train_batch_size": 4, "max_steps": 4, "logging_steps": 2}
@@ -95,6 +96,30 @@ def test_the_notebooks_table(backend, trained, monkeypatch):
     assert [row[0] for row in body] == ["2", "4"] and all(all(row) and len(row) == len(heads) for row in body)
     assert body[0][-1] == "0.25"
     assert any("eval" in each and "1/1" in each for each in drawn) and "eval" not in table
+
+
+def test_text_in_the_notebooks_table_is_no_html():
+    notebook = NotebookProgressCallback()
+    notebook.rows = [{"Step": 1, "Note": "<i>"}]
+    assert "<td>&lt;i&gt;</td>" in notebook.html()
+
+
+def test_the_speed_of_a_resumed_run_in_a_notebook(monkeypatch):
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: 104.0))
+    text = progress._bar("train", done=10, total=20, since=100.0, first=2)
+    assert "10/20 &middot; 2 it/s &middot; 0:00:04 &lt; 0:00:05" in text
+
+
+def test_a_bar_follows_the_step(arguments):
+    """Steps may be left out, after a loss spike."""
+    display, state, control = ProgressCallback(), TrainerState(max_steps=9), TrainerControl()
+    display.on_train_begin(arguments(), state, control)
+    try:
+        for state.global_step in (1, 4, 5):
+            display.on_step_end(arguments(), state, control)
+        assert display.training_bar.n == 5
+    finally:
+        display.on_train_end(arguments(), state, control)
 
 
 def test_the_bar_has_the_loss_and_the_learning_rate(backend, trained, capsys):

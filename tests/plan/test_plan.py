@@ -1,12 +1,14 @@
 """Plans against what small runs really have: parameters, optimizer state, steps, checkpoints, on every framework."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from oneloop import Trainer, backends
 from oneloop.errors import ArgumentError, RefusedError
-from oneloop.plan import sizes
+from oneloop.plan import making, messages, sizes, ways
+from oneloop.plan.results import CheckpointSizes, ModelSizes, RunLength
 from tests.backends.support import rows, tagged
 
 
@@ -104,6 +106,53 @@ def test_what_fits(backend, arguments):
     enough = trainer.plan(device_memory="1GB").memory("one process").fits
     assert enough is (True if backend.name == "torch" else None)
     assert trainer.plan().memory("one process").fits is None
+
+
+def test_saves_and_what_is_kept_of_them(arguments):
+    model = ModelSizes(parameters=10, trainable=4, parameter_bytes=40, gradient_bytes=16, optimizer_bytes=32)
+    length = RunLength(20, 4, steps_per_epoch=4, steps=10, epochs=2.5, tokens_per_step=None, tokens=None)
+
+    def found(is_adapter=False, **given):
+        core = SimpleNamespace(
+            trainer=SimpleNamespace(args=arguments(**given), model=None),
+            backend=SimpleNamespace(models=SimpleNamespace(is_adapter=lambda model: is_adapter)),
+        )
+        return making._checkpoint(core, model, length)
+
+    assert found(save_strategy="no").saves == found(save_strategy="no").on_disk == 0
+    assert found(save_strategy="steps", save_steps=3, save_total_limit=2) == CheckpointSizes(40, 32, 3, 2, 2 * 72)
+    assert found(save_strategy="epoch", save_total_limit=9) == CheckpointSizes(40, 32, 3, 3, 3 * 72)
+    only_adapters = found(True, save_strategy="epoch", save_only_model=True)
+    assert only_adapters == CheckpointSizes(16, 0, 3, 3, 3 * 16)
+
+
+def test_the_copy_that_a_save_is_written_from(arguments):
+    model = ModelSizes(parameters=10, trainable=4, parameter_bytes=40, gradient_bytes=16, optimizer_bytes=32)
+    found = [ways.save_copy(arguments(save_strategy="steps"), way, model) for way in ways.ways(4, 8, hybrid=False)]
+    assert found == [40 + 32, 40 + 32 // 4, (40 + 32) // 4, (40 + 32) // 4]
+    assert ways.save_copy(arguments(save_strategy="no"), ways.Way("DDP", ""), model) == 0
+
+
+def test_the_first_bucket_of_each_type_is_small():
+    gradients = [("float32", 12), ("bfloat16", 12), ("bfloat16", 12), ("float32", 3), ("bfloat16", 30)]
+    assert messages.buckets(gradients, cap=25, first=10) == [12, 12, 42, 3]
+
+
+def test_the_largest_of_the_first_batches_is_simulated(backend, arguments, monkeypatch):
+    simulated = []
+
+    class Spy(making.Memories):
+        def __init__(self, trainer, inputs, world):
+            simulated.append(len(inputs["x"]))
+            super().__init__(trainer, inputs, world)
+
+    monkeypatch.setattr(making, "Memories", Spy)
+    args = arguments(per_device_train_batch_size=4, train_sampling_strategy="sequential")
+    trainer = Trainer(backend.classifier(), args, train_dataset=rows(7))
+    first = making._first_batches  # of four samples, and of three
+    monkeypatch.setattr(making, "_first_batches", lambda *given: first(*given)[::-1])
+    trainer.plan(largest=False)
+    assert simulated == [4]
 
 
 def test_what_arguments_do(backend, arguments):

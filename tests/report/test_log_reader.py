@@ -110,11 +110,12 @@ def test_a_long_file_without_an_end_of_line_is_no_log_yet(tmp_path):
 def test_thinning_keeps_ends_peaks_and_gaps():
     steps = np.arange(100_000.0)
     values = np.sin(steps / 5000)
-    values[[31_415, 77_777]] = [50, -50]
+    values[[31_415, 77_777, 99_990]] = [50, -50, 60]
     values[60_000] = np.nan
     kept, left = downsample(steps, values, 300)
     assert len(kept) <= 300 and (np.diff(kept) > 0).all() and kept[0] == 0 and kept[-1] == 99_999
-    assert left[kept == 31_415] == 50 and left[kept == 77_777] == -50 and np.isnan(left[kept == 60_000]).all()
+    assert left[kept == 31_415] == 50 and left[kept == 77_777] == -50 and left[kept == 99_990] == 60
+    assert np.isnan(left[kept == 60_000]).all()
     assert (kept == 60_000).any()
     assert (
         np.abs(np.interp(steps, kept[np.isfinite(left)], left[np.isfinite(left)])[:31_000] - values[:31_000]).max()
