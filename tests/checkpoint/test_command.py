@@ -161,6 +161,12 @@ def test_prune_keeps_the_newest_and_the_best_of_every_run(run, capsys):
     assert all(store.problems(run / name) == [] for name in found)
 
 
+def test_the_best_of_a_run_is_one_of_its_own(run, capsys):
+    write(run, 4, run="b" * 16, best=30, written=2.0)  # a later run has a checkpoint of that step now
+    _, _, found = as_json(capsys, run)
+    assert [name for name, entry in found.items() if entry["best"]] == ["checkpoint-20"]
+
+
 def test_prune_never_counts_on_a_damaged_one(run, capsys):
     file = run / "checkpoint-40" / "model.safetensors"
     file.write_bytes(b"x" * 1000)  # the same size: only its checksum tells

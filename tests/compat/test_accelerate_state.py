@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from oneloop.compat.accelerator import _part
+from oneloop import Trainer
+from oneloop.compat import accelerate_state
+from oneloop.compat.accelerator import Accelerator, _part
 from tests.backends.support import rows
 
 accelerate = pytest.importorskip("accelerate")
@@ -42,6 +45,25 @@ def test_weights(backend, trainer):
     assert set(wanted) <= set(found)
     for name, value in wanted.items():
         np.testing.assert_array_equal(backend.numpy(found[name]), value)
+
+
+def test_tied_weights_have_all_their_names(backend, arguments, monkeypatch):
+    trainer = Trainer(backend.classifier(), arguments())
+    strategy = trainer._oneloop.strategy
+    monkeypatch.setattr(strategy, "model_tensors", lambda model: ({"first": 1, "other": 2}, {"second": "first"}))
+    assert trainer.accelerator.get_state_dict(trainer.model) == {"first": 1, "other": 2, "second": 1}
+
+
+def test_samples_that_a_loader_has_repeated_are_left_out(backend, arguments, monkeypatch):
+    class OfTwo(Accelerator):
+        num_processes = 2
+        gradient_state = SimpleNamespace(in_dataloader=True, end_of_dataloader=False, remainder=3)
+
+    accelerator, values = OfTwo(Trainer(backend.classifier(), arguments())), {"labels": np.arange(8)}
+    monkeypatch.setattr(accelerate_state, "is_imported", lambda: True)
+    assert accelerator.gather_for_metrics(values)["labels"].tolist() == list(range(8))
+    accelerator.gradient_state.end_of_dataloader = True  # three samples are left for the last batch of all processes
+    assert accelerator.gather_for_metrics(values)["labels"].tolist() == [0, 1, 2]
 
 
 def test_another_model_is_placed_and_the_own_is_the_wrapped_one(backend, trainer):

@@ -4,6 +4,7 @@ import json
 import logging
 from collections import defaultdict, deque
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -84,6 +85,19 @@ class Distilled(Online):
         loss = Trainer.training_step(self, model, inputs, num_items_in_batch)
         self._on_policy_loss_total += float(loss)
         return loss
+
+
+def test_when_a_step_uses_completions_that_were_generated_before():
+    def is_within(step, iterations=None, **args):
+        trainer = SimpleNamespace(_step=step, _buffered_inputs=[1], args=SimpleNamespace(**args))
+        if iterations is not None:
+            trainer.num_iterations = iterations
+        return trl_state._is_within_round(trainer)
+
+    rounds = {"steps_per_generation": 3, "gradient_accumulation_steps": 1}
+    assert [is_within(step, 1, **rounds) for step in (1, 2, 3, 6)] == [True, True, False, False]
+    assert [is_within(step, 2, **rounds) for step in (3, 5, 6, 9)] == [True, True, False, True]
+    assert [is_within(step, gradient_accumulation_steps=2) for step in (1, 2, 3)] == [True, False, True]
 
 
 def made(folder, trainer_class=Online, **given):
