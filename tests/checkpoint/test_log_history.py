@@ -185,6 +185,13 @@ def test_a_history_that_somebody_changes(short, change):
     assert kept.stored(history) == LogHistory().stored(history)
 
 
+def test_the_lines_of_other_runs_are_not_entries(tmp_path):
+    lines = [{"run": run, "step": step, "time": 1.5, "loss": "nan"} for step in (1, 2, 3) for run in "ab"]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = log_history._first_entries(tmp_path / "log.jsonl", "b", 2)
+    assert [entry["step"] for entry in found] == [1, 2] and found[0].keys() == {"step", "loss"}
+
+
 @pytest.mark.parametrize("about", [{}, {"entries": "x", "sha256": 1}, {"entries": -1}, {"entries": 10**30}, None, 3])
 def test_marks_that_make_no_sense(tmp_path, about):
     tail = entries(2)
