@@ -43,7 +43,7 @@ def average_of(backend, trainer):
 
 
 def test_an_average_is_that_of_the_weights(backend, arguments):
-    """EMA of all steps; SWA of the second half, of less, or of every second step; the training is that without an average."""
+    """EMA of all steps; SWA of the second half, of less, or of every second step; training is that without one."""
     plain, _ = run(backend, arguments)
     for given, expected in (
         (EMA, lambda w: ((w[0] * 0.75 + w[1] * 0.25) * 0.75 + w[2] * 0.25) * 0.75 + w[3] * 0.25),
