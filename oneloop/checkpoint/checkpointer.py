@@ -137,19 +137,19 @@ class Checkpointer:
             self.run.meter.sources.share()
         save = self._new_save()
         ends = partial(self._committed, save), partial(self._forget_best, save)
-        shared = self._shared_stage(save.step)
-        gathered, stage = None, shared
+        parts = self._parts(save.step)
+        gathered, stage = None, None if parts is None else parts.stage
         if not args.save_only_model:
             try:
-                stage = self._stage_for_parts(save) if shared is None else shared
-                gathered = self._gather(shared is not None, stage or save.path)
+                stage = self._stage_for_parts(save) if parts is None else parts.stage
+                gathered = self._gather(parts is not None, stage or save.path)
             except OSError as error:
-                self._refused(error, save, ends, stage)
+                self._refused(error, save, ends, stage, parts)
                 return
-        if shared is None:
+        if parts is None:
             self._save_whole(save, gathered, ends, stage)
         else:
-            self._save_sharded(save, shared, gathered, ends)
+            self._save_sharded(save, parts, gathered, ends)
 
     def _new_save(self) -> Save:
         """The state at this moment, which the run may change while it is being written."""
@@ -208,9 +208,11 @@ class Checkpointer:
         if state.best_global_step == save.step:
             state.best_metric, state.best_global_step = save.best_before
 
-    def _commit(self, save: Save, stage: Path, facts: dict[str, Any]) -> None:
-        generation = self.directory.generation
-        store.commit(stage, save.step, save.run_id, save.reason, facts, self.overrides.add_files, generation)
+    def _commit(self, save: Save, stage: Path, facts: dict[str, Any], parts: sharded.Parts | None = None) -> None:
+        given: dict[str, Any] = {"generation": self.directory.generation}
+        if parts is not None:
+            given["publish"] = parts.publish
+        store.commit(stage, save.step, save.run_id, save.reason, facts, self.overrides.add_files, **given)
         if not self._rotates_late:
             self.delete_superseded(save.target, save.run_id, save.best)
 
@@ -262,8 +264,17 @@ class Checkpointer:
             raise error or OSError(errno.EIO, "the main process cannot write", save.target)
         return Path(told) if stage is None else stage
 
-    def _refused(self, error: OSError | NonFiniteError, save: Save, ends: Any, stage: Path | None) -> None:
+    def _refused(
+        self,
+        error: OSError | NonFiniteError,
+        save: Save,
+        ends: Any,
+        stage: Path | None,
+        parts: sharded.Parts | None = None,
+    ) -> None:
         """The disk has failed before a save could be passed to the writer, or the model is not finite."""
+        if parts is not None:
+            parts.close()
         if not self.core.trainer.args.should_save:
             self._awaited.append(ends)
             self.tell()
@@ -312,9 +323,10 @@ class Checkpointer:
 
     # -- written by all processes, each with its own tensors
 
-    def _shared_stage(self, step: int) -> Path | None:
-        """A staged directory that all processes write into; None if one of them writes everything: the strategy does
-        not shard, an override writes the model itself, or the machines have no shared disk."""
+    def _parts(self, step: int) -> sharded.Parts | None:
+        """Where all processes write their parts: a staged directory on a disk that they share, or one on each machine
+        and from there to object storage. None if one of them writes everything: the strategy does not shard, an
+        override writes the model itself, or there is neither."""
         core = self.core
         processes = core.processes
         if not core.strategy.in_parts or core.trainer.args.save_on_each_node or not self.model_files.as_built:
@@ -329,19 +341,22 @@ class Checkpointer:
         if told is None:
             return None
         if all(seen for (seen,) in processes.all_gather([Path(told).is_dir()])):
-            return Path(told)
+            return sharded.OnSharedDisk(Path(told))
+        if self.directory.storage.is_used:
+            return self.directory.storage.parts(step, stage)
         if stage is not None:
             store.discard(stage)
         if self.run.events.first_time("disk is not shared"):
             logger.warning(
                 "%s is not visible to all processes, so the main process gathers the whole state and writes it. Use an "
-                "output_dir on a disk that all machines share, so that each process writes its own shard.",
+                "output_dir on a disk that all machines share, or in object storage, so that each process writes its "
+                "own shard.",
                 self.directory.path,
             )
         return None
 
-    def _save_sharded(self, save: Save, stage: Path, gathered: Gathered | None, ends: Any) -> None:
-        core = self.core
+    def _save_sharded(self, save: Save, parts: sharded.Parts, gathered: Gathered | None, ends: Any) -> None:
+        core, stage = self.core, parts.stage
         processes, args = core.processes, core.trainer.args
         contents, error = Contents(), None
         with self.model_files.model_part():
@@ -353,13 +368,13 @@ class Checkpointer:
             except OSError as raised:  # the others go on to the next collective
                 error = raised
         if self._any_failed(error):
-            self._refused(error or _failed_elsewhere(save.target), save, ends, stage)
+            self._refused(error or _failed_elsewhere(save.target), save, ends, stage, parts)
             return
         size = sharded.number_files(contents, processes)
         check = self.model_files.finite_values.checking(contents, Path(save.target).name)
         if not processes.is_main:
             self._awaited.append(ends)
-            part = partial(sharded.write_part, stage, processes.rank, contents, size, check)
+            part = partial(sharded.write_part, parts, processes.rank, contents, size, check)
             self._writer.submit(part, _nothing, self.waiting.fail, True, f"{store.PREFIX}-{save.step}")
             self._end_of_parts()
             return
@@ -369,13 +384,15 @@ class Checkpointer:
             try:
                 try:
                     check()
-                    room_for(stage, size)
-                    facts = contents.write(stage)
+                    room_for(stage, parts.room(contents.size, size))
+                    facts = parts.send(contents.write(stage))
                 except Exception:
-                    sharded.let_finish(stage, others, self.waiting)
+                    sharded.let_finish(parts, others, self.waiting)
                     raise
-                self._commit(save, stage, facts | sharded.collect(stage, others, args.ddp_timeout, self.waiting))
+                facts |= sharded.collect(parts, others, args.ddp_timeout, self.waiting)
+                self._commit(save, stage, facts, parts)
             except BaseException:
+                parts.give_up(others)
                 store.discard(stage)
                 raise
 

@@ -150,6 +150,7 @@ def load_best_model(core: "Internals", last_saved: str | None) -> None:
         )
         return
     path = core.run.checkpointer.directory.resolve(best)
+    core.run.checkpointer.directory.storage.share_best(path)
     wrong = store.problems(path)
     if wrong:
         raise CheckpointError(

@@ -1,8 +1,9 @@
 """A checkpoint that several processes write: each its own files, one of them the manifest.
 
-All of them have access to the staged directory. A process that has written its files writes a note there with their
-manifest entries; the one that commits waits for the notes of the others, removes them, and writes the manifest. Notes
-instead of a collective, because background threads must not interleave collectives with those of training.
+A process that has written its files leaves a note with their manifest entries; the one that commits waits for the notes
+of the others, removes them, and writes the manifest. Notes instead of a collective, because background threads must not
+interleave collectives with those of training. Files and notes are in a directory that all of them have access to, or in
+object storage (storage/machine_parts.py).
 """
 
 import contextlib
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..distributed.collectives import ProcessGroup
 from ..errors import CheckpointError, NonFiniteError
@@ -32,14 +33,93 @@ def _note(stage: Path, rank: int) -> Path:
     return stage / f".part-{rank:05d}.json"
 
 
-def leave_note(stage: Path, rank: int, facts: dict[str, Any] | None, error: BaseException | None = None) -> None:
-    """Report that the files of this process are written, or that writing failed. The note is written atomically."""
+def note_text(facts: dict[str, Any] | None, error: BaseException | None = None) -> str:
+    """The files of a process with their manifest entries, or the error that kept it from writing them."""
     number = getattr(error, "errno", None) or (errno.EIO if error is not None else 0)
     values = isinstance(error, NonFiniteError)
-    text = json.dumps({"facts": facts, "errno": number, "error": "" if error is None else str(error), "values": values})
+    return json.dumps({"facts": facts, "errno": number, "error": "" if error is None else str(error), "values": values})
+
+
+def leave_note(stage: Path, rank: int, facts: dict[str, Any] | None, error: BaseException | None = None) -> None:
+    """Report that the files of this process are written, or that writing failed. The note is written atomically."""
+    text = note_text(facts, error)
     unfinished = stage / f".part-{rank:05d}.partial"
     unfinished.write_text(text, encoding="utf-8")
     unfinished.rename(_note(stage, rank))
+
+
+class Parts(Protocol):
+    """Where the processes of one save put their files and notes."""
+
+    stage: Path  # where this process writes
+    look: float  # seconds between two checks for notes
+
+    def room(self, own: int, total: int) -> int:
+        """The bytes that `stage` must have room for, of those of this process and of all."""
+
+    def send(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """This process has written its files; returns their manifest entries."""
+
+    def leave_note(self, rank: int, facts: dict[str, Any] | None, error: BaseException | None = None) -> None:
+        """Report that the files of this process are in place, or that it has failed."""
+
+    def has_note(self, rank: int) -> bool:
+        """Whether the note of a process is there."""
+
+    def take_note(self, rank: int) -> dict[str, Any]:
+        """Read a note that is there; CheckpointError if that fails."""
+
+    def noted(self) -> None:
+        """All notes have been taken."""
+
+    def publish(self, manifest: dict[str, Any]) -> None:
+        """Called in the process that commits, when the manifest is in its `stage` and before the checkpoint is."""
+
+    def give_up(self, ranks: range) -> None:
+        """The process that commits has failed, or another one."""
+
+    def close(self) -> None:
+        """The end of a process that does not commit."""
+
+
+class OnSharedDisk:
+    """The parts of a checkpoint in a staged directory that all processes have access to."""
+
+    look = _LOOK
+
+    def __init__(self, stage: Path) -> None:
+        self.stage = stage
+
+    def room(self, own: int, total: int) -> int:
+        return total
+
+    def send(self, facts: dict[str, Any]) -> dict[str, Any]:
+        return facts
+
+    def leave_note(self, rank: int, facts: dict[str, Any] | None, error: BaseException | None = None) -> None:
+        leave_note(self.stage, rank, facts, error)
+
+    def has_note(self, rank: int) -> bool:
+        return _note(self.stage, rank).exists()
+
+    def take_note(self, rank: int) -> dict[str, Any]:
+        note = read_json(_note(self.stage, rank))
+        if note["facts"] is not None:
+            _note(self.stage, rank).unlink()
+        return note
+
+    def noted(self) -> None:
+        # Else a power failure after the manifest could leave a checkpoint that still has notes.
+        sync_directory(self.stage)
+
+    def publish(self, manifest: dict[str, Any]) -> None:
+        pass
+
+    def give_up(self, ranks: range) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 class Waiting:
@@ -63,42 +143,41 @@ class Waiting:
             self.failed.clear()
 
 
-def collect(stage: Path, ranks: range, timeout: float, waiting: Waiting) -> dict[str, Any]:
+def collect(parts: Parts, ranks: range, timeout: float, waiting: Waiting) -> dict[str, Any]:
     """Wait for all processes; returns the manifest entries of their files, or raises the error of one of them."""
     found: dict[str, Any] = {}
+    place = str(parts.stage)
     end, left = time.monotonic() + timeout, False
     for rank in ranks:
-        path = _note(stage, rank)
-        while not path.exists():
+        while not parts.has_note(rank):
             if waiting.leaving.is_set() and not left:
                 end, left = min(end, time.monotonic() + _GRACE), True
-            if waiting.failed.is_set() and not path.exists():  # it may have left its note just before
-                raise OSError(errno.EIO, "a process could not write its shard", str(stage))
+            if waiting.failed.is_set() and not parts.has_note(rank):  # it may have left its note just before
+                raise OSError(errno.EIO, "a process could not write its shard", place)
             if time.monotonic() > end:
-                raise OSError(errno.ETIMEDOUT, f"process {rank} has not written its shard", str(stage))
-            time.sleep(_LOOK)
+                raise OSError(errno.ETIMEDOUT, f"process {rank} has not written its shard", place)
+            time.sleep(parts.look)
         try:
-            note = read_json(path)
+            note = parts.take_note(rank)
         except CheckpointError as error:
-            raise OSError(errno.EIO, f"cannot read the note of process {rank}: {error}", str(stage)) from error
+            raise OSError(errno.EIO, f"cannot read the note of process {rank}: {error}", place) from error
         if note["facts"] is None and note["values"]:
             raise NonFiniteError(note["error"])
         if note["facts"] is None:
-            raise OSError(note["errno"], f"process {rank} could not write its shard: {note['error']}", str(stage))
+            raise OSError(note["errno"], f"process {rank} could not write its shard: {note['error']}", place)
         found |= note["facts"]
-        path.unlink()
-    sync_directory(stage)  # else a power failure after the manifest could leave a checkpoint that still has notes
+    parts.noted()
     return found
 
 
-def let_finish(stage: Path, ranks: range, waiting: Waiting) -> None:
+def let_finish(parts: Parts, ranks: range, waiting: Waiting) -> None:
     """After the process that commits has failed, give the others a moment: a file that one creates while the staged
     directory is being removed would keep it from going away."""
     end = time.monotonic() + _GRACE
     while not (waiting.failed.is_set() or waiting.leaving.is_set() or time.monotonic() > end):
-        if all(_note(stage, rank).exists() for rank in ranks):
+        if all(parts.has_note(rank) for rank in ranks):
             return
-        time.sleep(_LOOK)
+        time.sleep(parts.look)
 
 
 def number_files(contents: Contents, processes: ProcessGroup) -> int:
@@ -140,14 +219,16 @@ def _take(contents: Contents, kind: str) -> tuple[dict[str, Raw], dict[str, str]
     return tensors, metadata
 
 
-def write_part(stage: Path, rank: int, contents: Contents, size: int, check: Callable[[], Any] = lambda: None) -> None:
+def write_part(parts: Parts, rank: int, contents: Contents, size: int, check: Callable[[], Any] = lambda: None) -> None:
     """What a process does that does not commit. `check` raises if the contents must not be saved."""
     try:
         check()
-        whole.room_for(stage, size)
-        facts = contents.write(stage)
+        whole.room_for(parts.stage, parts.room(contents.size, size))
+        facts = parts.send(contents.write(parts.stage))
     except BaseException as error:
         with contextlib.suppress(OSError):
-            leave_note(stage, rank, None, error)
+            parts.leave_note(rank, None, error)
         raise
-    leave_note(stage, rank, facts)
+    finally:
+        parts.close()
+    parts.leave_note(rank, facts)

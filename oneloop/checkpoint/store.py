@@ -105,6 +105,7 @@ def commit(
     facts: dict[str, dict[str, Any]],
     unsealed: bool = False,
     generation: int | None = None,
+    publish: Callable[[dict[str, Any]], None] = lambda manifest: None,
 ) -> Path:
     """Commit a staged directory as the checkpoint of its step: write the manifest last, then rename once.
 
@@ -112,7 +113,8 @@ def commit(
     a power failure: everything is flushed before the rename, and the rename before anything is deleted. `facts` are the
     entries of files whose checksum was computed while writing; other files are read for theirs. An `unsealed` one is
     complete too, but an override may add files until seal(); it may also have written some under the final path.
-    `generation` is that of the run, see next_generation().
+    `generation` is that of the run, see next_generation(). `publish` is called with the manifest before the rename;
+    there is no checkpoint if it fails.
     """
     target = folder.parent / f"{PREFIX}-{step}"
     if unsealed:
@@ -120,7 +122,7 @@ def commit(
     files = dict(facts)
     for name, path in _files(folder):
         if name not in files:
-            files[name] = _facts(path)
+            files[name] = file_facts(path)
     manifest: dict[str, Any] = {
         "format": FORMAT,
         "step": step,
@@ -134,6 +136,7 @@ def commit(
         manifest["unsealed"] = True
     write_bytes(folder / MANIFEST, [json.dumps(manifest, indent=1).encode()])
     sync_tree(folder)
+    publish(manifest)
     take_place(folder, target)
     return target
 
@@ -145,7 +148,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
             yield path.relative_to(folder).as_posix(), path
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def file_facts(path: Path) -> dict[str, Any]:
     """The entry of a file that others have written; flushes it to the disk."""
     with open(path, "rb") as f:
         os.fsync(f.fileno())
@@ -171,15 +174,17 @@ def fingerprints(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def seal(path: Path, known: dict[str, tuple[int, int]]) -> None:
-    """Add what an override has written into a complete checkpoint to its manifest, which is replaced atomically."""
+    """Add what an override has written into a complete checkpoint to its manifest, which is replaced atomically. Files
+    that are on other machines stay in it."""
     manifest = read_manifest(path)
     if manifest is None:  # the override has removed the checkpoint
         return
     now, before = fingerprints(path), manifest["files"]
-    manifest["files"] = {
+    elsewhere = {name: before[name] for name in before if known and name not in known and name not in now}
+    manifest["files"] = elsewhere | {
         name: before[name]
         if name in before and known.get(name) == seen
-        else _facts(path / name) | ({} if name in before else {structure.ADDED: True})
+        else file_facts(path / name) | ({} if name in before else {structure.ADDED: True})
         for name, seen in now.items()
     }
     manifest.pop("unsealed", None)

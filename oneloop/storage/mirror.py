@@ -15,7 +15,7 @@ from pathlib import Path
 from ..checkpoint import snapshots, store
 from ..checkpoint.async_writer import stepped_back
 from ..checkpoint.store import Checkpoint
-from ..errors import CheckpointError
+from ..errors import CheckpointError, StorageError
 from . import loose_files, remote_checkpoints
 from .lease import Lease
 from .remote import RemoteDirectory, clean
@@ -51,6 +51,7 @@ class Mirror:
         self._queue = _Queue()
         self._thread: threading.Thread | None = None
         self._is_failing = False  # since the last message about it
+        self._in_parts: set[str] = set()  # checkpoints that all processes have uploaded, each its own files
         self.transferred: dict[str, int] = {}  # bytes of the files of the current upload
 
     def look(self) -> None:
@@ -72,6 +73,22 @@ class Mirror:
     def have(self, names: Iterable[str]) -> None:
         """The local directory has these checkpoints of the storage."""
         self._own.update(names)
+
+    def is_there(self, name: str, manifest: bytes) -> None:
+        """All processes have uploaded their files of a checkpoint, which is complete in the storage."""
+        self._own.add(name)
+        self._in_parts.add(name)
+        self.found |= remote_checkpoints.complete({name: manifest})
+
+    def ensure(self, name: str) -> None:
+        """Wait until a checkpoint is in the storage; before the run, upload it. Raises StorageError if it is not."""
+        self._queue.wait_for(name)
+        if name in self.found:
+            return
+        if self.is_running:
+            raise StorageError(None, f"{name} could not be uploaded to {self.remote.url}")
+        remote_checkpoints.put(self.remote, self.folder / name, name)
+        self.look()
 
     # -- uploads in the background
 
@@ -168,11 +185,13 @@ class Mirror:
         except FileNotFoundError:
             return False
         try:
-            if store.problems(stage, contents=False):  # deleted meanwhile
-                return False
+            is_complete = upload.name in self._in_parts
+            if not (stage / store.MANIFEST).exists() if is_complete else store.problems(stage, contents=False):
+                return False  # deleted meanwhile
             self.transferred = {}
             started = time.perf_counter()
-            remote_checkpoints.put(self.remote, stage, upload.name, self.transferred.__setitem__)
+            put = remote_checkpoints.add_files if is_complete else remote_checkpoints.put
+            put(self.remote, stage, upload.name, self.transferred.__setitem__)
             data = (stage / store.MANIFEST).read_bytes()
         finally:
             snapshots.discard(stage)
@@ -221,6 +240,7 @@ class _Queue:
     def __init__(self) -> None:
         self._failed: dict[str, Upload] = {}
         self._waiting: dict[str, Upload] = {}
+        self._current: str | None = None  # the one that is being uploaded
         self._news = threading.Condition()
         self._ends = False
 
@@ -240,6 +260,11 @@ class _Queue:
         with self._news:
             self._failed[upload.name] = upload
 
+    def wait_for(self, name: str) -> None:
+        """Wait until this one is uploaded, or has failed."""
+        with self._news:
+            self._news.wait_for(lambda: name not in self._waiting and name != self._current)
+
     def names(self) -> list[str]:
         with self._news:
             return list(self._waiting)
@@ -256,10 +281,13 @@ class _Queue:
     def next(self, seconds: float) -> tuple[Upload | None, bool]:
         """The newest one, and whether the run is ending; None after some seconds without any."""
         with self._news:
+            self._current = None
+            self._news.notify_all()
             has_news = self._news.wait_for(lambda: self._waiting or self._ends, timeout=seconds)
             if not has_news:
                 self._retry()
             if not self._waiting:
                 return None, self._ends
             newest = max(self._waiting.values(), key=lambda upload: upload.step)
+            self._current = newest.name
             return self._waiting.pop(newest.name), self._ends

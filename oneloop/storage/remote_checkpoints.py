@@ -1,6 +1,7 @@
 """Checkpoints in object storage: found by their manifests, committed by them, deleted from them on."""
 
 import contextlib
+import json
 import re
 import tempfile
 import uuid
@@ -60,7 +61,7 @@ def put(remote: RemoteDirectory, folder: Path, name: str, progress: Progress | N
         return
     hidden = f".{name}.{uuid.uuid4().hex[:8]}.partial"
     _put_files(remote, folder, hidden, progress)
-    _install(remote, hidden, name)
+    install(remote, hidden, name)
 
 
 def _put_files(remote: RemoteDirectory, folder: Path, name: str, progress: Progress | None) -> None:
@@ -68,21 +69,40 @@ def _put_files(remote: RemoteDirectory, folder: Path, name: str, progress: Progr
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     manifest = files.pop(store.MANIFEST)
     remote.write(f"{name}/{MARK}", b"")
-    large = [file for file, path in files.items() if path.stat().st_size > LARGE]
-    for file in large:  # clients send its parts at the same time
-        remote.upload(files[file], f"{name}/{file}", progress)
-    remote.each(lambda file: remote.upload(files[file], f"{name}/{file}", progress), files.keys() - large)
-    arrived = remote.sizes(name)
-    for file, path in files.items():
-        if arrived.get(file) != path.stat().st_size:
-            raise StorageError(
-                None, f"{name}/{file} has {arrived.get(file)} bytes in {remote.url} instead of {path.stat().st_size}"
-            )
+    put_files(remote, files, name, progress)
+    check_arrived(remote, name, remote.sizes(name), {file: path.stat().st_size for file, path in files.items()})
     remote.upload(manifest, f"{name}/{store.MANIFEST}", progress)
     remote.delete([f"{name}/{MARK}"])
 
 
-def _install(remote: RemoteDirectory, hidden: str, name: str) -> None:
+def put_files(remote: RemoteDirectory, files: dict[str, Path], name: str, progress: Progress | None = None) -> None:
+    """Upload files to a checkpoint, by their names in it."""
+    large = [file for file, path in files.items() if path.stat().st_size > LARGE]
+    for file in large:  # clients send its parts at the same time
+        remote.upload(files[file], f"{name}/{file}", progress)
+    remote.each(lambda file: remote.upload(files[file], f"{name}/{file}", progress), files.keys() - large)
+
+
+def check_arrived(remote: RemoteDirectory, name: str, arrived: dict[str, int], sizes: dict[str, int]) -> None:
+    """Raise StorageError unless all files have arrived with their sizes."""
+    for file, size in sizes.items():
+        if arrived.get(file) != size:
+            raise StorageError(None, f"{name}/{file} has {arrived.get(file)} bytes in {remote.url} instead of {size}")
+
+
+def add_files(remote: RemoteDirectory, folder: Path, name: str, progress: Progress | None = None) -> None:
+    """Upload what was added to a checkpoint after its commit in the storage; the manifest last, if it has changed."""
+    before, data = remote.read(f"{name}/{store.MANIFEST}"), (folder / store.MANIFEST).read_bytes()
+    known, now = (json.loads(text)["files"] for text in (before, data))
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    del files[store.MANIFEST]
+    changed = {file: path for file, path in files.items() if file not in known or known[file] != now.get(file)}
+    put_files(remote, changed, name, progress)
+    if data != before:
+        remote.write(f"{name}/{store.MANIFEST}", data)
+
+
+def install(remote: RemoteDirectory, hidden: str, name: str) -> None:
     """Put a complete hidden checkpoint in the place of another. It may be continued after an interruption."""
     delete(remote, name)
     files = [file for file in remote.sizes(hidden) if file not in (store.MANIFEST, MARK)]
@@ -116,7 +136,7 @@ def recover(remote: RemoteDirectory) -> list[str]:
     whole = _manifests(remote, [*own, *hidden])
     for name, target in hidden.items():
         if name in whole and complete({target: whole[name]}):
-            _install(remote, name, target)
+            install(remote, name, target)
             done.append(f"{target} is complete: the upload that was to replace it was interrupted")
         else:
             delete(remote, name)

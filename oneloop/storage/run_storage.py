@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from ..errors import CheckpointError, StorageError
+from ..errors import StorageError
 from . import urls
 
 if TYPE_CHECKING:
+    from ..checkpoint.sharded import Parts
     from ..checkpoint.store import Checkpoint
     from ..trainer.run import Run
     from .mirror import Mirror
@@ -23,11 +25,19 @@ logger = logging.getLogger(__name__)
 
 
 class RunStorage:
-    """Created for each run. Without an output_url it does nothing; only the main process uploads."""
+    """Created for each run. Without an output_url it does nothing. The main process uploads, except for shards of
+    machines that share no disk."""
 
     def __init__(self, run: "Run") -> None:
         self.run = run
         self._mirror: Mirror | None = None
+        self._is_apart = False  # the local directory is on another disk than that of the main process
+        self._downloaded: list[Path] = []  # checkpoints that a machine apart needs for a moment only
+        self._begun: set[str] = set()  # checkpoints of which this run has uploaded parts
+
+    @property
+    def is_used(self) -> bool:
+        return self.run.core.trainer.args.output_url is not None
 
     @property
     def _folder(self) -> Path:
@@ -87,24 +97,62 @@ class RunStorage:
         is_here = parent == url or (not urls.is_url(text) and os.path.abspath(parent) == str(self._folder))
         return name if is_here and name.startswith("checkpoint-") else None
 
-    def share(self, checkpoint: Path | None, wanted: Any) -> None:
-        """Download the checkpoint to resume on machines that do not have it. A collective on several processes."""
-        core, error = self.run.core, None
-        url, processes = core.trainer.args.output_url, core.processes
-        if urls.is_url(wanted):
-            url = wanted.rstrip("/").removesuffix(f"/{checkpoint.name}" if checkpoint else "")
-        if checkpoint is None or url is None or processes.size == 1:
-            return
-        if core.trainer.is_local_process_zero() and not checkpoint.is_dir():
-            from . import staging
-            from .remote import RemoteDirectory
+    def share(self, checkpoint: Path | None, wanted: Any) -> Path | None:
+        """Download the checkpoint to resume on machines that do not have it; returns its path on this machine. A
+        collective on several processes."""
+        core = self.run.core
+        if core.processes.size == 1 or not (self.is_used or urls.is_url(wanted)):
+            return checkpoint
+        from ..checkpoint import store
+        from . import machines
 
-            try:
-                staging.download(RemoteDirectory(url), checkpoint.name, checkpoint.parent)
-            except CheckpointError as raised:
-                error = raised
-        if any(failed for (failed,) in processes.all_gather([error is not None])):
-            raise error or CheckpointError(f"another machine could not download {checkpoint.name}; see its error.")
+        if self.is_used:
+            self._is_apart = machines.is_apart(core.processes, self._folder)
+            if self._is_apart and core.trainer.is_local_process_zero():
+                store.remove_leftovers(self._folder)
+        needed = core.processes.broadcast_object(self._needed(checkpoint, wanted))
+        if needed is None or checkpoint is None:
+            return checkpoint
+        self._provide(needed)
+        return needed.folder(self._folder) / checkpoint.name
+
+    def _needed(self, checkpoint: Path | None, wanted: Any) -> Any:
+        """What machines.provide() is told, in the main process; None if the storage does not have it."""
+        from . import machines, staging
+
+        trainer = self.run.core.trainer
+        if checkpoint is None or not trainer.is_world_process_zero():
+            return None
+        is_output = self.is_used and os.path.abspath(checkpoint.parent) == str(self._folder)
+        if is_output:
+            best = staging.best_of(checkpoint) if trainer.args.load_best_model_at_end else ""
+            paths = [checkpoint] + ([checkpoint.parent / best] if best and best != checkpoint.name else [])
+            url = trainer.args.output_url
+        elif urls.is_url(wanted):
+            url, paths = wanted.rstrip("/").removesuffix(f"/{checkpoint.name}"), [checkpoint]
+        else:
+            return None
+        return machines.Needed.of(url, is_output, [path for path in paths if path.is_dir()])
+
+    def share_best(self, checkpoint: Path) -> None:
+        """Download the best checkpoint on machines that do not have all of it, once it is uploaded. A collective on
+        several processes."""
+        core = self.run.core
+        if core.processes.size == 1 or not self.is_used:
+            return
+        from . import machines
+
+        needed = machines.Needed.of(str(core.trainer.args.output_url), True, [checkpoint])
+        self._provide(core.processes.broadcast_object(needed))
+
+    def _provide(self, needed: Any) -> None:
+        from . import machines
+
+        core = self.run.core
+        downloads = core.trainer.is_local_process_zero()
+        found = machines.provide(core.processes, needed, self._folder, self.mirror, downloads)
+        if self._is_apart and needed.is_output:
+            self._downloaded += found
 
     # -- during the run
 
@@ -118,6 +166,30 @@ class RunStorage:
         may have died before."""
         if os.path.abspath(checkpoint.parent) == str(self._folder):
             self.upload(checkpoint, best, is_whole=True)
+
+    def parts(self, step: int, stage: Path | None) -> "Parts | None":
+        """How the processes of machines that share no disk write a checkpoint; `stage` is that of the main process.
+        None if one of them cannot write to its disk, or another run has the storage now. A collective."""
+        from ..checkpoint import store
+        from .machine_parts import MachineParts, new_place
+        from .remote import RemoteDirectory
+
+        core, mirror = self.run.core, self.mirror
+        name, place = f"{store.PREFIX}-{step}", ""
+        if mirror is not None and not mirror.lease.is_lost:
+            place = new_place(name, name in mirror.found or name in self._begun)
+            self._begun.add(name)
+        place = core.processes.broadcast_object(place)
+        if mirror is None:
+            with contextlib.suppress(OSError):
+                stage = store.open_stage(self._folder, step)
+        if any(failed for (failed,) in core.processes.all_gather([stage is None or not place])):
+            if stage is not None:
+                store.discard(stage)
+            return None
+        assert stage is not None
+        remote = RemoteDirectory(str(core.trainer.args.output_url)) if mirror is None else mirror.remote
+        return MachineParts(remote, stage, name, place, mirror)
 
     def upload(self, checkpoint: Path, best: str | None, is_whole: bool) -> None:
         """A checkpoint of this run is complete, and callbacks have seen it. If it is not `is_whole`, an override could
@@ -136,6 +208,10 @@ class RunStorage:
         """Wait for the uploads; what has failed is logged."""
         if self._mirror is not None:
             self._mirror.finish(self._wait)
+        for path in self._downloaded:  # nobody else would delete them
+            with contextlib.suppress(OSError):
+                shutil.rmtree(path)
+        self._downloaded = []
 
     def upload_files(self, is_strict: bool = True) -> None:
         """Files outside of checkpoints were written. After a run they are uploaded now, and if that `is_strict`, an

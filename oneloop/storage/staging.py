@@ -89,7 +89,7 @@ class Candidates:
 
     def fetch(self, name: str) -> bool:
         """Make one of them local; whether it was downloaded."""
-        if name in self.local or name not in self.remote_names:
+        if self._is_whole_here(name) or name not in self.remote_names:
             return False
         try:
             download(self.remote, name, self.folder)
@@ -100,11 +100,14 @@ class Candidates:
             raise CheckpointError(f"the checkpoint {place} is incomplete or corrupt: {error}.") from error
         return True
 
+    def _is_whole_here(self, name: str) -> bool:
+        """Whether it is here with all its files: those of other machines are only in the storage."""
+        return name in self.local and not store.problems(self.folder / name, contents=False)
+
     def fetch_best(self, newest: str) -> str | None:
         """Make the best checkpoint of a run local, as named by its newest one; its name, if it was downloaded."""
-        best = json_object(self.folder / newest / STATE).get("best_model_checkpoint")
-        name = os.path.basename(best) if isinstance(best, str) else ""
-        if name in self.local or name not in self.remote_names or name == newest:
+        name = best_of(self.folder / newest)
+        if self._is_whole_here(name) or name not in self.remote_names or name == newest:
             return None
         try:
             download(self.remote, name, self.folder)
@@ -114,6 +117,12 @@ class Candidates:
             logger.warning("The best checkpoint, %s, is incomplete or corrupt: %s.", name, error)
             return None
         return name
+
+
+def best_of(checkpoint: Path) -> str:
+    """The name of the best checkpoint of a run, as of this one; "" if there is none."""
+    best = json_object(checkpoint / STATE).get("best_model_checkpoint")
+    return os.path.basename(best) if isinstance(best, str) else ""
 
 
 def fetch_elsewhere(url: str) -> str:

@@ -94,7 +94,7 @@ class Internals:
             run.meter.spikes.begin_after(after)
         with run.checkpointer.directory:
             checkpoint = self.processes.run_on_main(lambda: run.find_checkpoint(wanted), "looking for checkpoints")
-            run.checkpointer.directory.storage.share(checkpoint, wanted)
+            checkpoint = run.checkpointer.directory.storage.share(checkpoint, wanted)
             if trainer.model_init is not None:
                 self.renew_model(trial)
             self.memory.start("train", self.backend, trainer.args.device)

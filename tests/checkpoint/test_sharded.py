@@ -77,9 +77,9 @@ def test_a_large_part_is_several_files(monkeypatch):
 
 
 def test_the_facts_of_all_parts_come_together_and_the_notes_go(tmp_path):
-    sharded.write_part(tmp_path, 1, filled(a=1), 32)
-    sharded.write_part(tmp_path, 2, Contents(), 0)
-    facts = sharded.collect(tmp_path, range(1, 3), 5, sharded.Waiting())
+    sharded.write_part(sharded.OnSharedDisk(tmp_path), 1, filled(a=1), 32)
+    sharded.write_part(sharded.OnSharedDisk(tmp_path), 2, Contents(), 0)
+    facts = sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 3), 5, sharded.Waiting())
     assert set(facts) == {"model.safetensors", "optimizer.safetensors"}
     assert not list(tmp_path.glob(".part-*"))
 
@@ -90,7 +90,7 @@ def test_notes_are_durably_gone_before_the_manifest_can_be_written(tmp_path, mon
     monkeypatch.setattr(sharded, "sync_directory", lambda path: seen.append([each.name for each in path.iterdir()]))
     for rank in (1, 2):
         sharded.leave_note(tmp_path, rank, {f"file{rank}": {"bytes": 1, "sha256": "x"}})
-    sharded.collect(tmp_path, range(1, 3), 5, sharded.Waiting())
+    sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 3), 5, sharded.Waiting())
     assert seen == [[]]
 
 
@@ -100,15 +100,15 @@ def test_a_part_that_failed_is_an_error_of_the_whole(tmp_path, monkeypatch):
 
     monkeypatch.setattr(contents, "room_for", full)
     with pytest.raises(OSError, match="no space left"):
-        sharded.write_part(tmp_path, 1, filled(a=1), 32)
+        sharded.write_part(sharded.OnSharedDisk(tmp_path), 1, filled(a=1), 32)
     with pytest.raises(OSError, match="process 1 could not write its shard.*no space left") as caught:
-        sharded.collect(tmp_path, range(1, 2), 5, sharded.Waiting())
+        sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 2), 5, sharded.Waiting())
     assert caught.value.errno == errno.ENOSPC
 
 
 def test_a_part_that_never_comes_is_an_error_after_the_timeout(tmp_path):
     with pytest.raises(OSError, match="process 1 has not written its shard") as caught:
-        sharded.collect(tmp_path, range(1, 2), 0.05, sharded.Waiting())
+        sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 2), 0.05, sharded.Waiting())
     assert caught.value.errno == errno.ETIMEDOUT
 
 
@@ -117,19 +117,19 @@ def test_a_run_that_leaves_waits_for_parts_only_a_little(tmp_path, monkeypatch):
     waiting = sharded.Waiting()
     waiting.leave()
     with pytest.raises(OSError, match="process 1"):
-        sharded.collect(tmp_path, range(1, 2), 3600, waiting)
+        sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 2), 3600, waiting)
 
 
 def test_a_process_that_cannot_even_leave_a_note_is_not_waited_for(tmp_path):
     waiting = sharded.Waiting()
     waiting.fail()
     with pytest.raises(OSError, match="a process could not write its shard"):
-        sharded.collect(tmp_path, range(1, 2), 3600, waiting)
-    sharded.write_part(tmp_path, 1, filled(a=1), 32)
-    assert sharded.collect(tmp_path, range(1, 2), 3600, waiting), "its note was there by then"
+        sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 2), 3600, waiting)
+    sharded.write_part(sharded.OnSharedDisk(tmp_path), 1, filled(a=1), 32)
+    assert sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 2), 3600, waiting), "its note was there by then"
 
 
 def test_a_note_that_cannot_be_read_is_an_error_of_the_disk(tmp_path):
     sharded._note(tmp_path, 1).write_text("{")
     with pytest.raises(OSError, match="cannot read the note of process 1"):
-        sharded.collect(tmp_path, range(1, 2), 5, sharded.Waiting())
+        sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 2), 5, sharded.Waiting())

@@ -177,7 +177,7 @@ def commit(stage, world, stragglers=None, dead=(), timeout=30.0):
 
     def write(rank):
         time.sleep(stragglers.get(rank, 0.0))
-        sharded.write_part(stage, rank, parts[rank], 0)
+        sharded.write_part(sharded.OnSharedDisk(stage), rank, parts[rank], 0)
         ended.append(time.monotonic())
 
     with ThreadPoolExecutor(16) as pool:
@@ -185,7 +185,7 @@ def commit(stage, world, stragglers=None, dead=(), timeout=30.0):
         others = [rank for rank in range(1, world) if rank not in stragglers and rank not in dead]
         for rank in (*late, *others):
             pool.submit(write, rank)
-        facts |= sharded.collect(stage, range(1, world), timeout, sharded.Waiting())
+        facts |= sharded.collect(sharded.OnSharedDisk(stage), range(1, world), timeout, sharded.Waiting())
     return facts, time.monotonic() - max(ended)
 
 

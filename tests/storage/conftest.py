@@ -2,9 +2,9 @@ import logging
 
 import pytest
 
-from tests.backends.support import available, rows
+from tests.backends.support import available
 from tests.storage.faulty import FaultyFileSystem
-from tests.storage.support import RUN, URL
+from tests.storage.support import URL, made
 
 
 @pytest.fixture(params=available(), ids=lambda kit: kit.name)
@@ -42,12 +42,8 @@ def machine(monkeypatch, tmp_path):
 @pytest.fixture
 def make(machine, storage):
     """A Trainer that saves into the storage: make(kit, url, ...), with its arguments and those of the Trainer."""
-    from oneloop import Trainer, TrainingArguments
 
-    def make(kit=None, url=URL, trainer_class=Trainer, callbacks=None, eval_dataset=None, score=None, **given):
-        kit = kit or available()[0]
-        args = TrainingArguments(url, **RUN | given)
-        data = {"train_dataset": rows(16), "eval_dataset": eval_dataset, "compute_metrics": score}
-        return trainer_class(kit.classifier(), args, callbacks=callbacks, **data)
+    def make(kit=None, url=URL, **given):
+        return made(url, kit, **given)
 
     return make

@@ -18,7 +18,7 @@ class FaultyFileSystem(MemoryFileSystem):
     fault = None
     states = None  # [{path: bytes}] after each change, if they are kept
     requests: list = []
-    changing = threading.Lock()
+    one_at_a_time = threading.RLock()  # the position in an object is that of all who read it
 
     @classmethod
     def reset(cls):
@@ -55,11 +55,9 @@ def _watched(operation):
         kind.requests.append((operation, path))
         if kind.fault is not None:
             kind.fault(operation, path)
-        if operation not in CHANGES:
-            return original(self, *args, **kwargs)
-        with kind.changing:  # so that a state has whole objects
+        with kind.one_at_a_time:  # so that a state has whole objects
             result = original(self, *args, **kwargs)
-            if kind.states is not None:
+            if kind.states is not None and operation in CHANGES:
                 kind.states.append(kind.contents())
         return result
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from oneloop import TrainerCallback
+from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.errors import CheckpointError
 from oneloop.storage import remote_checkpoints, staging
 from oneloop.storage.remote import RemoteDirectory
-from tests.backends.support import DEVICE
+from tests.backends.support import DEVICE, available, rows
 from tests.storage.faulty import FaultyFileSystem
 
 URL = "faulty://bucket/run"
@@ -37,9 +37,16 @@ def checkpoints():
     return sorted({name.partition("/")[0] for name in names(below="checkpoint-")})
 
 
-def whole(folder):
+def made(url, kit=None, trainer_class=Trainer, callbacks=None, eval_dataset=None, score=None, **given):
+    """A Trainer that saves to a URL or a directory, with these arguments."""
+    args = TrainingArguments(url, **RUN | given)
+    data = {"train_dataset": rows(16), "eval_dataset": eval_dataset, "compute_metrics": score}
+    return trainer_class((kit or available()[0]).classifier(), args, callbacks=callbacks, **data)
+
+
+def whole(folder, url=URL):
     """The steps of complete checkpoints in the storage: each is downloaded, and its checksums are compared."""
-    remote, found = RemoteDirectory(URL), []
+    remote, found = RemoteDirectory(url), []
     for name in remote_checkpoints.complete(remote_checkpoints.manifests(remote)):
         try:
             staging.download(remote, name, folder)

@@ -410,31 +410,41 @@ def test_rotation_keeps_the_newest_and_the_best_of_this_run_alone():
     assert gone(4, 1) == [2]  # an upload that comes late deletes nothing newer
 
 
-def test_another_machine_downloads_the_checkpoint_that_the_main_process_resumes(make, machine, storage, tmp_path):
+def test_another_machine_downloads_the_checkpoint_that_the_main_process_resumes(make, machine, storage):
+    """Its path there is that of the other machine."""
     trainer = make(max_steps=2)
     trainer.train()
+    main = trainer._oneloop.run.checkpointer.directory.storage
+    there = Path(trainer.args.output_dir, "checkpoint-2")
     machine(2)
     other = make(max_steps=2)
-    storage_of_run = other._oneloop.run.checkpointer.directory.storage
-    checkpoint = Path(other.args.output_dir, "checkpoint-2")
+    shared = other._oneloop.run.checkpointer.directory.storage
 
     class Two:
-        """Two processes, of which the other one may have failed."""
+        """The second of two processes, whose main one may have failed."""
 
-        size, others = 2, []
+        size, rank, is_main, fails = 2, 1, False, False
 
         def all_gather(self, values):
-            return [values, *self.others]
+            return [[self.fails], values]
+
+        def broadcast_object(self, value):
+            return ".none" if isinstance(value, str) else main._needed(there, asked)
+
+        def barrier(self):
+            pass
 
     other._oneloop.processes = Two()
-    storage_of_run.share(checkpoint, True)
-    assert store.problems(checkpoint) == [] and store.read_manifest(checkpoint)["step"] == 2
-    elsewhere = tmp_path / "elsewhere" / "checkpoint-2"
-    storage_of_run.share(elsewhere, f"{URL}/checkpoint-2")
-    assert store.problems(elsewhere) == []
-    Two.others = [[True]]
-    with pytest.raises(CheckpointError, match="another machine could not download checkpoint-2"):
-        storage_of_run.share(checkpoint, True)
+    other.is_world_process_zero = lambda: False
+    for asked in (True, f"{URL}/checkpoint-2"):
+        found = shared.share(there, asked)
+        assert found == Path(other.args.output_dir, "checkpoint-2") != there
+        assert store.problems(found) == [] and store.read_manifest(found)["step"] == 2
+    shared.finish()
+    assert not found.exists(), "nobody else would delete it"
+    Two.fails = True
+    with pytest.raises(CheckpointError, match="the main process has not uploaded"):
+        shared.share(there, True)
 
 
 def test_trials_of_a_search_have_urls_of_their_own(machine):

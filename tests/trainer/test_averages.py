@@ -131,7 +131,7 @@ def changed(path, change):
     tensors = change(dict(tensors))
     save_file(tensors, path / "average.safetensors")
     manifest = json.loads((path / "manifest.json").read_text())
-    manifest["files"]["average.safetensors"] = store._facts(path / "average.safetensors")
+    manifest["files"]["average.safetensors"] = store.file_facts(path / "average.safetensors")
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 

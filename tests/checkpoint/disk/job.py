@@ -80,10 +80,10 @@ def in_parts(parent, step, value, limit=None):
     pid = os.fork()
     if not pid:
         preload.record_again()
-        sharded.write_part(stage, 1, other, other.size)
+        sharded.write_part(sharded.OnSharedDisk(stage), 1, other, other.size)
         os._exit(0)
     facts = mine.write(stage)
-    facts |= sharded.collect(stage, range(1, 2), 60, sharded.Waiting())
+    facts |= sharded.collect(sharded.OnSharedDisk(stage), range(1, 2), 60, sharded.Waiting())
     path = store.commit(stage, step, "run", "save", facts)
     store.rotate(parent, "run", limit, {str(path)})
     assert os.waitpid(pid, 0) == (pid, 0)

@@ -10,15 +10,23 @@ import traceback
 from pathlib import Path
 
 
-def train(url, result, **given):
-    """Resume or begin, to the end; writes the digest of the weights."""
-    from oneloop import Trainer, TrainingArguments
+def train(url, result, waits=False, **given):
+    """Resume or begin, to the end; writes the digest of the weights. `waits`: after each save for its upload."""
+    from oneloop import Trainer, TrainerCallback, TrainingArguments
+    from oneloop.checkpoint import store
     from tests.backends.support import available, rows
     from tests.storage.support import RUN
 
+    class Waits(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            mirror = trainer._oneloop.run.checkpointer.directory.storage.mirror
+            for each in store.find(Path(args.output_dir)):
+                mirror._queue.wait_for(each.path.name)
+
     kit = available()[0]
-    args = TrainingArguments(url, **RUN | given)
-    trainer = Trainer(kit.classifier(dropout=0.2), args, train_dataset=rows(16))
+    args = TrainingArguments(url, **RUN | ({"save_async": False} if waits else {}) | given)
+    callbacks = [Waits()] if waits else []
+    trainer = Trainer(kit.classifier(dropout=0.2), args, train_dataset=rows(16), callbacks=callbacks)
     trainer.train(resume_from_checkpoint=True)
     digest = hashlib.sha256()
     for name, value in sorted(kit.weights(trainer.model).items()):

@@ -9,43 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from oneloop import Trainer, TrainingArguments
 from oneloop.checkpoint import store
 from oneloop.cli.main import main
-from oneloop.errors import CheckpointError
-from oneloop.storage import remote_checkpoints, staging
+from oneloop.storage import remote_checkpoints
 from oneloop.storage.remote import RemoteDirectory
-from tests.backends.support import available, rows, same_bytes
+from tests.backends.support import available, same_bytes
 from tests.storage.s3.conftest import SECRET
-from tests.storage.support import RUN, interrupted
+from tests.storage.s3.proxy import CHANGES
+from tests.storage.support import interrupted, made, whole
 
 KILLED = -signal.SIGKILL
 
 
-def make(url, callbacks=None, **given):
-    args = TrainingArguments(url, **RUN | given)
-    return Trainer(available()[0].classifier(), args, train_dataset=rows(16), callbacks=callbacks)
-
-
-def whole(url, folder):
-    """The steps of the complete checkpoints in a bucket, each downloaded and verified."""
-    remote, found = RemoteDirectory(url), []
-    for name in remote_checkpoints.complete(remote_checkpoints.manifests(remote)):
-        try:
-            staging.download(remote, name, folder)
-        except CheckpointError:
-            continue
-        found.append(int(name.rpartition("-")[2]))
-    return sorted(found)
-
-
 def test_a_run_in_a_bucket_resumes_on_an_empty_machine(bucket, monkeypatch, tmp_path, capsys, caplog):
     url, kit = f"s3://{bucket[0]}/some/run", available()[0]
-    reference = make(str(tmp_path / "disk"), max_steps=4)
+    reference = made(str(tmp_path / "disk"), max_steps=4)
     reference.train()
-    interrupted(make, url, at=3, max_steps=4)
+    interrupted(made, url, at=3, max_steps=4)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "machine2"))
-    trainer = make(url, max_steps=4)
+    trainer = made(url, max_steps=4)
     trainer.train(resume_from_checkpoint=True)
     trainer.save_model()
     kept = {path.split("/", 3)[3] for path in bucket[1].find(f"{bucket[0]}/some/run")}
@@ -88,7 +70,7 @@ def test_the_lease_is_a_conditional_write(bucket):
 def test_faults_of_the_network_change_nothing(fault, bucket, proxy, tmp_path, monkeypatch, caplog):
     """Every seventh request fails, those of the start and of a resume as well."""
     url, kit, count = f"s3://{bucket[0]}/run", available()[0], [0]
-    reference = make(str(tmp_path / "disk"), max_steps=4)
+    reference = made(str(tmp_path / "disk"), max_steps=4)
     reference.train()
 
     def failing(method, path, number):
@@ -97,12 +79,12 @@ def test_faults_of_the_network_change_nothing(fault, bucket, proxy, tmp_path, mo
         return fault if is_hit and not (fault == "cut" and method != "GET") else None
 
     proxy.hangs, proxy.fault = 1.5, failing
-    interrupted(make, url, at=3, max_steps=4)
+    interrupted(made, url, at=3, max_steps=4)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "machine2"))
-    trainer = make(url, max_steps=4)
+    trainer = made(url, max_steps=4)
     trainer.train(resume_from_checkpoint=f"{url}/checkpoint-2")
     proxy.fault = None
-    assert whole(url, tmp_path / "verified") == [4]
+    assert whole(tmp_path / "verified", url) == [4]
     assert trainer.state.global_step == 4
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert same_bytes(kit.weights(reference.model), kit.weights(trainer.model))
@@ -111,17 +93,17 @@ def test_faults_of_the_network_change_nothing(fault, bucket, proxy, tmp_path, mo
 def test_an_outage_during_the_run(bucket, proxy, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("oneloop.storage.remote.FIRST_PAUSE", 0.0)
     url, kit = f"s3://{bucket[0]}/run", available()[0]
-    reference = make(str(tmp_path / "disk"))
+    reference = made(str(tmp_path / "disk"))
     reference.train()
-    interrupted(make, url, at=3)
+    interrupted(made, url, at=3)
     proxy.fault = lambda method, path, number: "drop" if "checkpoint-" in path and method == "PUT" else None
-    trainer = make(url)
+    trainer = made(url)
     trainer.train(resume_from_checkpoint=True)
     assert same_bytes(kit.weights(trainer.model), kit.weights(reference.model))
-    assert "Not uploaded" in caplog.text and whole(url, tmp_path / "during") == [2]
+    assert "Not uploaded" in caplog.text and whole(tmp_path / "during", url) == [2]
     proxy.fault = None
-    make(url).train(resume_from_checkpoint=True)
-    assert whole(url, tmp_path / "after") == [6]
+    made(url).train(resume_from_checkpoint=True)
+    assert whole(tmp_path / "after", url) == [6]
 
 
 # -- processes that are killed
@@ -135,7 +117,7 @@ class Kill:
         self.pid, self.path, self.seen, self.started = None, None, 0, threading.Event()
 
     def __call__(self, method, path, number):
-        if method not in ("PUT", "POST", "DELETE") or self.only not in path:
+        if method not in CHANGES or self.only not in path:
             return None
         self.seen += 1
         if self.seen != self.at:
@@ -163,28 +145,30 @@ def finished(processes, url, folder, **given):
     return json.loads(result.read_text())
 
 
-def killed_and_restarted(processes, bucket, proxy, monkeypatch, folder, points, same_machine):
-    """Runs that are killed at these changes, each followed by one to the end; what is wrong."""
+def killed_and_restarted(processes, bucket, proxy, monkeypatch, folder, points, same_machine, **given):
+    """Runs that are killed at changes, each followed by one to the end: what is wrong, and the exit statuses. `points`
+    are their numbers, given that of all changes, and whether the storage makes it."""
     folder.mkdir(exist_ok=True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "reference"))
-    expected = finished(processes, f"s3://{bucket[0]}/reference", folder)
+    expected = finished(processes, f"s3://{bucket[0]}/reference", folder, **given)
+    changes = sum(method in CHANGES for method, _ in proxy.requests)
     wrong, statuses = [], []
-    for number, (at, after) in enumerate(points):
+    for number, (at, after) in enumerate(points(changes)):
         url, place = f"s3://{bucket[0]}/run{number}", folder / str(number)
         place.mkdir()
         monkeypatch.setenv("XDG_CACHE_HOME", str(place / "first"))
         kill = proxy.fault = Kill(proxy, at, after, f"/run{number}/")
         proxy.requests.clear()
-        given = {"url": url, "result": str(place / "first.json")}
-        statuses.append(processes.run("train", place / "killed.txt", kill.start, **given))
+        first = {"url": url, "result": str(place / "first.json")}
+        statuses.append(processes.run("train", place / "killed.txt", kill.start, **first, **given))
         proxy.fault = None
         done = [path for method, path in proxy.requests if method == "PUT" and (after or path != kill.path)]
-        committed, before = any("/manifest.json" in path for path in done), whole(url, place / "verified")
+        committed, before = any("/manifest.json" in path for path in done), whole(place / "verified", url)
         if not same_machine:
             monkeypatch.setenv("XDG_CACHE_HOME", str(place / "second"))
-        got = finished(processes, url, place)
+        got = finished(processes, url, place, **given)
         left = remote_checkpoints.leftovers(RemoteDirectory(url))
-        steps = whole(url, place / "at_end")
+        steps = whole(place / "at_end", url)
         if got != expected or left or steps != [6] or (committed and not before):
             wrong.append((at, after, got, committed, before, left, steps))
     return wrong, statuses
@@ -192,7 +176,9 @@ def killed_and_restarted(processes, bucket, proxy, monkeypatch, folder, points, 
 
 @pytest.mark.parametrize("same_machine", [False, True], ids=["empty machine", "same machine"])
 def test_killed_runs_end_with_the_same_bytes(same_machine, processes, bucket, proxy, monkeypatch, tmp_path):
-    points = [(2, True), (4, True), (7, False), (10, False), (12, True)]  # every run makes so many changes
+    def points(changes):
+        return [(2, True), (4, True), (7, False), (10, False), (12, True)]  # every run makes so many
+
     wrong, statuses = killed_and_restarted(processes, bucket, proxy, monkeypatch, tmp_path, points, same_machine)
     assert not wrong
     assert statuses.count(KILLED) >= 4
@@ -201,17 +187,21 @@ def test_killed_runs_end_with_the_same_bytes(same_machine, processes, bucket, pr
 @pytest.mark.slow
 @pytest.mark.parametrize("same_machine", [False, True], ids=["empty machine", "same machine"])
 def test_killed_at_every_change(same_machine, processes, bucket, proxy, monkeypatch, tmp_path):
-    """A run makes 34 changes or more: it depends on how many checkpoints are superseded before their upload begins."""
-    points = [(at, at % 2 == same_machine) for at in range(1, 41)]
-    wrong, statuses = killed_and_restarted(processes, bucket, proxy, monkeypatch, tmp_path, points, same_machine)
+    """The runs wait for each upload, so that all make the same changes."""
+
+    def points(changes):
+        return [(at, at % 2 == same_machine) for at in range(1, changes + 1)]
+
+    given = {"points": points, "same_machine": same_machine, "waits": True}
+    wrong, statuses = killed_and_restarted(processes, bucket, proxy, monkeypatch, tmp_path, **given)
     assert not wrong
-    assert statuses.count(KILLED) >= 30
+    assert len(statuses) > 30 and statuses == [KILLED] * len(statuses)
 
 
 def test_killed_between_the_parts_of_a_large_file(processes, bucket, proxy, monkeypatch, tmp_path):
     """A checkpoint of more than 100 MB is sent in parts; another one is complete meanwhile."""
     url = f"s3://{bucket[0]}/large"
-    trainer = make(url, max_steps=2)
+    trainer = made(url, max_steps=2)
     trainer.train()
     stage = store.open_stage(tmp_path, 4)
     for path in Path(trainer.args.output_dir, "checkpoint-2").iterdir():

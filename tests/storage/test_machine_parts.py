@@ -1,0 +1,279 @@
+"""Checkpoints whose files several machines upload: their commit, and what is left when one of them fails."""
+
+import errno
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from oneloop.checkpoint import sharded, store
+from oneloop.checkpoint.contents import Contents
+from oneloop.checkpoint.safetensors_io import from_numpy
+from oneloop.distributed.collectives import ProcessGroup
+from oneloop.errors import CheckpointError, StorageError
+from oneloop.storage import machines, remote_checkpoints
+from oneloop.storage.machine_parts import MachineParts, new_place
+from oneloop.storage.mirror import Mirror, Upload
+from oneloop.storage.remote import RemoteDirectory
+from tests.storage.support import URL, checkpoints, names, whole
+
+pytestmark = pytest.mark.usefixtures("storage")
+SHARDS = [f"model-0000{rank + 1}-of-00002.safetensors" for rank in range(2)]
+
+
+class Pair:
+    """Two processes as threads, each with its own disk."""
+
+    def __init__(self, folder):
+        self.disks = [folder / f"machine{rank}" for rank in range(2)]
+        self.mirror = Mirror(URL, self.disks[0])
+
+    def parts(self, step, place=None):
+        name = f"checkpoint-{step}"
+        mirrors = [self.mirror, None]
+        return [
+            MachineParts(RemoteDirectory(URL), store.open_stage(disk, step), name, place or name, mirror)
+            for disk, mirror in zip(self.disks, mirrors)
+        ]
+
+    def save(self, step, value=0, place=None, other=sharded.write_part, timeout=10.0, unsealed=False):
+        """What the writers of both Checkpointers do."""
+        main, apart = self.parts(step, place)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(other, apart, 1, contents(1, step, value), 0)
+            try:
+                facts = main.send(contents(0, step, value).write(main.stage))
+                facts |= sharded.collect(main, range(1, 2), timeout, sharded.Waiting())
+                store.commit(main.stage, step, "run", "save", facts, unsealed, publish=main.publish)
+            except BaseException:
+                main.give_up(range(1, 2))
+                store.discard(main.stage)
+                raise
+            finally:
+                writing.exception()
+        return main.stage
+
+
+def contents(rank, step, value):
+    made = Contents()
+    made.tensors[SHARDS[rank]] = ({f"layer{rank}": from_numpy(np.full(4, value + rank, np.float32))}, {"format": "pt"})
+    if rank == 0:
+        made.texts["trainer_state.json"] = json.dumps({"global_step": step}).encode()
+        index = {"metadata": {"total_size": 32}, "weight_map": {f"layer{i}": SHARDS[i] for i in range(2)}}
+        made.add_json("model.safetensors.index.json", index)
+    return made
+
+
+@pytest.fixture
+def pair(tmp_path):
+    return Pair(tmp_path)
+
+
+def complete():
+    return remote_checkpoints.manifests(RemoteDirectory(URL))
+
+
+def files(step):
+    return {"trainer_state.json", "manifest.json", "model.safetensors.index.json", *SHARDS}
+
+
+def test_the_manifest_is_put_when_the_files_of_all_have_arrived(pair, storage, tmp_path):
+    """In every state of the storage there is a complete checkpoint, and the next start removes what is torn."""
+    pair.save(2)
+    storage.states = []
+    pair.save(4)
+    states, storage.states = storage.states, None
+    assert {name.partition("/")[2] for name in names(below="checkpoint-4/")} == files(4)
+    seen = []
+    for number, state in enumerate(states):
+        storage.restore(state)
+        remote_checkpoints.recover(RemoteDirectory(URL))
+        seen.append(whole(tmp_path / f"state{number}"))
+        assert checkpoints() == [f"checkpoint-{step}" for step in seen[-1]]
+    first = seen.index([2, 4])
+    assert seen == [[2]] * first + [[2, 4]] * (len(seen) - first) and first > 5
+
+
+def test_only_the_main_process_keeps_files_and_only_its_own(pair):
+    pair.save(2)
+    here = {path.name for path in (pair.disks[0] / "checkpoint-2").iterdir()}
+    assert here == files(2) - {SHARDS[1]}
+    assert list(pair.disks[1].iterdir()) == []
+    assert store.problems(pair.disks[0] / "checkpoint-2") == [f"{SHARDS[1]} is missing"]
+
+
+def test_a_process_that_cannot_upload_is_an_error_of_the_whole_save(pair, storage, tmp_path):
+    pair.save(2)
+
+    def fault(kind, path):
+        if kind == "put_file" and path.endswith(f"checkpoint-4/{SHARDS[1]}"):
+            raise PermissionError("not allowed")
+
+    storage.fault = fault
+    with pytest.raises(OSError, match="process 1 could not write its shard.*Check the credentials"):
+        pair.save(4)
+    storage.fault = None
+    assert whole(tmp_path / "verified") == [2] and checkpoints() == ["checkpoint-2"]
+    assert [path.name for disk in pair.disks for path in disk.iterdir()] == ["checkpoint-2"]
+
+
+def test_what_a_killed_process_has_uploaded_is_removed_at_the_next_start(pair, tmp_path):
+    def killed(parts, rank, contents, size):
+        parts.send(contents.write(parts.stage))  # it leaves no note
+
+    pair.save(2)
+    with pytest.raises(OSError, match="process 1 has not written its shard") as caught:
+        pair.save(4, other=killed, timeout=0.1)
+    assert caught.value.errno == errno.ETIMEDOUT
+    assert whole(tmp_path / "verified") == [2] and f"checkpoint-4/{SHARDS[1]}" in names()
+    assert remote_checkpoints.leftovers(RemoteDirectory(URL)) == ["checkpoint-4"]
+    assert remote_checkpoints.recover(RemoteDirectory(URL)) and checkpoints() == ["checkpoint-2"]
+
+
+def test_a_file_that_arrives_truncated_is_not_committed(pair, storage, tmp_path):
+    def truncated(parts, rank, contents, size):
+        facts = parts.send(contents.write(parts.stage))
+        RemoteDirectory(URL).write(f"checkpoint-2/{SHARDS[1]}", b"")
+        parts.leave_note(rank, facts)
+
+    with pytest.raises(StorageError, match=f"{SHARDS[1]} has 0 bytes"):
+        pair.save(2, other=truncated)
+    assert checkpoints() == []
+
+
+def test_a_run_that_has_lost_its_lease_commits_nothing(pair):
+    pair.mirror.lease.is_lost = True
+    with pytest.raises(StorageError, match="another run has taken"):
+        pair.save(2)
+    assert complete() == {} and names(below="checkpoint-2/"), "what is there may be that of the other run"
+
+
+def test_one_that_replaces_another_of_its_step_leaves_one_complete_at_any_time(pair, storage, tmp_path):
+    pair.save(2, value=1)
+    storage.states = []
+    pair.save(2, value=5, place=new_place("checkpoint-2", is_taken=True))
+    states, storage.states = storage.states, None
+    assert names(below=".") == []
+    for number, state in enumerate(states):
+        storage.restore(state)
+        remote_checkpoints.recover(RemoteDirectory(URL))
+        assert whole(tmp_path / f"state{number}") == [2]
+        assert names(below=".") == []
+
+
+def test_files_of_overrides_are_uploaded_wherever_they_are_written(pair, tmp_path):
+    def also(parts, rank, contents, size):
+        (parts.stage / "more").mkdir()
+        (parts.stage / "more" / "of1.txt").write_text("one")
+        sharded.write_part(parts, rank, contents, size)
+
+    (pair.disks[0] / "checkpoint-2").mkdir(parents=True)
+    (pair.disks[0] / "checkpoint-2" / "early.txt").write_text("written to the final path")
+    pair.save(2, other=also, unsealed=True)
+    path = pair.disks[0] / "checkpoint-2"
+    known = store.fingerprints(path)
+    (path / "late.txt").write_text("added")
+    store.seal(path, known)
+    (path / "unlisted.txt").write_text("of a callback")
+    pair.mirror._upload(Upload("checkpoint-2", 2, "run"))
+    assert whole(tmp_path / "verified") == [2]
+    downloaded = {p.relative_to(tmp_path / "verified/checkpoint-2").as_posix() for p in
+                  (tmp_path / "verified/checkpoint-2").rglob("*") if p.is_file()}  # fmt: skip
+    assert downloaded == files(2) | {"early.txt", "late.txt", "unlisted.txt", "more/of1.txt"}
+    assert {"more/of1.txt", "late.txt", SHARDS[1]} <= store.read_manifest(path)["files"].keys()
+
+
+# -- checkpoints that every machine needs
+
+
+class Threads(ProcessGroup):
+    """Processes that are threads of this one."""
+
+    def __init__(self, rank, size, shared):
+        self.rank, self.size, self.shared = rank, size, shared
+
+    @classmethod
+    def run(cls, size, work):
+        """The result of each process, or its error."""
+        shared = threading.Barrier(size, timeout=20), [None] * size
+
+        def one(rank):
+            try:
+                return work(cls(rank, size, shared))
+            except CheckpointError as error:
+                return error
+
+        with ThreadPoolExecutor(size) as pool:
+            return list(pool.map(one, range(size)))
+
+    def all_gather_object(self, value):
+        barrier, values = self.shared
+        values[self.rank] = value
+        barrier.wait()
+        found = list(values)
+        barrier.wait()
+        return found
+
+    all_gather = all_gather_object
+
+    def broadcast_object(self, value):
+        return self.all_gather_object(value)[0]
+
+    def barrier(self):
+        self.all_gather_object(None)
+
+
+def provided(pair, step):
+    name = f"checkpoint-{step}"
+    needed = machines.Needed.of(URL, True, [pair.disks[0] / name])
+
+    def work(processes):
+        mirror = pair.mirror if processes.is_main else None
+        return machines.provide(processes, needed, pair.disks[processes.rank], mirror, downloads=True)
+
+    return Threads.run(2, work)
+
+
+def test_each_machine_downloads_what_it_lacks(pair):
+    pair.save(2)
+    assert provided(pair, 2) == [[disk / "checkpoint-2"] for disk in pair.disks]
+    assert [store.problems(disk / "checkpoint-2") for disk in pair.disks] == [[], []]
+    assert provided(pair, 2) == [[], []], "it is there"
+
+
+def test_another_checkpoint_of_that_name_is_replaced(pair, tmp_path):
+    """A machine may have one of an earlier run."""
+    pair.save(2, value=1)
+    assert [len(paths) for paths in provided(pair, 2)] == [1, 1]
+    before = (pair.disks[1] / "checkpoint-2" / SHARDS[0]).read_bytes()
+    pair.save(2, value=7, place=new_place("checkpoint-2", is_taken=True))
+    assert [len(paths) for paths in provided(pair, 2)] == [1, 1]
+    now = [(disk / "checkpoint-2" / SHARDS[0]).read_bytes() for disk in pair.disks]
+    assert now[0] == now[1] != before
+
+
+def test_a_checkpoint_that_only_the_main_process_has_is_uploaded_first(pair):
+    stage = store.open_stage(pair.disks[0], 2)
+    facts = contents(0, 2, 1).write(stage) | contents(1, 2, 1).write(stage)
+    store.commit(stage, 2, "run", "save", facts)
+    assert provided(pair, 2) == [[], [pair.disks[1] / "checkpoint-2"]]
+
+
+def test_a_download_that_fails_is_an_error_on_every_machine(pair, storage):
+    pair.save(2)
+
+    def fault(kind, path):
+        if kind == "get_file" and SHARDS[1] in path:
+            raise PermissionError("not allowed")
+
+    storage.fault = fault
+    errors = provided(pair, 2)
+    assert all(isinstance(error, CheckpointError) for error in errors)
+
+
+def test_disks_are_told_apart_by_what_is_on_them(tmp_path):
+    folders = [tmp_path / "a", tmp_path / "b", tmp_path / "a"]
+    found = Threads.run(3, lambda processes: machines.is_apart(processes, folders[processes.rank]))
+    assert found == [False, True, False] and list(folders[0].iterdir()) == []
