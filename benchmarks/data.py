@@ -133,6 +133,7 @@ VARIANTS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "oneloop, group_by_length": (padding("oneloop", train_sampling_strategy="group_by_length"), ("transformers",)),
     "oneloop, end_to_end": (packing("end_to_end"), ("transformers",)),
     "oneloop, best_fit": (packing("best_fit"), ("transformers",)),
+    "oneloop, wrapped (mixes documents)": (packing("wrapped"), ("transformers",)),
 }
 
 

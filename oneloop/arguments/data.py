@@ -15,12 +15,12 @@ arg = declare("Data")
 
 def to_packing(name: str, value: "Switch | Text") -> bool | str:
     """True is "end_to_end"."""
-    if isinstance(value, str) and value.strip().lower() in ("end_to_end", "best_fit"):
+    if isinstance(value, str) and value.strip().lower() in ("end_to_end", "best_fit", "wrapped"):
         return value.strip().lower()
     try:
         return "end_to_end" if values.to_bool(name, value) else False  # type: ignore[arg-type]
     except ArgumentError:
-        raise values.wrong(name, value, "True, False, 'end_to_end' or 'best_fit'") from None
+        raise values.wrong(name, value, "True, False, 'end_to_end', 'best_fit' or 'wrapped'") from None
 
 
 def packing_of(args: Any) -> str | None:
@@ -95,7 +95,8 @@ class Data(Group):
     packing: bool = arg(
         False,
         "Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: "
-        "end_to_end (True) cuts them where a row is full, best_fit only those longer than a row.",
+        "end_to_end (True) cuts them where a row is full, best_fit only those longer than a row. wrapped is end_to_end "
+        "for documents that may attend to each other: a row is like one document.",
         convert=to_packing,
         hint=bool | str,
         yields=True,

@@ -91,7 +91,7 @@ class ArgumentFields(Group):
     length_column_name: str = ...
     """Column with each sample's length, for group_by_length; lengths are computed if it is missing."""
     packing: Argument[bool | str, Switch | Text] = ...
-    """Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row."""
+    """Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row. wrapped is end_to_end for documents that may attend to each other: a row is like one document."""
     max_length: int | None = ...
     """Tokens in a row of packed documents."""
     eval_packing: bool | None = ...
@@ -1158,7 +1158,7 @@ class ArgumentFields(Group):
             train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
             data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
             length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
-            packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row.
+            packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row. wrapped is end_to_end for documents that may attend to each other: a row is like one document.
             max_length: Tokens in a row of packed documents.
             eval_packing: Whether evaluations pack as well; False gives each document a row of its own.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
@@ -1921,7 +1921,7 @@ class GenerationFields(ArgumentFields):
             train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
             data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
             length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
-            packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row.
+            packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row. wrapped is end_to_end for documents that may attend to each other: a row is like one document.
             max_length: Tokens in a row of packed documents.
             eval_packing: Whether evaluations pack as well; False gives each document a row of its own.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.
@@ -2726,7 +2726,7 @@ class CompressionFields(ArgumentFields):
             train_sampling_strategy: Order of the training data; group_by_length batches samples of similar length.
             data_order: The order of shuffled data: oneloop's, or that of transformers' Trainer with the same seeds, which also draws the random numbers of dropout in its order.
             length_column_name: Column with each sample's length, for group_by_length; lengths are computed if it is missing.
-            packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row.
+            packing: Lay documents (token ids in `input_ids`) into rows of max_length tokens, kept apart from each other: end_to_end (True) cuts them where a row is full, best_fit only those longer than a row. wrapped is end_to_end for documents that may attend to each other: a row is like one document.
             max_length: Tokens in a row of packed documents.
             eval_packing: Whether evaluations pack as well; False gives each document a row of its own.
             seed_each_sample: Seed the dataset's random numbers by sample and epoch, so that they do not depend on the number of processes and workers. Costs one reseeding per sample, and samples are fetched one by one.

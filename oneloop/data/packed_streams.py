@@ -74,7 +74,11 @@ class SinglePacker(Packer):
         self.ready.append([document])
 
 
-PACKERS: dict[str, type[Packer]] = {"end_to_end": EndToEndPacker, "best_fit": BestFitPacker}
+PACKERS: dict[str, type[Packer]] = {
+    "end_to_end": EndToEndPacker,
+    "best_fit": BestFitPacker,
+    "wrapped": EndToEndPacker,
+}
 
 
 class PackedStream:
@@ -84,11 +88,14 @@ class PackedStream:
     middle of a document.
     """
 
-    def __init__(self, source: Any, packer: Packer, accepted: Sequence[str], keeps_first: bool) -> None:
+    def __init__(
+        self, source: Any, packer: Packer, accepted: Sequence[str], keeps_first: bool, joins: bool = False
+    ) -> None:
         self.source = source
         self.packer = packer
         self.accepted = tuple(accepted)  # parameters of the model's forward
         self.keeps_first = keeps_first
+        self.joins = joins  # the pieces of a row are one document
         self._is_restored = False
 
     def __iter__(self) -> Iterator[Columns]:
@@ -107,7 +114,7 @@ class PackedStream:
 
     def _ready(self) -> Iterator[Columns]:
         while self.packer.ready:
-            yield pack_of(self.packer.ready.pop(0), self.keeps_first)
+            yield pack_of(self.packer.ready.pop(0), self.keeps_first, self.joins)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "source":

@@ -147,7 +147,7 @@ class Unpacked(Layout):
         return [(place, 0, int(self.lengths[place]))]
 
 
-LAYOUTS: dict[str, type[Layout]] = {"end_to_end": EndToEnd, "best_fit": BestFit}
+LAYOUTS: dict[str, type[Layout]] = {"end_to_end": EndToEnd, "best_fit": BestFit, "wrapped": EndToEnd}
 
 
 def best_fit(ranked: np.ndarray, width: int) -> np.ndarray:
@@ -213,6 +213,7 @@ class PackedDocuments:
         sources: The datasets of the sources; None: their documents are read from the dataset.
         extra: Columns with one value per token that are packed as well, in addition to input_ids and labels.
         keeps_first: Whether the first label of a piece is kept, for models that compare position i with label i.
+        joins: Whether the pieces of a row are one document.
     """
 
     def __init__(
@@ -222,12 +223,14 @@ class PackedDocuments:
         extra: Sequence[str] = (),
         keeps_first: bool = False,
         sources: Sequence[Any] | None = None,
+        joins: bool = False,
     ) -> None:
         self.dataset = dataset
         self.sources = None if sources is None else list(sources)
         self.layouts = list(layouts)
         self.extra = tuple(extra)
         self.keeps_first = keeps_first
+        self.joins = joins
         self.sizes = [layout.packs for layout in self.layouts]
         self._ends = list(accumulate(self.sizes))
         self._firsts = [0, *accumulate(len(layout.lengths) for layout in self.layouts)]
@@ -259,10 +262,8 @@ class PackedDocuments:
     def __getitems__(self, numbers: Sequence[int]) -> list[Columns]:
         of_packs = [self.pieces(int(number)) for number in numbers]
         documents = self._fetch(sorted({document for pieces in of_packs for document, _, _ in pieces}))
-        return [
-            pack_of([cut(documents[document], start, stop) for document, start, stop in pieces], self.keeps_first)
-            for pieces in of_packs
-        ]
+        cuts = ([cut(documents[document], start, stop) for document, start, stop in pieces] for pieces in of_packs)
+        return [pack_of(pieces, self.keeps_first, self.joins) for pieces in cuts]
 
     def _fetch(self, wanted: list[int]) -> dict[int, Columns]:
         """Documents by number, which are given in ascending order."""
@@ -345,10 +346,11 @@ def cut(document: Columns, start: int, stop: int) -> Columns:
     return {name: values[start:stop] for name, values in document.items()}
 
 
-def pack_of(pieces: Sequence[Columns], keeps_first: bool = False) -> Columns:
+def pack_of(pieces: Sequence[Columns], keeps_first: bool = False, joins: bool = False) -> Columns:
     """A pack: the pieces one after the other, and their lengths. Without labels, the tokens are the labels. The first
-    label of each piece is ignored: it would be predicted from the piece before."""
+    label of each piece is ignored: it would be predicted from the piece before. `joins`: they count as one piece."""
     sizes = [len(piece["input_ids"]) for piece in pieces]
+    sizes = [sum(sizes)] if joins else sizes
     pack = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0] if name != "labels"}
     labelled = [piece for piece in pieces if "labels" in piece]
     if labelled:

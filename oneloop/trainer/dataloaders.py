@@ -188,7 +188,7 @@ def _with_source(dataset: Any, documents: Any) -> Any:
     """A stream of other documents: packed, if it was."""
     if not isinstance(dataset, PackedStream):
         return documents
-    return PackedStream(documents, dataset.packer, dataset.accepted, dataset.keeps_first)
+    return PackedStream(documents, dataset.packer, dataset.accepted, dataset.keeps_first, dataset.joins)
 
 
 def _indexed_loader(

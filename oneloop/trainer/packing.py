@@ -44,6 +44,7 @@ _REPLACED = (
     *("DefaultDataCollator", "default_data_collator", "DataCollatorWithPadding", "DataCollatorWithFlattening"),
     "DataCollatorForLanguageModeling",
 )
+WRAPPED = "wrapped"
 FORMS = (
     f"`{MASK}` of shape (rows, 1, tokens, tokens), True where a token may attend to another; or `{DOCUMENTS}` of shape "
     "(rows, tokens), the number of each token's document"
@@ -60,7 +61,7 @@ def packed(core: "Internals", dataset: Any, where: str, train: bool) -> tuple[An
     if core.backend.loaders.is_iterable(dataset):
         packer = PACKERS[how] if is_packed else SinglePacker
         accepted = core.backend.models.forward_parameters(core.trainer.model) or ()
-        stream = PackedStream(dataset, packer(args.max_length), accepted, _keeps_first(core))
+        stream = PackedStream(dataset, packer(args.max_length), accepted, _keeps_first(core), how == WRAPPED)
         return stream, _collator(core, np.arange(args.max_length) % 2)
     sources = list(dataset.datasets.values()) if isinstance(dataset, Mixture) else [dataset]
     if len(dataset) == 0:
@@ -75,7 +76,7 @@ def packed(core: "Internals", dataset: Any, where: str, train: bool) -> tuple[An
         layouts = [Unpacked(of_source) for of_source in lengths]
     if isinstance(dataset, Mixture) or hasattr(dataset, "select_columns"):
         sources = [_selected(each, extra) for each in sources]
-    made = PackedDocuments(dataset, layouts, extra, _keeps_first(core), sources)
+    made = PackedDocuments(dataset, layouts, extra, _keeps_first(core), sources, how == WRAPPED)
     _tell(core, made, where, dropped)
     return made, _collator(core, made[0]["input_ids"], extra)
 
@@ -192,7 +193,9 @@ def _collator(core: "Internals", tokens: np.ndarray, extra: Sequence[str] = ()) 
     """`tokens` are some that the model has, to find out how it keeps documents apart."""
     pad = getattr(core.trainer.processing_class, "pad_token_id", None)
     columns = core.model_info.pack_columns
-    if columns is None:
+    if packing_of(core.trainer.args) == WRAPPED:
+        columns = _find_columns_of_whole_rows(core, _probe_rows(tokens, extra))
+    elif columns is None:
         columns = _find_columns(core, _probe_rows(tokens, extra))
         core.know_of_model(pack_columns=columns)
     return PackCollator(core.backend.NAME, columns, 0 if pad is None else pad, _is_causal(core))
@@ -255,6 +258,17 @@ def _find_columns(core: "Internals", rows: Sequence[Columns] | None) -> tuple[st
         f"use_cache=True. Your own model should take {FORMS}. Otherwise set packing=False."
         + (f" An attempt failed with {type(error).__name__}: {str(error).splitlines()[0][:200]}" if error else "")
     ) from error
+
+
+def _find_columns_of_whole_rows(core: "Internals", rows: Sequence[Columns] | None) -> tuple[str, ...]:
+    """Where a row is like one document. Causal models of transformers need nothing for it. Your own model may need a
+    mask to be causal, or for padding, so it is given what it would be given for several documents, if it takes that."""
+    if _is_of_transformers(core.backend.models.base_of(core.trainer.model)) and _is_causal(core):
+        return ()
+    try:
+        return _find_columns(core, rows)
+    except ModelError:  # it does not keep documents apart
+        return ()
 
 
 def _probe_rows(tokens: np.ndarray, extra: Sequence[str]) -> list[Columns] | None:

@@ -111,7 +111,13 @@ DATA = {
         probes.first_batch("length"), ("length", [15]), ("size", [0]), train_sampling_strategy="group_by_length"
     ),
     "packing": shows(
-        probes.rows_of_documents(), (False, [4, 4]), (True, [4, 9]), ("best_fit", [4, 8]), max_length=9, max_steps=1
+        probes.rows_of_documents(),
+        (False, [4, 4]),
+        (True, [4, 9]),
+        ("best_fit", [4, 8]),
+        ("wrapped", [4, 9]),
+        max_length=9,
+        max_steps=1,
     ),
     "max_length": shows(probes.rows_of_documents(), (8, [4, 8]), (16, [4, 16]), packing=True, max_steps=1),
     "eval_packing": shows(

@@ -149,6 +149,38 @@ def test_the_run_says_how_full_the_rows_are(backend, trained):
     assert (event["documents"], event["packs"], event["fill"]) == (10, 4, round(59 / 64, 4))
 
 
+# -- rows as one document
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_wrapped_rows_are_one_document(backend, arguments, is_stream, masked):
+    """The tokens are those of end_to_end; every token but the first of a row is a target, and attention reaches over
+    borders. A model that mixes documents is not refused."""
+    data = Stream() if is_stream else documents((5, 4, 7) * 4)
+    found = {}
+    for how in ("end_to_end", "wrapped") if masked else ("wrapped",):
+        args = arguments(packing=how, max_length=16, max_steps=2)
+        trainer = Trainer(backend.language_model(masked=masked), args, train_dataset=data)
+        found[how] = batches(trainer)[0]
+    batch = found["wrapped"]
+    ids, labels = backend.numpy(batch["input_ids"]), backend.numpy(batch["labels"])
+    assert (labels[:, 0] == -100).all() and (labels[:, 1:] == ids[:, 1:]).all() and ids.shape[1] == 16
+    before = logits(backend, trainer, batch)
+    after = logits(backend, trainer, changed(backend, batch, 0, slice(0, 1)))
+    assert not np.array_equal(after[0, -1], before[0, -1])
+    assert after[1:].tobytes() == before[1:].tobytes()
+    if masked:
+        np.testing.assert_array_equal(ids, backend.numpy(found["end_to_end"]["input_ids"]))
+        assert (backend.numpy(batch["position_ids"]) == np.arange(16)).all()
+        assert (backend.numpy(found["end_to_end"]["labels"]) == -100).sum() > len(ids)
+
+
+def test_wrapped_rows_are_trained_on(backend, trained):
+    trainer = trained(backend.language_model(masked=False), documents(), packing="wrapped", max_length=16, max_steps=3)
+    assert trainer.state.global_step == 3 and np.isfinite(trainer.evaluate(documents(seed=1))["eval_loss"])
+
+
 # -- what is refused
 
 
@@ -212,7 +244,7 @@ def test_a_model_without_position_ids_is_told_of(arguments, caplog):
     "given, data, error, message",
     [
         ({"max_length": None}, documents(), ArgumentError, "packing='end_to_end' needs max_length"),
-        ({"packing": "tight"}, documents(), ArgumentError, "True, False, 'end_to_end' or 'best_fit'"),
+        ({"packing": "tight"}, documents(), ArgumentError, "True, False, 'end_to_end', 'best_fit' or 'wrapped'"),
         ({}, [{"text": "a"}], DataError, "packing needs token ids in 'input_ids'"),
         ({}, [{"input_ids": []}], DataError, "only empty documents"),
         ({"train_sampling_strategy": "group_by_length"}, documents(), DataError, "cannot order packed documents"),
@@ -291,7 +323,7 @@ class Stream:
         self.position = state["position"]
 
 
-@pytest.mark.parametrize("how", ["end_to_end", "best_fit"])
+@pytest.mark.parametrize("how", ["end_to_end", "best_fit", "wrapped"])
 def test_a_packed_stream_resumes_in_the_middle_of_a_document(backend, trained, tmp_path, caplog, how):
     given = {"per_device_train_batch_size": 3, "max_steps": 9, "save_strategy": "steps", "save_steps": 4}
     given |= {"packing": how, "max_length": 8, "save_total_limit": None}

@@ -107,3 +107,24 @@ def test_tokens_are_what_flash_attention_takes(arguments, monkeypatch):
     from oneloop.trainer import packing
 
     assert next(packing._candidates(trainer._oneloop)) == ("position_ids", "cu_seq_lens_q")
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_wrapped_rows_are_given_without_a_mask(arguments, name):
+    """As a language model is usually pretrained: the loss is that of the rows as plain text."""
+    trainer = Trainer(made(name), arguments(packing="wrapped", max_length=16), train_dataset=documents((5, 4, 7) * 4))
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert set(batch) == {"input_ids", "labels"}
+    trainer.model.eval()
+    with torch.no_grad():
+        loss = trainer.model(**batch).loss
+        alone = trainer.model(input_ids=batch["input_ids"], labels=batch["input_ids"]).loss
+    assert loss.item() == alone.item()
+
+
+def test_wrapped_rows_of_a_model_that_is_not_causal_have_their_padding_masked(arguments):
+    trainer = Trainer(made("bert"), arguments(packing="wrapped", max_length=16), train_dataset=documents((5, 4, 10)))
+    batches = list(trainer.get_train_dataloader())
+    (batch,) = batches
+    mask = batch["attention_mask"][:, 0]
+    assert mask[0].all() and mask[1, :3, :3].all() and not mask[1, :3, 3:].any()
