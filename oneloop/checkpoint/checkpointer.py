@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..compat import trl_state
-from ..compat.introspect import is_overridden
+from ..compat import mode, trl_state
+from ..compat.introspect import class_overrides, is_overridden
 from ..data.streams import properties as stream_properties
 from ..errors import NonFiniteError
 from ..state import has_state, states_by_class
@@ -578,8 +578,18 @@ class Checkpointer:
 
     @property
     def _in_background(self) -> bool:
-        """An override of _save_checkpoint expects the checkpoint when oneloop's returns."""
-        return self.core.trainer.args.save_async and not self.overrides.add_files
+        """An override of _save_checkpoint expects the checkpoint when oneloop's returns; a callback in a script of
+        transformers expects on_save before the next step."""
+        if not self.core.trainer.args.save_async or self.overrides.add_files:
+            return False
+        # Where all processes write, each has to give the same answer, and callbacks may be those of one process.
+        may_differ = self.core.strategy.in_parts
+        return may_differ or not (mode.follows("transformers") and self._has_listeners)
+
+    @property
+    def _has_listeners(self) -> bool:
+        """Whether a callback that is not oneloop's has an on_save."""
+        return any(class_overrides(type(each), "on_save") for each in self.core.trainer.callback_handler.callbacks)
 
     @property
     def has_news(self) -> bool:

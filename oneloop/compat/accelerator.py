@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..trainer.gathering import map_leaves
 from ..trainer.internals import internals_of
 from . import accelerate_state
+from .introspect import replaces
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
@@ -133,6 +134,11 @@ class Accelerator:
         return GradientState(GradientAccumulationPlugin(**{**options, "num_steps": 1}))
 
     @property
+    def _models(self) -> list[Any]:
+        """The models that train() has prepared, for a copied evaluation loop, which prepares one if there are none."""
+        return [self._trainer.model_wrapped] if self._trainer.is_in_train else []
+
+    @property
     def scaler(self) -> Any:
         """The loss scaler of fp16, or None."""
         return getattr(internals_of(self._trainer).engine, "scaler", None)
@@ -172,12 +178,13 @@ class Accelerator:
         return self._each(value, "gather")
 
     def gather_for_metrics(self, value: Any, *args: Any, **kwargs: Any) -> Any:
-        """The same as gather, without samples that a loader of accelerate has repeated in its last batch.
+        """The same as gather, without what a loader of accelerate has in its last batch beyond the end of the data:
+        repeated samples, or a loss that an evaluation loop has repeated for a whole batch.
 
         oneloop's own loaders never repeat samples.
         """
         gathered = self._each(value, "gather")
-        if self.num_processes == 1 or not accelerate_state.is_imported():
+        if not accelerate_state.is_imported():
             return gathered
         state = self.gradient_state
         if not state.in_dataloader or not state.end_of_dataloader or state.remainder <= 0:
@@ -260,6 +267,13 @@ class Accelerator:
             use_seedable_sampler=options.use_seedable_sampler,
             data_seed=self._data_seed(),
         )
+
+    def for_evaluation(self, loader: Any) -> Any:
+        """accelerate's loader if a subclass has an evaluation loop of its own, which may ask `gradient_state` for the
+        end of the data; otherwise the given one. On several processes it has been divided, and stays as it is."""
+        is_torch = internals_of(self._trainer).backend.NAME == "torch" and accelerate_state.is_imported()
+        is_copied = self.num_processes == 1 and replaces(self._trainer, "evaluation_loop")
+        return self.prepare_data_loader(loader) if is_torch and is_copied else loader
 
     def _data_seed(self) -> int | None:
         """The seed of the order of a prepared loader. None is the seed of torch's generator, which differs between

@@ -3,6 +3,7 @@
 An override that calls super() gets oneloop's part and can add its own; one that does not replaces it.
 """
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from ..errors import RefusedError
 
 if TYPE_CHECKING:
     from ..trainer.internals import Internals
+
+logger = logging.getLogger(__name__)
 
 
 class CheckpointHooks:
@@ -59,6 +62,19 @@ class CheckpointHooks:
             path, _ = resume.find(resume_from_checkpoint, checkpointer.directory.shown)
         if path is not None:
             resume.load_weights(core, path)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Warn of the keys that load_state_dict(strict=False) has not found or not used: for a copied method, since
+        oneloop itself loads all or raises an error. Keys that the model does not save may be missing."""
+        model = self._oneloop.backend.models.unwrap(self.model)
+        unsaved = getattr(model, "_keys_to_ignore_on_save", None) or ()
+        missing = [key for key in load_result.missing_keys if key not in unsaved]
+        if missing:
+            logger.warning("The checkpoint has no weights for these parts of the model: %s.", missing)
+        if load_result.unexpected_keys:
+            logger.warning(
+                "The checkpoint has weights that the model does not have: %s.", list(load_result.unexpected_keys)
+            )
 
     def _load_callback_state(self) -> None:
         """Restore the callbacks from the state of the run."""

@@ -178,6 +178,11 @@ def class_overrides(trainer_class: type, name: str) -> bool:
     return owner is not None and owner.__module__.partition(".")[0] != PACKAGE
 
 
+def replaces(trainer: Any, name: str) -> bool:
+    """Whether a subclass has its own method of that name, which does not call the Trainer's."""
+    return is_overridden(trainer, name) and not mentions(getattr(trainer, name), {name})
+
+
 _COLLECTIVES = {"gather", "gather_for_metrics", "pad_across_processes", "reduce", "wait_for_everyone", "_nested_gather"}
 _COLLECTIVES |= {"all_gather", "all_reduce", "all_gather_object", "gather_object", "broadcast_object_list", "barrier"}
 

@@ -4,6 +4,7 @@
 """
 
 import importlib
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 _followed: set[str] = set()
@@ -27,6 +28,15 @@ def follows(library: str) -> bool:
 def follows_only(library: str) -> bool:
     """Whether it is for that library and for no other."""
     return _behaviours() == {library}
+
+
+def version_of_transformers() -> tuple[int, int] | None:
+    """The first two numbers of the installed version; None if it is not installed."""
+    try:
+        first, second = version("transformers").split(".")[:2]
+    except PackageNotFoundError:
+        return None
+    return int(first), int(second)
 
 
 def parser_of_transformers() -> Any:

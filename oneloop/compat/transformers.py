@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -22,7 +23,7 @@ from .checkpoint_hooks import CheckpointHooks
 from .clipping import CLIPPING, can_clip
 from .introspect import is_overridden
 from .trainer_utils import sort_checkpoints
-from .transformers_utils import compare_trainer_and_checkpoint_args
+from .transformers_utils import TrainerMemoryTracker, compare_trainer_and_checkpoint_args
 
 if TYPE_CHECKING:
     from ..trainer.internals import Internals
@@ -39,8 +40,8 @@ UNUSED_OVERRIDES = {
     "_validate_args": "nothing: arguments are checked when they are made",
     **dict.fromkeys(("_fsdp_qlora_plugin_updates", "propagate_args_to_deepspeed"), _DEVICES),
     "_build_accelerator_args": "create_accelerator_and_postprocess",
-    **dict.fromkeys(("_get_num_items_in_batch", "_track_num_input_tokens"), "get_batch_samples"),
-    **dict.fromkeys(("_mixed_mesh_grad_norm", "_has_mixed_mesh_grads"), "a callback's on_pre_optimizer_step"),
+    "_track_num_input_tokens": "get_batch_samples",
+    "_mixed_mesh_grad_norm": "a callback's on_pre_optimizer_step",
     "_sync_replicated_trainable_parameters": _DEVICES,
     "_update_auto_batch_size": "nothing: auto_find_batch_size splits micro-batches and keeps the global batch",
     **dict.fromkeys(("_activate_neftune", "_deactivate_neftune"), "nothing: use neftune_noise_alpha"),
@@ -49,6 +50,7 @@ UNUSED_OVERRIDES = {
     **dict.fromkeys(("_remove_unused_columns", "_get_collator_with_removed_columns"), "the data_collator"),
     "num_tokens": "floating_point_ops",
     "_issue_warnings_after_load": _LOADING,
+    "_has_mixed_mesh_grads": "a callback's on_pre_optimizer_step",
     "gather_function": "evaluation_loop or prediction_step",
     "_save_tpu": "_save_checkpoint or save_model",
     "_sorted_checkpoints": "nothing: use save_total_limit",
@@ -99,13 +101,19 @@ class LabelSmoother:
         self.tensors = tensors  # the backend's
         self.epsilon = epsilon
 
-    def __call__(self, model_output: Any, labels: Any, shift_labels: bool = False) -> Any:
-        """Mean loss over the labels that are not -100; with shift_labels, position i is compared with label i + 1."""
+    def __call__(
+        self, model_output: Any, labels: Any, shift_labels: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Mean loss over the labels that are not -100, or their sum divided by num_items_in_batch; with shift_labels,
+        position i is compared with label i + 1."""
         if isinstance(model_output, (tuple, list)):  # the logits are first, or after the loss
             logits = next(part for part in model_output if len(part.shape) > 0)
         else:
             logits = logits_of(model_output)
-        return self.tensors.smoothed_loss(logits, labels, self.epsilon, shift_labels)
+        loss = self.tensors.smoothed_loss(logits, labels, self.epsilon, shift_labels)
+        if num_items_in_batch is None:
+            return loss
+        return loss * self.tensors.count_labels(labels, shift_labels) / num_items_in_batch
 
 
 class TransformersNames(CheckpointHooks):
@@ -122,8 +130,9 @@ class TransformersNames(CheckpointHooks):
     deepspeed = None
     is_deepspeed_enabled = False
     is_fsdp_enabled = False
-    is_fsdp_xla_enabled = False
+    is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_tp_enabled = False
+    is_distributed_loading_by_transformers = False
     is_model_parallel = False
 
     # Columns that the model accepts; None before _set_signature_columns_if_needed, or if it accepts any.
@@ -135,6 +144,8 @@ class TransformersNames(CheckpointHooks):
         control: Any
         model: Any
         optimizer: Any
+        lr_scheduler: Any
+        is_in_train: bool
         label_names: list[str]
         callback_handler: Any
         accelerator: Any
@@ -225,6 +236,34 @@ class TransformersNames(CheckpointHooks):
         """The number of micro-batches in the current update."""
         return self._oneloop.run.update.micro_batches
 
+    def _get_num_items_in_batch(self, batch_samples: list, device: Any) -> Any:
+        """The items in the micro-batches of an update, in training only if something needs their number. May be
+        overridden."""
+        update = self._oneloop.run.update
+        if self.is_in_train:
+            return update.take(batch_samples)
+        return sum(update.count_items(batch) for batch in batch_samples) if batch_samples else None
+
+    @derived
+    def _loss_shifts_labels(self) -> bool:
+        """Whether the model compares position i with label i + 1."""
+        return self._oneloop.model_info.shifts_labels
+
+    @derived
+    def place_model_on_device(self) -> bool:
+        """Whether the constructor has put the model on the device."""
+        return self.args.place_model_on_device
+
+    @derived
+    def _created_lr_scheduler(self) -> bool:
+        """Whether there is a schedule that was not passed in, so that the next train() makes another."""
+        return self.lr_scheduler is not None and self.lr_scheduler is not self._oneloop.given_optimizers.scheduler
+
+    @derived
+    def _memory_tracker(self) -> TrainerMemoryTracker:
+        """Of skip_memory_metrics=False, for a copied method that calls its start() and stop_and_update_metrics()."""
+        return TrainerMemoryTracker(self.args.skip_memory_metrics, self._oneloop.memory)
+
     @property
     def _train_batch_size(self) -> int:
         """Samples of a micro-batch in one process."""
@@ -272,6 +311,11 @@ class TransformersNames(CheckpointHooks):
         if grad_norm is None:
             return self.accelerator.clip_grad_norm_(model.parameters(), float("inf"))
         return grad_norm
+
+    def _has_mixed_mesh_grads(self, model: Any) -> bool:
+        """Whether gradients are on different device meshes, for a copied _clip_grad_norm, which is not called for a
+        sharded model: never."""
+        return False
 
     def compare_trainer_and_checkpoint_args(self, training_args: Any, trainer_state: Any) -> None:
         """Called by a resume. In scripts of transformers, a warning names arguments that are not the checkpoint's."""
@@ -344,6 +388,8 @@ class TransformersNames(CheckpointHooks):
         per_update = self.get_total_train_batch_size(args)
         samples = self.num_examples(dataloader) if batches is not None else per_update * args.max_steps
         whole = samples * args.num_train_epochs if args.max_steps <= 0 else args.max_steps * per_update
+        if batches is None:
+            epochs, batches = sys.maxsize, max_steps * args.gradient_accumulation_steps
         return epochs, per_epoch or max_steps, samples, int(whole), per_update, batches, max_steps
 
     def end(self) -> None:

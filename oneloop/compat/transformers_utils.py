@@ -213,9 +213,9 @@ class TrainerMemoryTracker:
 
     stages: ClassVar[dict[str, str]] = {"__init__": "init", "train": "train", "evaluate": "eval", "predict": "test"}
 
-    def __init__(self, skip_memory_metrics: bool = False) -> None:
+    def __init__(self, skip_memory_metrics: bool = False, tracker: MemoryTracker | None = None) -> None:
         self.skip_memory_metrics = skip_memory_metrics
-        self._tracker = MemoryTracker(not skip_memory_metrics)
+        self._tracker = tracker or MemoryTracker(not skip_memory_metrics)
         self._kept: dict[str, Any] = {}  # of a stage without metrics
 
     def _place(self) -> tuple[Any, Any]:

@@ -19,6 +19,7 @@ from ..errors import ArgumentError, InvalidTypeError, UnknownArgumentError
 from ..integrations.writers import make_writers
 from ..integrations.writers.base import Writer
 from ..integrations.writers.json_log import JsonLinesCallback
+from ..plan import request as plan_request
 
 if TYPE_CHECKING:
     from .internals import Internals
@@ -50,6 +51,32 @@ def unknown_parameter(cls: type, name: str) -> UnknownArgumentError:
     else:
         hint = f"it has {', '.join(known)}."
     return UnknownArgumentError(f"{cls.__name__} has no parameter '{name}'; {hint}")
+
+
+# The parameters of transformers' Trainer after model_init, in their order. 4.46 and 4.47 have added one each.
+_ORDER = ("compute_loss_func", "compute_metrics", "callbacks", "optimizers", "optimizer_cls_and_kwargs")
+_ORDER = (*_ORDER, "preprocess_logits_for_metrics")
+_SINCE = {"compute_loss_func": (4, 46), "optimizer_cls_and_kwargs": (4, 47)}
+
+
+def by_position(positional: tuple[Any, ...], named: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values of the parameters in _ORDER, from those passed by position in a script of transformers, in the order
+    of the installed version, and those passed by name."""
+    if not mode.follows("transformers"):
+        raise ArgumentError(
+            "Trainer accepts positional arguments up to model_init only, since the order of the others differs "
+            "between trainers. Pass compute_metrics, callbacks, optimizers and the rest by keyword."
+        )
+    version = mode.version_of_transformers()
+    order = [name for name in _ORDER if version is None or version >= _SINCE.get(name, (0, 0))]
+    if len(positional) > len(order):
+        raise InvalidTypeError(f"Trainer has {7 + len(order)} parameters, but {7 + len(positional)} were given.")
+    values = dict(zip(_ORDER, named))
+    for name, value in zip(order, positional):
+        if values[name] not in (None, (None, None)):
+            raise InvalidTypeError(f"Trainer got {name} twice: by position and by name.")
+        values[name] = value
+    return tuple(values.values())
 
 
 def is_criterion(value: Any) -> bool:
@@ -158,6 +185,12 @@ def callbacks(core: "Internals", given: Any) -> list[Any]:
             is_own = DEFAULT_PROGRESS_CALLBACK is ProgressCallback
             found.append(NotebookProgressCallback() if is_own and in_notebook() else DEFAULT_PROGRESS_CALLBACK())
     return found
+
+
+def make_output_directory(core: "Internals") -> None:
+    """Scripts of transformers write into it as soon as there is a Trainer; otherwise the first file creates it."""
+    if mode.follows("transformers") and core.trainer.args.should_save and not plan_request.is_active():
+        core.run.checkpointer.directory.path.mkdir(parents=True, exist_ok=True)
 
 
 def link_writers(core: "Internals") -> None:

@@ -146,10 +146,15 @@ class Trainer(TransformersNames, PaddleNLPNames):
         if unknown:
             raise setup.unknown_parameter(type(self), next(iter(unknown)))
         if positional:
-            raise ArgumentError(
-                "Trainer accepts positional arguments up to model_init only, since the order of the others differs "
-                "between trainers. Pass compute_metrics, callbacks, optimizers and the rest by keyword."
-            )
+            named = (compute_loss_func, compute_metrics, callbacks, optimizers, optimizer_cls_and_kwargs)
+            (
+                compute_loss_func,
+                compute_metrics,
+                callbacks,
+                optimizers,
+                optimizer_cls_and_kwargs,
+                preprocess_logits_for_metrics,
+            ) = setup.by_position(positional, (*named, preprocess_logits_for_metrics))
         if setup.is_paddle_order(args, data_collator):
             # PaddleNLP's order: model, criterion, args, data_collator, train_dataset, eval_dataset, tokenizer
             criterion, args, data_collator = args, data_collator, None
@@ -192,6 +197,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         self.is_in_train = False
         if self.args.push_to_hub:
             self.init_hf_repo()
+        setup.make_output_directory(core)
         core.memory.stop("init", core.backend, self.args.device, core.memory.of_init)
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
 
@@ -557,6 +563,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
         """
         where = dataloaders.ARGUMENT_OF.get(description, description)
         loader = dataloaders.make_loader(self._oneloop, dataset, where, batch_size, sampler_fn, is_training)
+        if not is_training:
+            loader = self.accelerator.for_evaluation(loader)
         if dataloader_key is not None and self.is_in_train and self.args.dataloader_persistent_workers:
             self._eval_dataloaders[dataloader_key] = loader
         return loader
@@ -596,7 +604,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
                     "the data_collator returned None; expected a batch. Check that it has a return statement."
                 )
             batches.append(batch)
-        return batches, self._oneloop.run.update.take(batches)
+        return batches, self._get_num_items_in_batch(batches, device)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         """The batch on the device, with the output of the previous step if past_index is set."""
@@ -913,7 +921,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
             labels = ()  # none, as in transformers: compute_metrics is called with the predictions alone
         if ignore_keys is None:
             config = core.backend.models.config_of(self.model)
-            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", None) or ["past_key_values"])
+            default = [] if config is None and mode.follows("transformers") else ["past_key_values"]
+            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", default))
         loss = None
         with core.backend.engine.no_gradients(), self.compute_loss_context_manager():
             if has_labels or (labels is None and self.can_return_loss):
@@ -942,8 +951,6 @@ class Trainer(TransformersNames, PaddleNLPNames):
             start_time: The start of the run in seconds since 1970; adds tokens per second, if tokens are counted.
         """
         core = self._oneloop
-        if self.state.epoch is None and mode.follows("transformers"):  # before training, its state has epoch 0
-            logs["epoch"] = 0
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
             if core.as_paddlenlp:
@@ -953,6 +960,8 @@ class Trainer(TransformersNames, PaddleNLPNames):
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
             if start_time is not None:
                 seconds = time.time() - start_time
+                if mode.follows("transformers"):
+                    logs["train_runtime"] = round(seconds, 4)
                 logs["train_tokens_per_second"] = round(self.state.num_input_tokens_seen / max(seconds, 1e-9), 3)
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=logs)

@@ -59,12 +59,15 @@ def parameter_names(function: Any) -> list[str] | None:
     return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)] or None
 
 
-def label_names(names: list[str] | None) -> list[str]:
-    """Which of a model's parameters are its labels."""
+def label_names(names: list[str] | None, model_name: str = "") -> list[str]:
+    """Which of the parameters of a model are its labels: of one for question answering, the positions too. In any other
+    they are, if it has no other labels."""
     names = names or []
-    if "start_positions" in names and "end_positions" in names:
-        return ["start_positions", "end_positions"]
-    return [name for name in names if "label" in name] or ["labels"]
+    labels = [name for name in names if "label" in name]
+    positions = ["start_positions", "end_positions"]
+    if all(name in names for name in positions) and (not labels or "QuestionAnswering" in model_name):
+        return [name for name in names if name in (*positions, *labels)]
+    return labels or ["labels"]
 
 
 def call(model: Callable, inputs: Any) -> Any:

@@ -52,7 +52,7 @@ def forward_parameters(model: Any) -> list[str] | None:
 
 def label_names(model: Any) -> list[str]:
     """The names of the model's labels."""
-    return helpers.label_names(forward_parameters(model))
+    return helpers.label_names(forward_parameters(model), type(base_of(model)).__name__)
 
 
 def shifts_labels(model: Any) -> bool:

@@ -65,7 +65,7 @@ def forward_parameters(model: nn.Layer) -> list[str] | None:
 
 def label_names(model: nn.Layer) -> list[str]:
     """The names of the model's labels."""
-    return helpers.label_names(forward_parameters(model))
+    return helpers.label_names(forward_parameters(model), type(base_of(model)).__name__)
 
 
 def shifts_labels(model: nn.Layer) -> bool:

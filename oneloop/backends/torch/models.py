@@ -69,7 +69,7 @@ def forward_parameters(model: nn.Module) -> list[str] | None:
 
 def label_names(model: nn.Module) -> list[str]:
     """The names of the model's labels."""
-    return helpers.label_names(forward_parameters(model))
+    return helpers.label_names(forward_parameters(model), type(base_of(model)).__name__)
 
 
 def shifts_labels(model: nn.Module) -> bool:

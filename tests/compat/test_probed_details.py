@@ -1,0 +1,221 @@
+"""Details in which a script that was written for transformers would notice another Trainer."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import oneloop
+from oneloop import Trainer, TrainerCallback, TrainerState
+from oneloop.compat import mode
+from tests.backends.support import rows
+
+
+@pytest.fixture(autouse=True)
+def follows_transformers(monkeypatch):
+    monkeypatch.setattr(mode, "_followed", {"transformers"})
+
+
+# -- the constructor
+
+
+def of_loss(outputs, labels, num_items_in_batch=None):
+    return 0
+
+
+def of_metrics(prediction):
+    return {}
+
+
+def of_logits(logits, labels):
+    return logits
+
+
+def test_all_arguments_by_position(backend, arguments, monkeypatch):
+    callback, pair = TrainerCallback(), (None, None)
+    given = (backend.classifier(), arguments(), None, rows(4), rows(4), None, None)
+    monkeypatch.setattr(mode, "version_of_transformers", lambda: (5, 22))
+    trainer = Trainer(*given, of_loss, of_metrics, [callback], pair, None, of_logits)
+    found = trainer.compute_loss_func, trainer.compute_metrics, trainer.preprocess_logits_for_metrics
+    assert found == (of_loss, of_metrics, of_logits) and callback in trainer.callback_handler.callbacks
+    monkeypatch.setattr(mode, "version_of_transformers", lambda: (4, 45))
+    trainer = Trainer(*given, of_metrics, [callback], pair, of_logits, compute_loss_func=of_loss)
+    found = trainer.compute_loss_func, trainer.compute_metrics, trainer.preprocess_logits_for_metrics
+    assert found == (of_loss, of_metrics, of_logits)
+    with pytest.raises(TypeError, match="compute_metrics twice"):
+        Trainer(*given, of_metrics, compute_metrics=of_metrics)
+    with pytest.raises(TypeError, match="11 parameters, but 12 were given"):
+        Trainer(*given, of_metrics, None, pair, None, None)
+    monkeypatch.setattr(mode, "_followed", set())
+    with pytest.raises(ValueError, match="by keyword"):
+        Trainer(*given, of_metrics)
+
+
+def test_the_output_directory_exists_after_the_constructor(backend, arguments, tmp_path, monkeypatch):
+    Trainer(backend.classifier(), arguments(output_dir=tmp_path / "a" / "b"))
+    assert (tmp_path / "a" / "b").is_dir()
+    monkeypatch.setattr(mode, "_followed", set())
+    Trainer(backend.classifier(), arguments(output_dir=tmp_path / "c"))
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_state_begins_with_epoch_0(backend, arguments, monkeypatch):
+    assert TrainerState().epoch == 0 == Trainer(backend.classifier(), arguments()).state.epoch
+    monkeypatch.setattr(mode, "_followed", set())
+    assert TrainerState().epoch is None
+
+
+def test_labels_of_a_model_for_question_answering():
+    from oneloop.backends._common.helpers import label_names
+
+    names = ["x", "start_positions", "end_positions", "kind_label"]
+    assert label_names(names, "TinyForQuestionAnswering") == names[1:]
+    assert label_names(names, "Tiny") == ["kind_label"]
+    assert label_names(names[:3], "Tiny") == names[1:3]
+
+
+# -- callbacks
+
+
+class Saves(TrainerCallback):
+    """Notes the order of saves and steps, and stops after the first save."""
+
+    def __init__(self):
+        self.events = []
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.events.append(("step", state.global_step))
+
+    def on_save(self, args, state, control, **kwargs):
+        self.events.append(("save", state.global_step))
+        control.should_training_stop = True
+
+
+def test_on_save_comes_before_the_next_step(backend, arguments, monkeypatch):
+    """So that a callback that stops after a save stops at the same step in each run."""
+    from oneloop.checkpoint.async_writer import Saver
+
+    in_background = []
+    submit = Saver.submit
+
+    def noted(self, job, then, otherwise, background, what):
+        in_background.append(background)
+        return submit(self, job, then, otherwise, background, what)
+
+    monkeypatch.setattr(Saver, "submit", noted)
+    given = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "per_device_train_batch_size": 2}
+    callback = Saves()
+    trainer = Trainer(backend.classifier(), arguments(**given), train_dataset=rows(8), callbacks=[callback])
+    assert trainer.train().global_step == 2
+    assert callback.events == [("step", 0), ("step", 1), ("save", 2)]
+    Trainer(backend.classifier(), arguments(**given), train_dataset=rows(8)).train()
+    assert in_background == [False, True, True], "no one waits for the others"
+    monkeypatch.setattr(mode, "_followed", set())
+    Trainer(backend.classifier(), arguments(**given), train_dataset=rows(8), callbacks=[Saves()]).train()
+    assert in_background[3]
+
+
+# -- names of transformers
+
+
+def test_the_schedule_that_the_trainer_created(backend, arguments):
+    trainer = Trainer(backend.classifier(), arguments(max_steps=2), train_dataset=rows(8))
+    assert trainer._created_lr_scheduler is False
+    trainer.train()
+    assert trainer._created_lr_scheduler is True
+    pair = trainer.optimizer, trainer.lr_scheduler
+    assert Trainer(trainer.model, arguments(), optimizers=pair)._created_lr_scheduler is False
+
+
+def test_items_are_counted_by_a_method_that_may_be_overridden(backend, arguments):
+    seen = []
+
+    class Own(Trainer):
+        def _get_num_items_in_batch(self, batch_samples, device):
+            found = super()._get_num_items_in_batch(batch_samples, device)
+            seen.append((len(batch_samples), found))
+            return found
+
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            seen.append(num_items_in_batch)
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    args = arguments(max_steps=1, per_device_train_batch_size=3, gradient_accumulation_steps=2)
+    Own(backend.classifier(), args, train_dataset=rows(6)).train()
+    assert seen == [(2, 6), 6, 6]
+
+
+def test_memory_that_a_copied_method_measures(backend, arguments):
+    class Own(Trainer):
+        def evaluate(self, *args, **kwargs):
+            self._memory_tracker.start()
+            metrics = {"kept": np.zeros(1000).sum()}
+            self._memory_tracker.stop_and_update_metrics(metrics)
+            return metrics
+
+    model = backend.classifier()
+    assert set(Own(model, arguments(), eval_dataset=rows(4)).evaluate()) == {"kept"}
+    found = Own(model, arguments(skip_memory_metrics=False), eval_dataset=rows(4)).evaluate()
+    assert {"kept", "eval_mem_cpu_alloc_delta", "eval_mem_cpu_peaked_delta"} <= set(found)
+
+
+def test_training_values_of_data_without_a_length(arguments):
+    torch = pytest.importorskip("torch")
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(rows(4))
+
+    args = arguments(max_steps=7, per_device_train_batch_size=3, gradient_accumulation_steps=2)
+    trainer = Trainer(torch.nn.Linear(2, 2), args, train_dataset=Stream())
+    values = trainer.set_initial_training_values(args, trainer.get_train_dataloader())
+    assert values == (sys.maxsize, 7, 42, 42, 6, 14, 7)
+
+
+def test_outputs_that_evaluations_ignore(tmp_path):
+    torch = pytest.importorskip("torch")
+
+    class Config:
+        pass
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, x, labels=None):
+            return {"loss": (x * self.weight).sum(), "logits": x, "past_key_values": x + 1}
+
+    def predicted(*ignored):
+        model = Model()
+        if ignored:
+            model.config = Config()
+            if ignored[0] is not None:
+                model.config.keys_to_ignore_at_inference = ignored[0]
+        args = oneloop.TrainingArguments(tmp_path, report_to="none", use_cpu=True)
+        found = Trainer(model, args).predict([{"x": np.ones(2, "f4"), "labels": 0}] * 2).predictions
+        return len(found) if isinstance(found, tuple) else 1
+
+    assert (predicted(), predicted(None), predicted([]), predicted(["logits"])) == (2, 1, 2, 1)
+
+
+# -- the loss
+
+
+def test_smoothed_labels_divided_by_the_items_of_an_update(backend, arguments):
+    """As compute_loss of 5.x calls it, in subclasses that copy it."""
+    smoother = Trainer(backend.classifier(), arguments(label_smoothing_factor=0.1)).label_smoother
+    random = np.random.default_rng(0)
+    logits = backend.tensor(random.normal(size=(2, 3, 4)).astype("float32"))
+    labels = backend.tensor(np.array([[1, 2, -100], [3, 0, 1]]))
+    for shifted, count in ((False, 5), (True, 3)):
+        mean = float(smoother({"logits": logits}, labels, shift_labels=shifted))
+        share = float(smoother({"logits": logits}, labels, shift_labels=shifted, num_items_in_batch=10))
+        assert share == pytest.approx(mean * count / 10, rel=1e-6)
+
+
+def test_items_outside_of_training(backend, arguments):
+    trainer = Trainer(backend.classifier(), arguments(per_device_train_batch_size=4), train_dataset=rows(10))
+    batches = iter(trainer.get_train_dataloader())
+    taken = [trainer.get_batch_samples(batches, 2, None) for _ in range(3)]
+    assert [(len(found), items) for found, items in taken] == [(2, 8), (1, 2), (0, None)]
