@@ -64,6 +64,10 @@ class ModelError(OneloopError, ValueError, RuntimeError):
     """The model is invalid or unsupported."""
 
 
+class NoGradientsError(ModelError):
+    """No parameter has a gradient when the optimizer should step."""
+
+
 class ModelInitError(ArgumentError, ModelError):
     """model_init cannot be called."""
 

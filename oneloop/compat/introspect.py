@@ -18,6 +18,7 @@ import dis
 import inspect
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial, partialmethod
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -59,7 +60,7 @@ def _called(function: Any) -> Any:
 def _code_of(function: Any) -> Any:
     function = _called(function)
     function = inspect.unwrap(getattr(function, "__func__", function))
-    while hasattr(function, "func"):  # functools.partial
+    while isinstance(function, (partial, partialmethod)):
         function = inspect.unwrap(function.func)
     if not hasattr(function, "__code__"):
         function = type(function).__call__
@@ -168,14 +169,22 @@ def _is_library(module: str) -> bool:
 
 
 def is_overridden(trainer: Any, name: str) -> bool:
-    """Whether a subclass that is not oneloop's has its own method of that name."""
-    return class_overrides(type(trainer), name)
+    """Whether the method of that name is not oneloop's: a subclass has its own, or one was assigned to the object or to
+    the class."""
+    return name in vars(trainer) or class_overrides(type(trainer), name)
 
 
 def class_overrides(trainer_class: type, name: str) -> bool:
     """The same of a class."""
     owner = next((cls for cls in trainer_class.__mro__ if name in vars(cls)), None)
-    return owner is not None and owner.__module__.partition(".")[0] != PACKAGE
+    return owner is not None and not (_is_own(owner) and _is_own(vars(owner)[name]))
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a class or a method is oneloop's; plain values, which have no module, are those of their class."""
+    function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+    module = getattr(function, "__module__", None)
+    return not isinstance(module, str) or module.partition(".")[0] == PACKAGE
 
 
 def replaces(trainer: Any, name: str) -> bool:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..compat import mode
 from ..compat.clipping import clip
 from ..compat.introspect import NUM_ITEMS
 from ..distributed.step_sync import SharedUpdate
-from ..errors import ModelError
+from ..errors import ModelError, NoGradientsError
 from . import batch_hints
 from .evaluation import batch_rows
 from .loss import UNWEIGHTED, ItemCounting, LossContract, MicroBatchWeights, split_labels, weigh_labels
@@ -262,13 +263,28 @@ class Update:
 
     # -- the optimizer step
 
+    def _prepare(self, loss: Any) -> None:
+        """Unscale and clip the gradients. In scripts of transformers, a training_step of their own may have stepped its
+        optimizers and left no gradients; the optimizer step then changes nothing."""
+        core = self.run.core
+        try:
+            core.engine.prepare_update(core.trainer.optimizer, loss)
+        except NoGradientsError:
+            if self.contract.own_step or not mode.follows("transformers"):
+                raise
+            if self.run.events.first_time("no gradients"):
+                logger.warning(
+                    "training_step has left no gradients, so the optimizer of the Trainer changes nothing. That is "
+                    "right if training_step updates the model itself."
+                )
+
     def apply(self, loss: Any) -> None:
         """Clip, step the optimizer and the schedule, and clear the gradients."""
         run, core = self.run, self.run.core
         trainer, engine = core.trainer, core.engine
         step = trainer.state.global_step + 1
         loss = core.strategy.mean(loss)
-        engine.prepare_update(trainer.optimizer, loss)
+        self._prepare(loss)
         if core.clips_by_override:
             clip(core)
         if self.is_foreign:

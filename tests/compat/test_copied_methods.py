@@ -122,7 +122,9 @@ def test_a_copied_loop_finds_the_end_of_the_data(tmp_path):
     metrics = trainer.evaluate()
     assert asked == [False, False, True] and metrics["eval_batches"] == 3
     own = oneloop.Trainer(Line(Config()), args, eval_dataset=ROWS, compute_metrics=by_batch).evaluate()
-    assert own["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-6), "each sample of the last batch counts once"
+    assert own["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-6), (
+        "each sample of the last batch counts once"
+    )
 
 
 def test_a_copied_load_names_what_does_not_fit(tmp_path, caplog):

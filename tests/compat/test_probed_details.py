@@ -1,6 +1,7 @@
 """Details in which a script that was written for transformers would notice another Trainer."""
 
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import oneloop
 from oneloop import Trainer, TrainerCallback, TrainerState
 from oneloop.compat import mode
+from oneloop.errors import ModelError
 from tests.backends.support import rows
 
 
@@ -219,3 +221,72 @@ def test_items_outside_of_training(backend, arguments):
     batches = iter(trainer.get_train_dataloader())
     taken = [trainer.get_batch_samples(batches, 2, None) for _ in range(3)]
     assert [(len(found), items) for found, items in taken] == [(2, 8), (1, 2), (0, None)]
+
+
+# -- methods that are assigned, rather than overridden
+
+
+def mean_of(trainer, model, inputs):
+    labels = inputs.pop("labels")
+    outputs = model(**inputs)
+    return trainer._oneloop.backend.tensors.smoothed_loss(outputs["logits"], labels, 0.0, False)
+
+
+def own_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+    return mean_of(self, model, inputs)
+
+
+@pytest.mark.parametrize("where", ["subclass", "class", "object"])
+def test_a_loss_that_is_assigned_counts_as_an_override(backend, arguments, monkeypatch, where):
+    """It returns the mean of a micro-batch, and the update is that of the undivided batch all the same."""
+
+    def trained(accumulation):
+        cls = type("Own", (Trainer,), {"compute_loss": own_loss}) if where == "subclass" else Trainer
+        if where == "class":
+            monkeypatch.setattr(Trainer, "compute_loss", own_loss)
+        args = arguments(
+            max_steps=1, per_device_train_batch_size=8 // accumulation, gradient_accumulation_steps=accumulation
+        )
+        trainer = cls(backend.classifier(), args, train_dataset=rows(8))
+        if where == "object":
+            trainer.compute_loss = own_loss.__get__(trainer)
+        return trainer.train().training_loss
+
+    assert trained(4) == pytest.approx(trained(1), rel=1e-5)
+
+
+def test_a_mock_in_place_of_a_method(backend, arguments, tmp_path):
+    given = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1, "output_dir": tmp_path / "run"}
+    trainer = Trainer(backend.classifier(), arguments(**given), train_dataset=rows(8))
+    for name in ("compute_loss", "save_model", "get_train_dataloader", "_save_checkpoint"):
+        setattr(trainer, name, mock.MagicMock(wraps=getattr(trainer, name)))
+    trainer.train()
+    assert trainer.compute_loss.call_count == 2 == trainer.save_model.call_count == trainer._save_checkpoint.call_count
+    assert trainer.get_train_dataloader.call_count == 1
+    assert sorted(path.name for path in (tmp_path / "run").glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
+
+
+def test_a_step_that_updates_the_model_itself(arguments, monkeypatch, caplog):
+    torch = pytest.importorskip("torch")
+    from tests.backends.kits.torch_kit import Kit
+
+    class Own(Trainer):
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            loss = model(**self._prepare_inputs(inputs))["loss"]
+            loss.backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.1 * parameter.grad
+            model.zero_grad()
+            return loss.detach()
+
+    def trainer():
+        return Own(Kit().classifier(), arguments(max_steps=2), train_dataset=rows(8))
+
+    before, trained = [p.clone() for p in Kit().classifier().parameters()], trainer()
+    assert trained.train().global_step == 2
+    assert any(not torch.equal(a, b) for a, b in zip(before, trained.model.parameters()))
+    assert caplog.text.count("training_step has left no gradients") == 1
+    monkeypatch.setattr(mode, "_followed", set())
+    with pytest.raises(ModelError, match="no gradients to update the model with"):
+        trainer().train()

@@ -34,6 +34,7 @@ COUNTS = {
     "_get_dataloader": (3, 2, 2, 0),
     "_get_eval_sampler": (2, 1, 2, 0),
     "_get_learning_rate": (5, 3, 0, 0),
+    "_get_num_items_in_batch": (6, 4, 0, 0),
     "_get_train_sampler": (1, 1, 0, 0),
     "_load_best_model": (1, 1, 0, 0),
     "_load_callback_state": (0, 1, 0, 0),

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ...distributed.collectives import SINGLE_PROCESS
-from ...errors import ModelError
+from ...errors import ModelError, NoGradientsError
 from .._common.engines import TapeEngine
 from .._common.helpers import some
 from . import masked_steps, parallel
@@ -107,7 +107,7 @@ class Engine(TapeEngine):
         gradients = self.strategy.local([p.grad for p in self.parameters if p.grad is not None])
         self.norm, self._bad = None, False
         if not gradients:
-            raise ModelError(
+            raise NoGradientsError(
                 "no gradients to update the model with: the loss does not depend on any trainable parameter. Look "
                 "for detached tensors, a frozen model, or a training_step that does not call backward."
             )
