@@ -54,8 +54,10 @@ def unknown_parameter(cls: type, name: str) -> UnknownArgumentError:
 
 
 # The parameters of transformers' Trainer after model_init, in their order. 4.46 and 4.47 have added one each.
-_ORDER = ("compute_loss_func", "compute_metrics", "callbacks", "optimizers", "optimizer_cls_and_kwargs")
-_ORDER = (*_ORDER, "preprocess_logits_for_metrics")
+_ORDER = (
+    *("compute_loss_func", "compute_metrics", "callbacks", "optimizers"),
+    *("optimizer_cls_and_kwargs", "preprocess_logits_for_metrics"),
+)
 _SINCE = {"compute_loss_func": (4, 46), "optimizer_cls_and_kwargs": (4, 47)}
 
 
