@@ -145,7 +145,6 @@ class TransformersNames(CheckpointHooks):
         model: Any
         optimizer: Any
         lr_scheduler: Any
-        is_in_train: bool
         label_names: list[str]
         callback_handler: Any
         accelerator: Any
@@ -235,14 +234,6 @@ class TransformersNames(CheckpointHooks):
     def current_gradient_accumulation_steps(self) -> int:
         """The number of micro-batches in the current update."""
         return self._oneloop.run.update.micro_batches
-
-    def _get_num_items_in_batch(self, batch_samples: list, device: Any) -> Any:
-        """The items in the micro-batches of an update, in training only if something needs their number. May be
-        overridden."""
-        update = self._oneloop.run.update
-        if self.is_in_train:
-            return update.take(batch_samples)
-        return sum(update.count_items(batch) for batch in batch_samples) if batch_samples else None
 
     @derived
     def _loss_shifts_labels(self) -> bool:

@@ -606,6 +606,14 @@ class Trainer(TransformersNames, PaddleNLPNames):
             batches.append(batch)
         return batches, self._get_num_items_in_batch(batches, device)
 
+    def _get_num_items_in_batch(self, batch_samples: list, device: Any) -> Any:
+        """The items in the micro-batches of an update, in training only if something needs their number. May be
+        overridden."""
+        update = self._oneloop.run.update
+        if self.is_in_train:
+            return update.take(batch_samples)
+        return sum(update.count_items(batch) for batch in batch_samples) if batch_samples else None
+
     def _prepare_inputs(self, inputs: Any) -> Any:
         """The batch on the device, with the output of the previous step if past_index is set."""
         core = self._oneloop
