@@ -81,12 +81,16 @@ _ON_ACCELERATOR = re.compile(r"\.(cuda|gpu|xpu|npu|mps|hip)\b")
 def set_state(backend: Any, state: dict[str, np.ndarray]) -> None:
     """Put back what get_state returned."""
     state = dict(state)
-    words, (version, has_gauss, gauss) = state.pop("python"), state.pop("python.gauss").tolist()
-    random.setstate((int(version), tuple(int(word) for word in words), gauss if has_gauss else None))
+    set_state_of_python(state.pop("python"), state.pop("python.gauss"))
     position, has_gauss, cached = state.pop("numpy.rest").tolist()
     np.random.set_state(("MT19937", state.pop("numpy"), int(position), int(has_gauss), cached))
     if state:  # empty: of a checkpoint that another framework wrote
         backend.randomness.set_state(state)
+
+
+def set_state_of_python(words: np.ndarray, rest: np.ndarray) -> None:
+    version, has_gauss, gauss = rest.tolist()
+    random.setstate((int(version), tuple(int(word) for word in words), gauss if has_gauss else None))
 
 
 def is_common(name: str) -> bool:

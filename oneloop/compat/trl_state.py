@@ -92,6 +92,12 @@ def generates(trainer: Any) -> bool:
     return _is_of_trl(trainer) and hasattr(trainer, _ROUND)
 
 
+def draws_alike(trainer: Any) -> bool:
+    """Whether Python's `random` has to be the same in all processes: GKD decides by it whether a batch is generated.
+    With a sharded model all processes take part in that, and one that decided otherwise would leave them waiting."""
+    return _is_of_trl(trainer)
+
+
 def _names(trainer: Any) -> tuple[str, ...]:
     # A name that any subclass might use for its own: only of the trainer that has it.
     online = any(base.__name__ == "OnlineDPOTrainer" for base in type(trainer).__mro__)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import random
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from ..checkpoint.reading import restoring
 from ..checkpoint.run_state import ATTRIBUTES, BUFFER, GENERATOR, RANDOM, ResumePoint
 from ..checkpoint.safetensors_io import read as read_tensors
 from ..checkpoint.structure import check_streams
+from ..compat import trl_state
 from ..data import streams
 from ..data.feistel import key_of
 from ..data.iterable import has_shuffle_buffer
@@ -38,7 +40,16 @@ def start_rank_streams(core: "Internals") -> None:
     own."""
     if core.processes.rank and not core.in_transformers_order:  # transformers seeds all processes alike
         key = key_of(core.trainer.args.seed, core.processes.rank, core.trainer.state.global_step, _RANKS)
+        of_python = random.getstate()
         seed_streams(core.backend.NAME, key >> 1)
+        if trl_state.draws_alike(core.trainer):
+            random.setstate(of_python)
+
+
+def _load_python_of_main(path: Path, prefix: str) -> None:
+    stored = read_tensors(path / RANDOM)
+    if f"{prefix}python" in stored:
+        randomness.set_state_of_python(*(stored[f"{prefix}{name}"].array() for name in ("python", "python.gauss")))
 
 
 class Epochs:
@@ -230,6 +241,8 @@ class Epochs:
         core, stored = self.run.core, self.own_tensors(path)
         if core.processes.rank and not stored:  # the run now has more processes than when it was saved
             start_rank_streams(core)
+            if trl_state.draws_alike(core.trainer):
+                _load_python_of_main(path, prefix)
         not_streams = (BUFFER, ATTRIBUTES, GENERATOR, f"{EPOCH}{GENERATOR}")
         stored = {name: array for name, array in stored.items() if not name.startswith(not_streams)}
         others = tuple(p for p in (EPOCH, AHEAD) if p != prefix)

@@ -22,11 +22,13 @@ os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TOKENIZERS_P
 def play(scenario: Any, folder: Path) -> dict[str, Any]:
     trainer = scenario.trainer(folder)
     output = trainer.train()
+    whole = weights = weights_of(trainer.model)
     if scenario.resume is not None:
         trainer = scenario.trainer(folder)
         output = trainer.train(resume_from_checkpoint=str(folder / f"checkpoint-{scenario.resume}"))
+        weights = weights_of(trainer.model)
     if trainer.is_world_process_zero():
-        np.savez(f"{folder}.npz", **weights_of(trainer.model))
+        np.savez(f"{folder}.npz", **weights)
     return {
         "trainer": type(trainer).__mro__[-2].__module__,
         "bases": [f"{base.__module__}.{base.__qualname__}" for base in type(trainer).__mro__],
@@ -36,13 +38,16 @@ def play(scenario: Any, folder: Path) -> dict[str, Any]:
         "best_metric": trainer.state.best_metric,
         "best_checkpoint": os.path.basename(trainer.state.best_model_checkpoint or ""),
         "outcome": scenario.outcome(trainer, folder) if scenario.outcome else None,
+        "unbroken": all(weights[name].tobytes() == whole[name].tobytes() for name in whole),
         "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()),
     }
 
 
 def weights_of(model: Any) -> dict[str, Any]:
-    """The trained weights, as numpy arrays."""
-    return {name: p.detach().float().numpy() for name, p in model.named_parameters() if p.requires_grad}
+    """The trained weights, as numpy arrays; of a sharded model whole, which all processes take part in."""
+    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    whole = {name: p.full_tensor() if hasattr(p, "full_tensor") else p for name, p in trained.items()}
+    return {name: p.float().numpy().copy() for name, p in whole.items()}
 
 
 def _write(path: Path, result: dict[str, Any]) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from tests.ecosystem import compare, tiny
 from tests.ecosystem.needs import needs
-from tests.ecosystem.trl_experimental import EXPERIMENTAL
 from tests.ecosystem.trl_scenarios import SCENARIOS
 
 needs("torch", "transformers", "accelerate", "peft", "trl", "datasets")
@@ -20,22 +19,13 @@ needs("torch", "transformers", "accelerate", "peft", "trl", "datasets")
 MODULE = "tests.ecosystem.trl_scenarios"
 QUICK = [each for each in SCENARIOS if each.quick]
 REST = [each for each in SCENARIOS if not each.quick]
-ON_TWO = (
-    "sft-plain sft-accumulation sft-best dpo-best kto-plain reward-best grpo-plain grpo-accumulation rloo-plain "
-    "sft-lora sft-resume sft-lora-resume dpo-lora dpo-resume dpo-lora-resume dpo-sync-ref "
-    "grpo-rounds grpo-rounds-resume"
-).split()
 ROUNDS = ("grpo-rounds", "grpo-rounds-resume")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port"]
-ACCELERATE = [
-    sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
-    "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port",
-]  # fmt: skip
 
 
-def _played(folder, scenarios, launcher=None):
+def _played(folder, scenarios):
     for side in compare.SIDES:
-        compare.play(side, MODULE, folder / side, [each.name for each in scenarios], launcher)
+        compare.play(side, MODULE, folder / side, [each.name for each in scenarios])
     return folder
 
 
@@ -100,42 +90,6 @@ def test_killed_at_random_moments(seed, tmp_path):
 @pytest.mark.parametrize("name", ["sft", "dpo", "grpo", "sdpo"])
 def test_two_processes_killed_at_random_moments(name, tmp_path):
     _killed(tmp_path, "3", "2", name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launcher", [[*TORCHRUN, "29641"], [*ACCELERATE, "29642"]], ids=["torchrun", "accelerate"])
-def test_on_two_processes_as_on_transformers(launcher, tmp_path):
-    scenarios = [each for each in SCENARIOS if each.name in ON_TWO]
-    folder = _played(tmp_path, scenarios, launcher)
-    found = [compare.compare(each, folder) for each in scenarios]
-    print(compare.HEADER, *(each.line() for each in found), sep="\n")
-    assert not [each.line() for each in found if each.problems]
-    _is_unbroken(folder / "oneloop")
-
-
-# Their losses are divided by the items of all processes. Gradients are averaged over processes all the same, so on
-# transformers an update on two processes is half of that on one; oneloop's is the same on any number.
-DIVIDED = ("gold-plain", "iw-opd-plain")
-# So is GKD's, which also draws from Python's random: that differs between the processes of oneloop.
-DRAWN = ("gkd-plain",)
-
-
-@pytest.mark.slow
-def test_experimental_trainers_on_two_processes(tmp_path):
-    scenarios = [each for each in SCENARIOS if each.name in [f"{name}-plain" for name in EXPERIMENTAL]]
-    assert len(scenarios) == len(EXPERIMENTAL) and {*DIVIDED, *DRAWN} < {each.name for each in scenarios}
-    folder = _played(tmp_path, scenarios, [*TORCHRUN, "29645"])
-    found = [compare.compare(each, folder) for each in scenarios]
-    print(compare.HEADER, *(each.line() for each in found), sep="\n")
-    for scenario, each in zip(scenarios, found, strict=True):
-        if scenario.name not in (*DIVIDED, *DRAWN):
-            assert not each.problems, each.line()
-            continue
-        theirs, ours = (json.loads((folder / side / f"{scenario.name}.json").read_text()) for side in compare.SIDES)
-        assert len(theirs["logs"]) == len(ours["logs"])
-        for key in ("loss", "grad_norm"):
-            one, other = theirs["logs"][0][key], ours["logs"][0][key]
-            assert (other == pytest.approx(2 * one, rel=1e-5)) if scenario.name in DIVIDED else other > 1.5 * one
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import random
 from collections import defaultdict, deque
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 from oneloop import Trainer, TrainingArguments  # noqa: E402
 from oneloop.checkpoint import resume  # noqa: E402
 from oneloop.compat import trl_state  # noqa: E402
+from oneloop.trainer.epochs import start_rank_streams  # noqa: E402
 
 
 class Online(Trainer):
@@ -174,3 +176,32 @@ def test_other_trainers_store_nothing(tmp_path):
     assert trl_state.collect(trainer._oneloop) == (None, {})
     trainer.train()
     assert "trainer" not in json.loads((tmp_path / "checkpoint-1" / "run.json").read_text())["position"]
+
+
+# -- Python's random: TRL's GKD draws from it whether all processes generate
+
+
+def second_of_two(trainer, monkeypatch):
+    monkeypatch.setattr(trainer._oneloop.processes, "rank", 1)
+    return trainer
+
+
+@pytest.mark.parametrize("trainer_class", [Online, Trainer])
+def test_python_draws_the_same_in_each_process_of_trl_alone(trainer_class, tmp_path, monkeypatch):
+    trainer = second_of_two(made(tmp_path, trainer_class), monkeypatch)
+    random.seed(0)
+    torch.manual_seed(0)
+    main = random.getstate(), torch.rand(1)
+    start_rank_streams(trainer._oneloop)
+    assert torch.rand(1) != main[1]
+    assert (random.getstate() == main[0]) == (trainer_class is Online)
+
+
+@pytest.mark.parametrize("trainer_class", [Online, Trainer])
+def test_python_draws_the_same_in_a_process_that_is_added(trainer_class, tmp_path, monkeypatch):
+    trainer = made(tmp_path, trainer_class, max_steps=1)
+    trainer.train()
+    saved = random.getstate()
+    random.seed(0)
+    second_of_two(trainer, monkeypatch)._oneloop.run.epochs.load_streams(tmp_path / "checkpoint-1")
+    assert (random.getstate() == saved) == (trainer_class is Online)

@@ -92,15 +92,35 @@ def library(name: str) -> Any:
 
 
 def build(name: str, folder: Path, data: Any, model: Any, trainer: dict[str, Any], given: dict[str, Any]) -> Any:
-    lora = given.pop("lora", False)
+    lora, evaluated_on = given.pop("lora", False), given.pop("evaluated_on", None)
     evaluated = "eval_strategy" in given
     args = getattr(library(name), f"{name}Config")(output_dir=str(folder), **{**COMMON, **given})
     extra = {"peft_config": tiny.lora()} if lora else {}
     if evaluated:
-        extra["eval_dataset"] = data.select(range(4)) if hasattr(data, "select") else data
+        # On two processes each batch has as many labels, and what is generated from them makes full batches. Else
+        # transformers' eval_loss on two processes is another than on one, see trl_two_processes.py.
+        indexed = hasattr(data, "select")
+        extra["eval_dataset"] = data.select(evaluated_on or range(0, len(data), 2)) if indexed else data
     return getattr(library(name), f"{name}Trainer")(
         model=model, args=args, train_dataset=data, processing_class=tiny.tokenizer(), **trainer, **extra
     )
+
+
+def of_all_processes(trainer: Any) -> Any:
+    """For trainers whose compute_loss divides by the items of all processes. Gradients are averaged over processes all
+    the same, so on transformers an update on two processes is half of that on one. Here the loss is multiplied by the
+    number of processes, as transformers does where it divides itself. On oneloop nothing changes."""
+    if any(base.__module__.startswith("oneloop.") for base in type(trainer).__mro__):
+        return trainer
+    divided, processes = trainer.compute_loss, trainer.accelerator.num_processes
+
+    def compute_loss(model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        factor = 1 if num_items_in_batch is None else processes
+        loss, outputs = divided(model, inputs, return_outputs=True, num_items_in_batch=num_items_in_batch)
+        return (loss * factor, outputs) if return_outputs else loss * factor
+
+    trainer.compute_loss = compute_loss
+    return trainer
 
 
 ONLINE = {

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.ecosystem import tiny
-from tests.ecosystem.trl_data import ONLINE, build, by_place, messages, preferences, prompts, seeded
+from tests.ecosystem.trl_data import ONLINE, build, by_place, messages, of_all_processes, preferences, prompts, seeded
 
 
 def orpo(folder: Path, **given: Any) -> Any:
@@ -15,10 +15,15 @@ def cpo(folder: Path, **given: Any) -> Any:
     return build("CPO", folder, preferences(), tiny.causal(), {}, {"max_length": 16, **given})
 
 
+def _distilled(name: str, folder: Path, options: dict[str, Any], as_it_is: bool = False, **given: Any) -> Any:
+    trainer = {"teacher_model": tiny.causal(seed=1)}
+    made = build(name, folder, messages(), seeded(tiny.causal()), trainer, {**options, **given})
+    return made if as_it_is else of_all_processes(made)
+
+
 def gkd(folder: Path, **given: Any) -> Any:
     """Off-policy batches and those that the student generates, by turns that are drawn from Python's generator."""
-    trainer = {"teacher_model": tiny.causal(seed=1)}
-    return build("GKD", folder, messages(), seeded(tiny.causal()), trainer, {"max_new_tokens": 4, **given})
+    return _distilled("GKD", folder, {"max_new_tokens": 4}, **given)
 
 
 def online_dpo(folder: Path, **given: Any) -> Any:
@@ -45,15 +50,12 @@ def a2po(folder: Path, **given: Any) -> Any:
 
 def gold(folder: Path, **given: Any) -> Any:
     """Off-policy and on-policy batches by turns."""
-    trainer = {"teacher_model": tiny.causal(seed=1)}
-    options = {"max_completion_length": 4, "max_length": 32, "use_extended_uld": False, **given}
-    return build("GOLD", folder, messages(), seeded(tiny.causal()), trainer, options)
+    options = {"max_completion_length": 4, "max_length": 32, "use_extended_uld": False}
+    return _distilled("GOLD", folder, options, **given)
 
 
 def iw_opd(folder: Path, **given: Any) -> Any:
-    trainer = {"teacher_model": tiny.causal(seed=1)}
-    options = {"max_completion_length": 4, "max_length": 32, **given}
-    return build("IWOPD", folder, messages(), seeded(tiny.causal()), trainer, options)
+    return _distilled("IWOPD", folder, {"max_completion_length": 4, "max_length": 32}, **given)
 
 
 SELF = {"max_completion_length": 6, "num_generations": 2, "shuffle_dataset": False, "per_device_train_batch_size": 4}

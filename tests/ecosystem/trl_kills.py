@@ -50,6 +50,11 @@ def hinted() -> Any:
     return data.add_column("privileged_context", [tiny.sentence(i + 4, 2) for i in range(len(data))])
 
 
+def referenced() -> Any:
+    data = trl_data.preferences()
+    return data.add_column("reference", [" " + tiny.sentence(i + 4, 3) for i in range(len(data))])
+
+
 ONLINE = {"reward_funcs": trl_data.by_words}
 ROUNDS = trl_data.ROUNDS
 DISTILLED = {"max_completion_length": 4, "gradient_accumulation_steps": 2}
@@ -65,6 +70,7 @@ RUNS: dict[str, tuple[str, Any, dict[str, Any], dict[str, Any]]] = {
     "dpo-lora": ("DPO", trl_data.preferences, {}, {"peft_config": dropout}),
     "dpo-sync": ("DPO", trl_data.preferences, {"sync_ref_model": True, "ref_model_sync_steps": 2}, {}),
     "kto": ("KTO", trl_data.unpaired, {"train_sampling_strategy": "sequential"}, {}),
+    "reward": ("Reward", trl_data.preferences, {}, {}),
     "grpo": ("GRPO", trl_data.prompts, {**ROUNDS, "log_completions": True}, ONLINE),
     "grpo-lora": ("GRPO", trl_data.prompts, ROUNDS, {**ONLINE, "peft_config": dropout}),
     "rloo": ("RLOO", trl_data.prompts, ROUNDS, ONLINE),
@@ -78,6 +84,9 @@ RUNS: dict[str, tuple[str, Any, dict[str, Any], dict[str, Any]]] = {
     "a2po": ("A2PO", trl_data.prompts, {"max_completion_length": 6, "num_value_samples": 3}, ONLINE),
     "online-dpo": ("OnlineDPO", trl_data.prompts, {"max_new_tokens": 4}, ONLINE),
     "orpo": ("ORPO", trl_data.preferences, {"max_length": 16}, {}),
+    "cpo": ("CPO", trl_data.preferences, {"max_length": 16}, {"peft_config": dropout}),
+    "tpo": ("TPO", referenced, {}, {}),
+    "gmpo": ("GMPO", trl_data.prompts, ROUNDS, ONLINE),
 }
 
 
@@ -96,8 +105,8 @@ def train(name: str, folder: Path, pipe: int) -> None:
     args = getattr(library, f"{kind}Config")(output_dir=str(folder), **{**COMMON, **options})
     made = {key: value() if value in (dropout, teacher) else value for key, value in more.items()}
     trainer = getattr(library, f"{kind}Trainer")(
-        model=tiny.causal(), args=args, train_dataset=data(), processing_class=tiny.tokenizer(),
-        callbacks=[Telling(pipe)], **made,
+        model=tiny.classifier() if kind == "Reward" else tiny.causal(), args=args, train_dataset=data(),
+        processing_class=tiny.tokenizer(), callbacks=[Telling(pipe)], **made,
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(folder)) if folder.is_dir() else None)
 
