@@ -223,6 +223,12 @@ def test_strategies_of_version_1(strategy, sharding):
         accelerate_launch.settings(variables | {"FSDP_SHARDING_STRATEGY": "HALF"})
 
 
+@pytest.mark.parametrize(("reshard", "sharding"), [("", "stage3"), ("true", "stage3"), ("false", "stage2")])
+def test_version_2_reshards_unless_told_otherwise(reshard, sharding):
+    variables = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": reshard}
+    assert accelerate_launch.settings(variables)["sharding"] == sharding
+
+
 def test_groups_of_processes():
     variables = {
         "ACCELERATE_USE_FSDP": "true",
