@@ -89,3 +89,21 @@ def test_a_walk_goes_on_from_its_state(dealt, draw):
         first.set_epoch(1)
         again.set_epoch(1)
         assert list(again) == list(first) != samples, "the state is that of one epoch"
+
+
+def shard(backend, rank, source=range(7), **given):
+    return ProcessShard(source, BATCH, 2, rank, given.pop("drop_last", False), 5, backends.load(backend.name), **given)
+
+
+def test_the_last_samples(backend):
+    """Divided evenly, dropped, or filled with the first ones."""
+    assert [list(shard(backend, rank)) for rank in (0, 1)] == [[0, 1, 4, 5], [2, 3, 6]]
+    assert [list(shard(backend, rank, drop_last=True)) for rank in (0, 1)] == [[0, 1], [2, 3]]
+    assert [list(shard(backend, rank, fills=True)) for rank in (0, 1)] == [[0, 1, 4, 5], [2, 3, 6, 0]]
+    assert [shard(backend, 0, drop_last=drops).known for drops in (False, True)] == [(2, 7), (1, 7)]
+
+
+def test_a_state_of_one_process_is_that_of_its_source(backend):
+    source = Drawing(lambda: 0)
+    shard(backend, 1, source).load_state_dict({"given": 6})
+    assert source.given == 6
