@@ -41,6 +41,27 @@ def test_the_first_is_remembered_and_the_second_works_as_ever(capfd):
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_the_handler_of_the_script_is_called_when_the_run_leaves():
+    heard, before = [], signal.getsignal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    try:
+        with Watch(["USR1"]) as watch:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert heard == []
+            with pytest.raises(Preempted, match="SIGUSR1"):
+                watch.leave("Checkpoint saved.")
+        assert heard == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_the_signal_that_processes_have_agreed_on_stays():
+    with Watch(["USR1", "USR2"]) as watch:
+        watch.agree_on(signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert watch.received == signal.SIGUSR1 and watch.heard() == [True, False]
+
+
 def test_a_watch_leaves_the_handlers_as_they_were():
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)]
     with Watch(["TERM", "USR1"]):
