@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from oneloop.cli.main import main
+from oneloop.compat.check import arguments
 from oneloop.compat.check.findings import ANSWERS
 from oneloop.compat.check.script import check
 from tests.compat import plans
@@ -143,6 +144,24 @@ def test_modules_beside_it_are_read_too(script):
     helper = {each.name: each for each in found if Path(each.file).name == "helper.py"}
     assert helper["Trainer"].answer == "works"
     assert (helper["log"].answer, helper["log"].text) == ("works", "called without start_time")
+
+
+def test_overrides_that_take_any_arguments_lack_none(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from transformers import Trainer\n"
+        "class Own(Trainer):\n"
+        "    def log(self, logs, *more): pass\n"
+        "    def compute_loss(self, model, inputs, **more): pass\n"
+    )
+    found, _, _ = check(str(script))
+    assert {each.name: each.text for each in found if each.kind == "method"} == {"log": "", "compute_loss": ""}
+
+
+def test_the_last_of_two_options_counts():
+    words = ["--fp16_backend", "apex", "--seed=3", "--fp16-backend", "auto", "--seed", "4", "5"]
+    assert arguments._words_of("fp16_backend", words) == ["auto"]
+    assert arguments._words_of("seed", words) == ["4", "5"]
 
 
 @pytest.mark.parametrize("name", plans.COMMANDS)

@@ -233,6 +233,24 @@ def test_a_comparison_names_runs_by_the_arguments_in_which_they_differ(tmp_path)
     assert float(best) <= float(last) and at in (250, 500)
 
 
+def test_the_best_value_is_the_highest_or_the_lowest(tmp_path):
+    found = Directory(tmp_path)
+    values = ((10, 3.0, 0.25), (20, 1.0, 0.75), (30, 2.0, 0.5))
+    found.take([{"step": step, "eval_loss": loss, "eval_accuracy": share} for step, loss, share in values])
+    run = comparison.read(found, "run")
+    assert run["best"] == {"eval_loss": (1.0, 20.0), "eval_accuracy": (0.75, 20.0)}
+    row = comparison.table_row(run, [])["metrics"]
+    assert row == {"eval_loss": ["2", "1", 20.0], "eval_accuracy": ["0.5", "0.75", 20.0]}
+    assert summary.figures(found) == [["eval_loss", "2", "1", "20"], ["eval_accuracy", "0.5", "0.75", "20"]]
+    overview = summary.summary(found, now=0.0)
+    assert overview[-2:] == [["evaluation loss", "2", "lowest 1 at 20"], ["accuracy", "0.5", "best 0.75 at 20"]]
+
+
+def test_an_argument_that_one_run_lacks_differs():
+    assert comparison.differing([{"seed": "1"}, {"seed": "1", "new": "2"}, {"seed": "1", "new": "2"}]) == ["new"]
+    assert comparison.differing([{"seed": "1", "output_dir": "a"}, {"seed": "1", "output_dir": "b"}]) == []
+
+
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(tmp_path):
     write_run(tmp_path / "good", steps=50)
     (tmp_path / "bad").mkdir()
