@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,6 +127,19 @@ def test_a_run_that_fails_has_its_last_losses(trained, single, tmp_path):
     found = points(tmp_path / "out")
     assert [step for step, _ in found] == [1, 2, 3, 4, 5]
     assert [loss for _, loss in found] == pytest.approx(single(kit)[:5], rel=1e-6)
+
+
+def test_a_step_that_is_left_out_has_no_point(monkeypatch):
+    """After a loss spike: the points of later steps are where they would be without it."""
+    points, curve = [], LossCurve(False)
+    curve._run = SimpleNamespace(plan=SimpleNamespace(max_steps=1000))  # two steps a point
+    monkeypatch.setattr(curve, "_write", points.extend)
+    curve.extend([1.0, 3.0, 5.0])
+    curve.leave_out()
+    curve.extend([7.0])
+    curve.leave_out()
+    curve.extend([8.0, 9.0])
+    assert [(point["step"], point["loss"]) for point in points] == [(2, 2.0), (4, 5.0), (6, 7.0), (8, 8.5)]
 
 
 def test_losses_that_are_not_finite():

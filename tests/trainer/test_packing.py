@@ -142,6 +142,19 @@ def test_evaluations_pack_and_predictions_do_not(backend, trained):
     assert predictions.shape == (10, 14, WORDS)
 
 
+def test_documents_in_their_order_and_evaluations_without_packing(backend, arguments):
+    data = documents()
+    args = arguments(packing=True, max_length=16, train_sampling_strategy="sequential", eval_packing=False)
+    trainer = Trainer(backend.language_model(), args, train_dataset=data, eval_dataset=data)
+    modes = [trainer.model.training]
+    tokens = [id for batch in batches(trainer) for row in backend.numpy(batch["input_ids"]) for id in row.tolist()]
+    modes.append(trainer.model.training)
+    expected = [token for each in data for token in each["input_ids"]]
+    assert tokens[: len(expected)] == expected and not any(tokens[len(expected) :])
+    assert trainer.num_examples(trainer.get_eval_dataloader()) == len(data)
+    assert modes[0] == modes[1]  # although it was evaluated, to find out how it keeps documents apart
+
+
 def test_the_run_says_how_full_the_rows_are(backend, trained):
     trainer = trained(backend.language_model(), documents(), packing=True, max_length=16, max_steps=1)
     lines = [json.loads(line) for line in Path(trainer.args.output_dir, "run.jsonl").read_text().splitlines()]
