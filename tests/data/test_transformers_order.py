@@ -90,6 +90,7 @@ def test_an_order_is_drawn_once_an_epoch_and_the_one_before_is_kept():
     for epoch, expected in enumerate(([0, 1, 2, 3], [2, 3, 1, 0])):
         sampler.set_epoch(epoch)
         sampler.begin()
+        assert epoch in sampler.orders.drawn, "before callbacks can draw random numbers"
         sampler.start_at(1)
         assert list(sampler) == [expected[2:]]
     assert sampler.orders(0)[:].tolist() == [0, 1, 2, 3] and sampler.orders(1)[:].tolist() == [2, 3, 1, 0]
