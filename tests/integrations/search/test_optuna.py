@@ -12,6 +12,7 @@ import pytest
 
 from oneloop import BestRun, EarlyStoppingCallback, Trainer, TrainerCallback
 from oneloop.errors import ArgumentError, DataError, RefusedError, SearchError, UnknownArgumentError
+from oneloop.integrations.search import trials
 from tests.backends.support import rows, same_bytes
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -116,6 +117,16 @@ def test_a_pruned_trial_ends_as_a_run_does(searcher, tmp_path):
     assert sorted(path.name for path in out.iterdir()) == ["checkpoint-1", "curve.jsonl", "log.jsonl", "run.jsonl"]
     logged = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert "train_runtime" in logged[-1] and not trainer._oneloop.run.checkpointer.is_busy and not trainer.is_in_train
+
+
+def test_directories_of_a_trial(arguments, tmp_path):
+    """Below those of the search; a logging_dir that was not given follows output_dir."""
+    own = arguments(logging_dir=str(tmp_path / "logs"), learning_rate=0.1)
+    args = trials.arguments_for(own, {"learning_rate": 0.5}, "run-3", for_model=False)
+    assert (args.output_dir, args.logging_dir) == (str(tmp_path / "out" / "run-3"), str(tmp_path / "logs" / "run-3"))
+    assert (args.learning_rate, own.learning_rate, own.output_dir) == (0.5, 0.1, str(tmp_path / "out"))
+    filled = trials.arguments_for(arguments(), {}, "run-3", for_model=False)
+    assert str(filled.logging_dir).startswith(str(tmp_path / "out"))
 
 
 def test_a_trial_without_evaluations_is_evaluated_at_its_end(searcher):
