@@ -223,10 +223,10 @@ def test_a_full_disk_does_not_end_the_run(make, tmp_path, monkeypatch, caplog):
     """The override cannot write into a checkpoint that is not there."""
     commit = store.commit
 
-    def fails(folder, step, *rest):
+    def fails(folder, step, *rest, **given):
         if step == 4:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return commit(folder, step, *rest)
+        return commit(folder, step, *rest, **given)
 
     monkeypatch.setattr(store, "commit", fails)
     hears = Hears()

@@ -11,6 +11,7 @@ import torch
 
 from .._common import optimizer_checks as checks
 from .._common.optimizer_checks import Kind
+from . import quantized_state
 
 Fields = dict[str, Kind | None]  # None: a number, or a tensor with one
 
@@ -100,6 +101,9 @@ def check_states(
         for key, value in state.items():
             if key == "step":
                 checks.check_count(value, f"{name}:{key}", source)
+            if quantized_state.is_quantized(value):
+                shapes = tuple(value.shape), tuple(by_name[name].shape)
+                checks.check_tensor(f"{name}:{key}", (shapes[0], None), (shapes[1], None), source)
         if fields_of is None or not state:
             continue
         p = by_name[name]

@@ -18,7 +18,7 @@ from ...checkpoint.structure import is_ours
 from ...errors import CheckpointError, MissingPackageError
 from .._common import optimizer_checks as checks
 from .._common.helpers import any_misfit, check_fit, some
-from . import adapters, optimizer_fields, projectors
+from . import adapters, optimizer_fields, projectors, quantized_state
 from .models import is_peft_model, unwrap
 
 logger = logging.getLogger(__name__)
@@ -208,7 +208,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, torch.dtype):
         return {"torch.dtype": str(value).removeprefix("torch.")}
     if isinstance(value, torch.Tensor):
-        return {"tensor": value.item()} if value.numel() == 1 else {"tensor": value.tolist()}
+        plain = value.item() if value.numel() == 1 else value.tolist()
+        return {"tensor": plain, "dtype": str(value.dtype).removeprefix("torch.")}
     if isinstance(value, (tuple, list)):
         return [_plain(inner) for inner in value]
     return value if isinstance(value, (int, float, str, bool, type(None))) else {"unsaved": str(type(value))}
@@ -218,14 +219,27 @@ def _back(value: Any, current: Any, source: str) -> Any:
     if isinstance(value, dict) and "torch.dtype" in value:
         return _dtype(value["torch.dtype"], source)
     if isinstance(value, dict) and "tensor" in value:
-        return torch.as_tensor(value["tensor"], dtype=current.dtype, device=current.device)
-    if isinstance(value, dict) and "unsaved" in value:
+        is_known = isinstance(current, torch.Tensor)
+        dtype = current.dtype if is_known else _dtype(value.get("dtype"), source)
+        try:
+            return torch.as_tensor(value["tensor"], dtype=dtype, device=current.device if is_known else None)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise CheckpointError(
+                f"a parameter group of the optimizer in {source} has a tensor that cannot be read: {shown(value)}"
+            ) from error
+    if _is_unsaved(value):
         return current
     return tuple(value) if isinstance(value, list) and isinstance(current, tuple) else value
 
 
+def _is_unsaved(value: Any) -> bool:
+    return isinstance(value, dict) and "unsaved" in value
+
+
 def _pack(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     """JSON for a value of an optimizer's state; tensors in lists, tuples and dicts are added to `tensors` by path."""
+    if quantized_state.is_quantized(value):
+        return quantized_state.packed(value, lambda inner, name: _pack(inner, f"{path}/{name}", tensors))
     if isinstance(value, torch.Tensor):
         tensors[path] = value.detach()
         return {"stored": path}
@@ -260,6 +274,8 @@ def _unpack(value: Any, taken: dict[str, torch.Tensor], source: str) -> Any:
         return tuple(items) if kind == "tuple" else items
     if kind == "projector":
         return projectors.unpacked(inner, lambda one: _unpack(one, taken, source), source)
+    if kind == "quantized":
+        return quantized_state.unpacked(inner, lambda one: _unpack(one, taken, source), source)
     if kind in ("unsaved", "tensor"):
         return value
     raise CheckpointError(f"the optimizer state in {source} has a value that cannot be read: {shown(value)}")
@@ -292,7 +308,8 @@ def optimizer_state(
     names = names or optimizer_names(optimizer, model)
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, dict[str, Any]] = {}
-    for p, state in optimizer.state.items():
+    states = _states(optimizer)
+    for p, state in states.items():
         if id(p) not in names:
             what = f"a tensor of shape {tuple(p.shape)}" if isinstance(p, torch.Tensor) else repr(p)
             raise CheckpointError(
@@ -303,30 +320,45 @@ def optimizer_state(
         name = names[id(p)]
         for key, value in state.items():
             packed = _pack(value, f"{name}:{key}", tensors)
-            if not isinstance(value, torch.Tensor):
+            if quantized_state.is_quantized(value) or not isinstance(value, torch.Tensor):
                 values.setdefault(name, {})[key] = packed
     data = {"class": type(optimizer).__name__, "groups": group_options(optimizer, names), "values": values}
-    return tensors, checks.marked(data, {names[id(p)] for p, state in optimizer.state.items() if state})
+    return tensors, checks.marked(data, {names[id(p)] for p, state in states.items() if state})
+
+
+_OF_GROUP = "group."  # begins the name of a state that is kept in a parameter group
+
+
+def _states(optimizer: Any) -> dict[Any, dict[str, Any]]:
+    """The state of each parameter, with what some optimizers (GrokAdamW) keep in dicts of its group."""
+    found = {p: dict(state) for p, state in optimizer.state.items()}
+    for group in optimizer.param_groups:
+        for key in filter(lambda key: _is_by_parameter(group[key]), group):
+            for p, value in group[key].items():
+                found.setdefault(p, {})[f"{_OF_GROUP}{key}"] = value
+    return found
+
+
+def _is_by_parameter(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value) and all(isinstance(key, torch.Tensor) for key in value)
 
 
 def group_options(optimizer: Any, names: dict[int, str]) -> list[dict[str, Any]]:
     """The parameter groups as plain data: names in place of parameters."""
     # A schedule puts the rate it starts from into the groups, and has it in its own state too.
     usual = getattr(optimizer, "defaults", {}).get("lr")
-    return [
-        {"names": [names[id(p)] for p in group["params"]]}
-        | {
-            key: _plain(value)
-            for key, value in group.items()
-            if key != "params" and not (key == "initial_lr" and isinstance(value, float) and value == usual)
-        }
-        for group in optimizer.param_groups
-    ]
+    found = []
+    for group in optimizer.param_groups:
+        options = plain_options(group)
+        if isinstance(options.get("initial_lr"), float) and options["initial_lr"] == usual:
+            del options["initial_lr"]
+        found.append({"names": [names[id(p)] for p in group["params"]]} | options)
+    return found
 
 
 def plain_options(group: dict[str, Any]) -> dict[str, Any]:
     """The options of a parameter group as plain data."""
-    return {key: _plain(value) for key, value in group.items() if key != "params"}
+    return {key: _plain(value) for key, value in group.items() if key != "params" and not _is_by_parameter(value)}
 
 
 def load_optimizer(
@@ -353,10 +385,23 @@ def load_optimizer(
     for name, state in states.items():
         if state and (part is None or name in part):
             p = by_name[name]
-            optimizer.state[p] = {
+            own = {
                 key: _own_copy(value, None if key == "step" and not on_device[id(p)] else p.device)
                 for key, value in state.items()
             }
+            _put(optimizer, p, own)
+
+
+def _put(optimizer: Any, parameter: Any, state: dict[str, Any]) -> None:
+    """The inverse of _states, for one parameter."""
+    own = {key: value for key, value in state.items() if not key.startswith(_OF_GROUP)}
+    if own:
+        optimizer.state[parameter] = own
+    if len(own) < len(state):
+        group = next(group for group in optimizer.param_groups if any(p is parameter for p in group["params"]))
+        for key, value in state.items():
+            if key.startswith(_OF_GROUP):
+                group.setdefault(key.removeprefix(_OF_GROUP), {})[parameter] = value
 
 
 def checked_states(
@@ -397,6 +442,8 @@ def _by_parameter(
 def _own_copy(value: Any, device: Any) -> Any:
     """The value with copies of its tensors, on a device or on the host: those that were read map the file, which would
     keep a deleted checkpoint on the disk."""
+    if quantized_state.is_quantized(value):
+        return quantized_state.mapped(value, lambda inner: _own_copy(inner, device))
     if isinstance(value, torch.Tensor):
         return value.clone() if device is None else value.to(device, copy=True)
     if isinstance(value, (list, tuple)):
@@ -418,5 +465,6 @@ def _load_options(optimizer: Any, names: dict[int, str], groups: list[dict[str, 
         stored = stored_groups[names[id(group["params"][0])]]
         checks.check_options(stored, plain_options(group), source)
         for key, value in stored.items():
-            if key in group and key not in ("names", *_OF_THE_DEVICE):
-                group[key] = _back(value, group[key], source)
+            # An optimizer may add options when it steps (a count, in those of torch-optimi).
+            if key not in ("names", "params", *_OF_THE_DEVICE) and not (key not in group and _is_unsaved(value)):
+                group[key] = _back(value, group.get(key), source)
