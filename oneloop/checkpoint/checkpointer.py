@@ -209,10 +209,8 @@ class Checkpointer:
             state.best_metric, state.best_global_step = save.best_before
 
     def _commit(self, save: Save, stage: Path, facts: dict[str, Any], parts: sharded.Parts | None = None) -> None:
-        given: dict[str, Any] = {"generation": self.directory.generation}
-        if parts is not None:
-            given["publish"] = parts.publish
-        store.commit(stage, save.step, save.run_id, save.reason, facts, self.overrides.add_files, **given)
+        generation, given = self.directory.generation, {} if parts is None else {"publish": parts.publish}
+        store.commit(stage, save.step, save.run_id, save.reason, facts, self.overrides.add_files, generation, **given)
         if not self._rotates_late:
             self.delete_superseded(save.target, save.run_id, save.best)
 
