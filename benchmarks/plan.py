@@ -61,7 +61,9 @@ class Case:
             return [{"input_ids": row, "labels": row} for row in rows]
         return [{"input_ids": row, "attention_mask": [1] * length, "labels": i % 2} for i, row in enumerate(rows)]
 
-    def trainer(self, strategy: str, samples: list[dict[str, Any]], folder: str, recompute: bool = False) -> Any:
+    def trainer(
+        self, strategy: str, samples: list[dict[str, Any]], folder: str, recompute: bool = False, saves: bool = False
+    ) -> Any:
         from oneloop import Trainer, TrainingArguments
 
         args = TrainingArguments(
@@ -70,7 +72,9 @@ class Case:
             max_steps=4,
             sharding=STRATEGIES[strategy],
             gradient_checkpointing=recompute,
-            save_strategy="no",
+            save_strategy="steps" if saves else "no",
+            save_steps=2,
+            save_total_limit=1,
             logging_strategy="no",
             report_to=[],
             disable_tqdm=True,
@@ -79,33 +83,34 @@ class Case:
         return Trainer(model=self.model(), args=args, train_dataset=samples)
 
 
-def measured_run(name: str, strategy: str, recompute: bool, quick: bool) -> None:
+def measured_run(name: str, strategy: str, recompute: bool, quick: bool, saves: bool = False) -> None:
     """In the new interpreter: trains, and prints the growth of the peak."""
 
     with tempfile.TemporaryDirectory() as folder, silence():
         small, large = Case(name, tiny=True), Case(name, quick)
-        small.trainer(strategy, small.samples(), folder, recompute).train()
+        small.trainer(strategy, small.samples(), f"{folder}/small", recompute, saves).train()
         samples = large.samples()
         gc.collect()
-        _, peak = growth(lambda: large.trainer(strategy, samples, folder, recompute).train())
+        _, peak = growth(lambda: large.trainer(strategy, samples, f"{folder}/large", recompute, saves).train())
     if int(os.environ.get("RANK", 0)) == 0:
         print(json.dumps({"peak": peak}))
 
 
-def planned_run(name: str, recompute: bool, quick: bool) -> None:
+def planned_run(name: str, recompute: bool, quick: bool, saves: bool = False) -> None:
     with tempfile.TemporaryDirectory() as folder, silence():
         case = Case(name, quick)
-        trainer = case.trainer("one process", case.samples(), folder, recompute)
+        trainer = case.trainer("one process", case.samples(), folder, recompute, saves)
         plans = {world: trainer.plan(world=world, largest=False) for world in (1, 2)}
-    found = {"one process": plans[1].memory("one process").peak}
-    found |= {key: plans[2].memory(key).peak for key in STRATEGIES if key != "one process"}
+    memories = {key: plans[1 if key == "one process" else 2].memory(key) for key in STRATEGIES}
+    # On a CPU, what a save in the background writes from is in the memory of the process.
+    found = {key: memory.peak + (memory.save_copy if saves else 0) for key, memory in memories.items()}
     print(json.dumps({"peaks": found, "weights": plans[1].model.parameter_bytes}))
 
 
-def measure(name: str, strategy: str, recompute: bool, quick: bool, allocator: bool = True) -> int:
+def measure(name: str, strategy: str, recompute: bool, quick: bool, allocator: bool = True, saves: bool = False) -> int:
     """The growth of the peak of the main process."""
-    code = "import sys, plan; plan.measured_run(sys.argv[1], sys.argv[2], sys.argv[3] == '1', sys.argv[4] == '1')"
-    words = [sys.executable, "-c", code, name, strategy, str(int(recompute)), str(int(quick))]
+    code = "import sys, plan; plan.measured_run(*sys.argv[1:3], *(word == '1' for word in sys.argv[3:]))"
+    words = [sys.executable, "-c", code, name, strategy, *(str(int(each)) for each in (recompute, quick, saves))]
     world = 1 if strategy == "one process" else 2
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -131,14 +136,16 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["mlp", "bert", "gpt"])
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES), choices=list(STRATEGIES))
     parser.add_argument("--recompute", action="store_true", help="with gradient_checkpointing")
+    parser.add_argument("--saves", action="store_true", help="with saves in the background")
     parser.add_argument("--default-malloc", action="store_true", help="measure with the allocator's own settings")
     given = parser.parse_args()
-    planned = "import sys, plan; plan.planned_run(sys.argv[1], sys.argv[2] == '1', sys.argv[3] == '1')"
+    planned = "import sys, plan; plan.planned_run(sys.argv[1], *(word == '1' for word in sys.argv[2:]))"
     rows = []
     for name in given.models:
-        plan = fresh(planned, name, str(int(given.recompute)), str(int(given.quick)), threads=1)
+        flags = [str(int(each)) for each in (given.recompute, given.quick, given.saves)]
+        plan = fresh(planned, name, *flags, threads=1)
         for strategy in given.strategies:
-            peak = measure(name, strategy, given.recompute, given.quick, not given.default_malloc)
+            peak = measure(name, strategy, given.recompute, given.quick, not given.default_malloc, given.saves)
             expected = plan["peaks"][strategy]
             figures = [f"{plan['weights'] / 2**20:.0f}", f"{expected / 2**20:.0f}", f"{peak / 2**20:.0f}"]
             rows.append([f"{name}, {strategy}", *figures, f"{expected / peak - 1:+.1%}"])

@@ -1,6 +1,7 @@
 """Several machines that share no disk: each has its own local directory for a URL, and downloads what it lacks."""
 
 import hashlib
+import json
 import logging
 import uuid
 from dataclasses import dataclass
@@ -37,10 +38,12 @@ class Needed:
 
 
 def _digest(path: Path) -> str:
-    try:
-        return hashlib.sha256((path / store.MANIFEST).read_bytes()).hexdigest()
-    except OSError:
+    """Of the manifest without the time, which differs if each machine has written its own copy; "" without one."""
+    manifest = store.read_manifest(path)
+    if manifest is None:
         return ""
+    manifest.pop("written", None)
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def is_apart(processes: "ProcessGroup", folder: Path) -> bool:

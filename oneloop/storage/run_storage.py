@@ -151,7 +151,7 @@ class RunStorage:
         core = self.run.core
         downloads = core.trainer.is_local_process_zero()
         found = machines.provide(core.processes, needed, self._folder, self.mirror, downloads)
-        if self._is_apart and needed.is_output:
+        if self._is_apart and needed.is_output and not core.trainer.args.save_on_each_node:
             self._downloaded += found
 
     # -- during the run

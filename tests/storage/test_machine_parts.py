@@ -104,6 +104,15 @@ def test_only_the_main_process_keeps_files_and_only_its_own(pair):
     assert store.problems(pair.disks[0] / "checkpoint-2") == [f"{SHARDS[1]} is missing"]
 
 
+def test_the_number_of_requests_is_that_of_the_documentation(pair, storage):
+    """n = 5 files, p = 2 processes: n + 2 p - 1 writes, 1 list, p deletions."""
+    pair.save(2)
+    kinds = [kind for kind, _ in storage.requests]
+    count = {kind: kinds.count(kind) for kind in ("put_file", "pipe_file", "ls", "rm_file", "get_file")}
+    assert count.pop("put_file") + count.pop("pipe_file") == 5 + 2 * 2 - 1
+    assert count == {"ls": 1, "rm_file": 2, "get_file": 0}
+
+
 def test_a_process_that_cannot_upload_is_an_error_of_the_whole_save(pair, storage, tmp_path):
     pair.save(2)
 
@@ -259,6 +268,15 @@ def test_a_checkpoint_that_only_the_main_process_has_is_uploaded_first(pair):
     facts = contents(0, 2, 1).write(stage) | contents(1, 2, 1).write(stage)
     store.commit(stage, 2, "run", "save", facts)
     assert provided(pair, 2) == [[], [pair.disks[1] / "checkpoint-2"]]
+
+
+def test_a_machine_that_has_written_a_copy_of_its_own_downloads_nothing(pair):
+    """As with save_on_each_node: the same files, at another time."""
+    for disk in pair.disks:
+        stage = store.open_stage(disk, 2)
+        store.commit(stage, 2, "run", "save", contents(0, 2, 1).write(stage) | contents(1, 2, 1).write(stage))
+    manifests = [(disk / "checkpoint-2" / store.MANIFEST).read_bytes() for disk in pair.disks]
+    assert manifests[0] != manifests[1] and provided(pair, 2) == [[], []]
 
 
 def test_a_download_that_fails_is_an_error_on_every_machine(pair, storage):
