@@ -1,15 +1,17 @@
 """Plans against what small runs really have: parameters, optimizer state, steps, checkpoints, on every framework."""
 
 import json
+import random
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from oneloop import Trainer, backends
+from oneloop import Trainer, backends, randomness
 from oneloop.errors import ArgumentError, RefusedError
 from oneloop.plan import making, messages, sizes, ways
 from oneloop.plan.results import CheckpointSizes, ModelSizes, RunLength
-from tests.backends.support import rows, tagged
+from tests.backends.support import rows, same_bytes, tagged
 
 
 def tensors_of(folder):
@@ -55,6 +57,19 @@ def test_a_plan_leaves_the_run_as_it_is(backend, arguments):
         return [log["loss"] for log in trainer.state.log_history if "loss" in log]
 
     assert losses(True) == losses(False)
+
+
+def test_a_plan_draws_no_random_numbers(backend, arguments):
+    class Drawing(list):
+        def __getitem__(self, index):
+            np.random.rand(), random.random()
+            return super().__getitem__(index)
+
+    trainer = Trainer(backend.classifier(dropout=0.2), arguments(), train_dataset=Drawing(rows(16)))
+    framework = backends.load(backend.name)
+    before = randomness.get_state(framework)
+    trainer.plan(largest=False)
+    assert same_bytes(before, randomness.get_state(framework))
 
 
 def test_steps_and_tokens_on_more_processes(backend, arguments):
