@@ -102,6 +102,13 @@ def test_when_a_step_uses_completions_that_were_generated_before():
     assert [is_within(step, gradient_accumulation_steps=2) for step in (1, 2, 3)] == [True, False, True]
 
 
+def test_containers_are_filled_with_what_was_stored_alone():
+    logs = {"rewards": defaultdict(lambda: deque(maxlen=2), stale=deque([1])), "prompt": deque(["stale"], maxlen=2)}
+    found = trl_state._filled(logs, {"rewards": {"length": [1, 2, 3]}, "prompt": ["a"], "new": 4})
+    assert found is logs and found["prompt"] == deque(["a"]) and found["new"] == 4
+    assert dict(found["rewards"]) == {"length": deque([2, 3])} and found["rewards"]["other"].maxlen == 2
+
+
 def made(folder, trainer_class=Online, **given):
     torch.manual_seed(0)
     data = [{"x": torch.ones(2) * i, "labels": torch.tensor(float(i))} for i in range(8)]
