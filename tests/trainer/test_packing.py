@@ -7,11 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oneloop import DataCollatorForLanguageModeling, HfArgumentParser, Mixture, Trainer, TrainingArguments
+from oneloop import (
+    DataCollatorForLanguageModeling,
+    HfArgumentParser,
+    Mixture,
+    Trainer,
+    TrainingArguments,
+    backends,
+    randomness,
+)
 from oneloop.arguments.data import packing_of
 from oneloop.data.collators.base import to_numpy
 from oneloop.errors import ArgumentError, DataError, ModelError
-from tests.backends.support import WORDS
+from oneloop.trainer import packing
+from tests.backends.support import WORDS, same_bytes
 
 
 def documents(lengths=(5, 3, 9, 1, 14, 6, 2, 8, 4, 7), seed=0):
@@ -153,6 +162,17 @@ def test_documents_in_their_order_and_evaluations_without_packing(backend, argum
     assert tokens[: len(expected)] == expected and not any(tokens[len(expected) :])
     assert trainer.num_examples(trainer.get_eval_dataloader()) == len(data)
     assert modes[0] == modes[1]  # although it was evaluated, to find out how it keeps documents apart
+
+
+def test_finding_out_how_documents_are_kept_apart_draws_no_random_numbers(backend, arguments, monkeypatch):
+    """A model may draw some even in evaluation mode."""
+    original, drawn = packing._output, []
+    monkeypatch.setattr(packing, "_output", lambda *given: drawn.append(np.random.rand()) or original(*given))
+    trainer = Trainer(backend.language_model(), arguments(packing=True, max_length=16), train_dataset=documents())
+    framework = backends.load(backend.name)
+    before = randomness.get_state(framework)
+    trainer.get_train_dataloader()
+    assert drawn and same_bytes(before, randomness.get_state(framework))
 
 
 def test_the_run_says_how_full_the_rows_are(backend, trained):
