@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..checkpoint import store
+from ..checkpoint.durable import make_directory
 from ..errors import CheckpointError
 from . import loose_files, staging, urls
 from .remote import RemoteDirectory
@@ -50,7 +51,7 @@ def is_apart(processes: "ProcessGroup", folder: Path) -> bool:
     """Whether this folder is on another disk than that of the main process. A collective."""
     mark = folder / f".oneloop-{uuid.uuid4().hex[:8]}"
     if processes.is_main:
-        store.make_directory(folder)
+        make_directory(folder)
         mark.touch()
     name = processes.broadcast_object(mark.name)
     is_seen = (folder / name).exists()

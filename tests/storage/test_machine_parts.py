@@ -1,82 +1,31 @@
 """Checkpoints whose files several machines upload: their commit, and what is left when one of them fails."""
 
 import errno
-import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from oneloop.checkpoint import sharded, store
-from oneloop.checkpoint.contents import Contents
-from oneloop.checkpoint.safetensors_io import from_numpy
 from oneloop.distributed.collectives import ProcessGroup
 from oneloop.errors import CheckpointError, StorageError
 from oneloop.storage import machines, remote_checkpoints
-from oneloop.storage.machine_parts import MachineParts, new_place
-from oneloop.storage.mirror import Mirror, Upload
+from oneloop.storage.machine_parts import new_place
+from oneloop.storage.mirror import Upload
 from oneloop.storage.remote import RemoteDirectory
+from tests.storage.machine_pair import FILES, SHARDS, Pair, contents
 from tests.storage.support import URL, checkpoints, names, whole
 
 pytestmark = pytest.mark.usefixtures("storage")
-SHARDS = [f"model-0000{rank + 1}-of-00002.safetensors" for rank in range(2)]
-
-
-class Pair:
-    """Two processes as threads, each with its own disk."""
-
-    def __init__(self, folder):
-        self.disks = [folder / f"machine{rank}" for rank in range(2)]
-        self.mirror = Mirror(URL, self.disks[0])
-
-    def parts(self, step, place=None):
-        name = f"checkpoint-{step}"
-        mirrors = [self.mirror, None]
-        return [
-            MachineParts(RemoteDirectory(URL), store.open_stage(disk, step), name, place or name, mirror)
-            for disk, mirror in zip(self.disks, mirrors)
-        ]
-
-    def save(self, step, value=0, place=None, other=sharded.write_part, timeout=10.0, unsealed=False):
-        """What the writers of both Checkpointers do."""
-        main, apart = self.parts(step, place)
-        with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(other, apart, 1, contents(1, step, value), 0)
-            try:
-                facts = main.send(contents(0, step, value).write(main.stage))
-                facts |= sharded.collect(main, range(1, 2), timeout, sharded.Waiting())
-                store.commit(main.stage, step, "run", "save", facts, unsealed, publish=main.publish)
-            except BaseException:
-                main.give_up(range(1, 2))
-                store.discard(main.stage)
-                raise
-            finally:
-                writing.exception()
-        return main.stage
-
-
-def contents(rank, step, value):
-    made = Contents()
-    made.tensors[SHARDS[rank]] = ({f"layer{rank}": from_numpy(np.full(4, value + rank, np.float32))}, {"format": "pt"})
-    if rank == 0:
-        made.texts["trainer_state.json"] = json.dumps({"global_step": step}).encode()
-        index = {"metadata": {"total_size": 32}, "weight_map": {f"layer{i}": SHARDS[i] for i in range(2)}}
-        made.add_json("model.safetensors.index.json", index)
-    return made
 
 
 @pytest.fixture
 def pair(tmp_path):
-    return Pair(tmp_path)
+    return Pair(tmp_path, URL)
 
 
 def complete():
     return remote_checkpoints.manifests(RemoteDirectory(URL))
-
-
-def files(step):
-    return {"trainer_state.json", "manifest.json", "model.safetensors.index.json", *SHARDS}
 
 
 def test_the_manifest_is_put_when_the_files_of_all_have_arrived(pair, storage, tmp_path):
@@ -85,7 +34,7 @@ def test_the_manifest_is_put_when_the_files_of_all_have_arrived(pair, storage, t
     storage.states = []
     pair.save(4)
     states, storage.states = storage.states, None
-    assert {name.partition("/")[2] for name in names(below="checkpoint-4/")} == files(4)
+    assert {name.partition("/")[2] for name in names(below="checkpoint-4/")} == FILES
     seen = []
     for number, state in enumerate(states):
         storage.restore(state)
@@ -99,7 +48,7 @@ def test_the_manifest_is_put_when_the_files_of_all_have_arrived(pair, storage, t
 def test_only_the_main_process_keeps_files_and_only_its_own(pair):
     pair.save(2)
     here = {path.name for path in (pair.disks[0] / "checkpoint-2").iterdir()}
-    assert here == files(2) - {SHARDS[1]}
+    assert here == FILES - {SHARDS[1]}
     assert list(pair.disks[1].iterdir()) == []
     assert store.problems(pair.disks[0] / "checkpoint-2") == [f"{SHARDS[1]} is missing"]
 
@@ -190,7 +139,7 @@ def test_files_of_overrides_are_uploaded_wherever_they_are_written(pair, tmp_pat
     assert whole(tmp_path / "verified") == [2]
     downloaded = {p.relative_to(tmp_path / "verified/checkpoint-2").as_posix() for p in
                   (tmp_path / "verified/checkpoint-2").rglob("*") if p.is_file()}  # fmt: skip
-    assert downloaded == files(2) | {"early.txt", "late.txt", "unlisted.txt", "more/of1.txt"}
+    assert downloaded == FILES | {"early.txt", "late.txt", "unlisted.txt", "more/of1.txt"}
     assert {"more/of1.txt", "late.txt", SHARDS[1]} <= store.read_manifest(path)["files"].keys()
 
 

@@ -13,8 +13,10 @@ from oneloop.checkpoint import store
 from oneloop.cli.main import main
 from oneloop.storage import lease as lock
 from oneloop.storage import remote_checkpoints
+from oneloop.storage.machine_parts import new_place
 from oneloop.storage.remote import RemoteDirectory
 from tests.backends.support import available, same_bytes
+from tests.storage.machine_pair import FILES, Pair
 from tests.storage.s3.conftest import SECRET
 from tests.storage.s3.proxy import CHANGES
 from tests.storage.support import interrupted, made, whole
@@ -89,6 +91,27 @@ def test_faults_of_the_network_change_nothing(fault, bucket, proxy, tmp_path, mo
     assert trainer.state.global_step == 4
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert same_bytes(kit.weights(reference.model), kit.weights(trainer.model))
+
+
+@pytest.mark.parametrize("fault", ["500", "drop", "lose", "cut"])
+def test_machines_that_share_no_disk_commit_in_a_bucket(fault, bucket, proxy, tmp_path, monkeypatch):
+    """Every seventh request fails, of either machine."""
+    monkeypatch.setattr("oneloop.storage.remote.FIRST_PAUSE", 0.0)
+    url, count = f"s3://{bucket[0]}/run", [0]
+    pair = Pair(tmp_path, url)
+
+    def failing(method, path, number):
+        count[0] += 1
+        return fault if count[0] % 7 == 3 and not (fault == "cut" and method != "GET") else None
+
+    proxy.fault = failing
+    pair.save(2)
+    pair.save(4, value=7)
+    pair.save(4, value=9, place=new_place("checkpoint-4", is_taken=True))
+    proxy.fault = None
+    assert whole(tmp_path / "verified", url) == [2, 4] and count[0] > 20
+    kept = [path.split("/", 2)[2] for path in bucket[1].find(f"{bucket[0]}/run")]
+    assert sorted(kept) == sorted(f"checkpoint-{step}/{name}" for step in (2, 4) for name in FILES)
 
 
 def test_an_outage_during_the_run(bucket, proxy, tmp_path, monkeypatch, caplog):
