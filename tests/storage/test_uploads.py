@@ -1,6 +1,9 @@
 """Uploads without a run: in which order, what is tried again, and what is deleted after them."""
 
-from oneloop.storage import lease
+import pytest
+
+from oneloop.errors import CheckpointError
+from oneloop.storage import lease, loose_files, remote_checkpoints, staging
 from oneloop.storage.lease import Lease
 from oneloop.storage.mirror import Mirror, Upload, _Queue
 from oneloop.storage.remote import RemoteDirectory
@@ -50,3 +53,26 @@ def test_a_lease_that_could_not_be_deleted_is_taken_anew_by_the_next_run(storage
     assert second._current()["token"] == second._token
     second.release()
     assert lease.NAME not in remote.files()
+
+
+def test_a_renamed_copy_is_not_downloaded_as_a_checkpoint(storage, tmp_path):
+    remote, folder = RemoteDirectory(URL), tmp_path / "local"
+    folder.mkdir()
+    remote_checkpoints.put(remote, write(tmp_path, 2), "checkpoint-7")
+    with pytest.raises(CheckpointError, match="step"):
+        staging.download(remote, "checkpoint-7", folder)
+    assert list(folder.iterdir()) == []
+    remote_checkpoints.put(remote, tmp_path / "checkpoint-2", "checkpoint-2")
+    assert staging.download(remote, "checkpoint-2", folder) == folder / "checkpoint-2"
+
+
+def test_logs_of_a_run_that_is_ahead_in_the_storage_replace_longer_ones(storage, tmp_path):
+    remote, log = RemoteDirectory(URL), tmp_path / "log.jsonl"
+    remote.write("log.jsonl", b"there")
+    for here, is_ahead, expected in (("much longer", False, "much longer"), ("much longer", True, "there")):
+        log.write_text(here)
+        loose_files.download_records(remote, tmp_path, is_ahead)
+        assert log.read_text() == expected
+    log.write_text("a")
+    loose_files.download_records(remote, tmp_path, is_ahead=False)
+    assert log.read_text() == "there"
