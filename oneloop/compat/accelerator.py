@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..trainer.gathering import map_leaves
 from ..trainer.internals import internals_of
-from . import accelerate_state
+from . import accelerate_state, mode
 from .introspect import replaces
 
 if TYPE_CHECKING:
@@ -118,7 +118,30 @@ class Accelerator:
 
     @property
     def gradient_accumulation_steps(self) -> int:
-        return self._trainer.args.gradient_accumulation_steps
+        """In scripts of transformers 1, as there: the Trainer accumulates."""
+        return 1 if mode.follows("transformers") else self._trainer.args.gradient_accumulation_steps
+
+    @property
+    def use_distributed(self) -> bool:
+        """Whether there are several processes."""
+        return self.num_processes > 1
+
+    @property
+    def optimizer_step_was_skipped(self) -> bool:
+        """Whether the last update was left out, because it was not finite or the loss scale had overflowed."""
+        return bool(internals_of(self._trainer).engine.is_bad)
+
+    def accumulate(self, *models: Any) -> AbstractContextManager:
+        """A context that changes nothing: the Trainer accumulates."""
+        return nullcontext()
+
+    def on_main_process(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, called in the main process only; None in the others."""
+        return _called_if(lambda: self.is_main_process, function)
+
+    def on_local_main_process(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, called in the main process of each machine only."""
+        return _called_if(lambda: self.is_local_main_process, function)
 
     @property
     def gradient_state(self) -> Any:
@@ -306,6 +329,14 @@ def _part(inputs: Any, rank: int, size: int, pad: bool) -> Any:
         return inputs[start:end]
     padded = [*range(start, end), len(inputs) - 1]
     return type(inputs)(inputs[i] for i in padded) if isinstance(inputs, (list, tuple)) else inputs[padded]
+
+
+def _called_if(condition: Callable[[], bool], function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if condition() else None
+
+    return run
 
 
 def _within(context: Callable[[], AbstractContextManager], function: Callable[..., Any]) -> Callable[..., Any]:

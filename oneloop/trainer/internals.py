@@ -137,10 +137,12 @@ class Internals:
         """Put the model on the device and enable what the arguments request."""
         trainer, models = self.trainer, self.backend.models
         args = trainer.args
-        trainer.label_names = (
-            list(args.label_names) if args.label_names is not None else models.label_names(trainer.model)
-        )
         info = ModelInfo.of(trainer.model, models)
+        names = models.label_names(trainer.model)
+        if info.returns_loss and mode.follows("transformers"):  # such as CLIP: metrics are those of the outputs alone
+            parameters = models.forward_parameters(trainer.model) or []
+            names = [name for name in names if name in parameters]
+        trainer.label_names = names if args.label_names is None else list(args.label_names)
         if info.has_several_labels and args.label_smoothing_factor:
             warnings.warn(
                 f"label_smoothing_factor={args.label_smoothing_factor} has no effect: the labels of multi-label "

@@ -393,5 +393,7 @@ class MemoryTracker:
             top = backend.memory.peak(device) or used
             found[f"{stage}_mem_gpu_alloc_delta"] = used - device_before
             found[f"{stage}_mem_gpu_peaked_delta"] = max(0, top - used)
+        if stage == "init":
+            found["before_init_mem_cpu"] = host
         if metrics is not None:
             metrics.update(found)

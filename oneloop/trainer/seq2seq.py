@@ -102,8 +102,8 @@ class Seq2SeqTrainer(Trainer):
             )
         loss, _, labels = super().prediction_step(model, inputs, False, ignore_keys)
         inputs = self._prepare_inputs(inputs)
-        given, _ = split_labels(inputs, self.label_names)
-        if isinstance(given, Mapping):  # derived from the labels: generating from them would leak the labels
+        given, targets = split_labels(inputs, self.label_names)
+        if isinstance(given, Mapping) and _is_derived(given.get("decoder_input_ids"), targets):
             given = {k: v for k, v in given.items() if k not in ("decoder_input_ids", "decoder_attention_mask")}
         with self._oneloop.backend.engine.no_gradients(), self.compute_loss_context_manager():
             options = gen_kwargs or self._gen_kwargs or self._generation({})
@@ -121,6 +121,12 @@ class Seq2SeqTrainer(Trainer):
             return sampler
         dataset = self.train_dataset if train_dataset is None else train_dataset
         return IndexSampler(dataloaders.sortish_orders(self._oneloop, dataset))
+
+
+def _is_derived(decoder_input_ids: Any, labels: Any) -> bool:
+    """Whether a collator made them from the labels, which generating from them would leak. Others are what the text
+    should begin with."""
+    return labels is not None and getattr(decoder_input_ids, "shape", None) == getattr(labels, "shape", ())
 
 
 def _checked(config: Any) -> Any:

@@ -290,3 +290,128 @@ def test_a_step_that_updates_the_model_itself(arguments, monkeypatch, caplog):
     monkeypatch.setattr(mode, "_followed", set())
     with pytest.raises(ModelError, match="no gradients to update the model with"):
         trainer().train()
+
+
+# -- models
+
+
+def test_a_model_that_returns_its_loss_has_no_labels(arguments, monkeypatch):
+    """compute_metrics is then called with the outputs alone."""
+    torch = pytest.importorskip("torch")
+
+    class Pairs(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, x, return_loss=True):
+            return {"loss": (x * self.weight).mean(), "logits": x}
+
+    def metrics(prediction):
+        return {"rows": len(prediction.predictions), "labels": prediction.label_ids == ()}
+
+    data = [{"x": np.ones(2, "f4")}] * 3
+
+    def trainer(**given):
+        return Trainer(Pairs(), arguments(**given), eval_dataset=data, compute_metrics=metrics)
+
+    found = trainer().evaluate()
+    assert trainer().label_names == [] and (found["eval_rows"], found["eval_labels"]) == (3, True)
+    assert trainer(label_names=["y"]).label_names == ["y"]
+    monkeypatch.setattr(mode, "_followed", set())
+    assert trainer().label_names == ["labels"]
+
+
+def test_options_of_recomputation_that_are_not_those_of_torch(arguments):
+    torch = pytest.importorskip("torch")
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.asked = torch.nn.Parameter(torch.ones(())), []
+
+        def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs=None, **chosen):
+            self.asked.append((gradient_checkpointing_kwargs, chosen))
+
+    options = {"every_n_layers": 2, "offload": False, "use_reentrant": True}
+    trainer = Trainer(Model(), arguments(gradient_checkpointing=True, gradient_checkpointing_kwargs=options))
+    assert trainer.model.asked == [({"use_reentrant": True}, {"every_n_layers": 2, "offload": False})]
+    assert trainer.args.gradient_checkpointing_kwargs == options
+    trainer = Trainer(Model(), arguments(gradient_checkpointing=True))
+    assert trainer.model.asked == [({"use_reentrant": False}, {})]
+
+
+def test_what_a_generated_text_begins_with(tmp_path):
+    """decoder_input_ids of the shape of the labels were made from them, and would leak them."""
+    torch = pytest.importorskip("torch")
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.given = torch.nn.Parameter(torch.ones(())), []
+
+        def forward(self, input_ids, decoder_input_ids=None, labels=None):
+            return {"loss": self.weight * 2, "logits": input_ids}
+
+        def generate(self, input_ids, **kwargs):
+            self.given.append("decoder_input_ids" in kwargs)
+            return input_ids
+
+    model = Model()
+    args = oneloop.Seq2SeqTrainingArguments(tmp_path, predict_with_generate=True, report_to="none", use_cpu=True)
+    trainer = oneloop.Seq2SeqTrainer(model, args)
+    row = {"input_ids": [1, 2], "labels": [3, 4, 5]}
+    for begin in ([0, 3, 4], [0]):
+        trainer.predict([row | {"decoder_input_ids": begin}])
+    trainer.predict([{"input_ids": [1, 2], "decoder_input_ids": [0, 3, 4]}])
+    assert model.given == [False, True, True]
+
+
+# -- the accelerator
+
+
+def test_names_of_the_accelerator(backend, arguments, monkeypatch):
+    args = arguments(max_steps=1, gradient_accumulation_steps=2, per_device_train_batch_size=4)
+    trainer = Trainer(backend.classifier(), args, train_dataset=rows(8))
+    accelerator = trainer.accelerator
+    assert accelerator.gradient_accumulation_steps == 1 and accelerator.use_distributed is False
+    with accelerator.accumulate(trainer.model):
+        assert accelerator.on_main_process(len)([1, 2]) == 2 == accelerator.on_local_main_process(len)([1, 2])
+    monkeypatch.setattr(type(accelerator), "is_main_process", False)
+    monkeypatch.setattr(type(accelerator), "is_local_main_process", False)
+    monkeypatch.setattr(type(accelerator), "num_processes", 2)
+    assert accelerator.on_main_process(len)([1, 2]) is None is accelerator.on_local_main_process(len)([1, 2])
+    assert accelerator.use_distributed is True
+    monkeypatch.setattr(mode, "_followed", set())
+    assert accelerator.gradient_accumulation_steps == 2
+
+
+@pytest.mark.parametrize("bad", [True, False])
+def test_whether_an_update_was_skipped(backend, arguments, bad):
+    data = rows(4)
+    if bad:
+        data[0]["x"] = data[0]["x"] * np.float32("inf")
+    args = arguments(max_steps=1, per_device_train_batch_size=4, nonfinite="skip")
+    trainer = Trainer(backend.classifier(), args, train_dataset=data)
+    trainer.train()
+    assert trainer.accelerator.optimizer_step_was_skipped is bad
+
+
+# -- search and the Hub
+
+
+def test_a_search_without_model_init_is_a_runtime_error(backend, arguments):
+    with pytest.raises(RuntimeError, match="needs model_init"):
+        Trainer(backend.classifier(), arguments(), eval_dataset=rows(4)).hyperparameter_search(n_trials=1)
+
+
+def test_an_upload_that_is_replaced_by_a_mock(backend, arguments, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+    upload = mock.MagicMock()
+    monkeypatch.setattr(hub.HfApi, "upload_folder", upload)
+    monkeypatch.setattr(hub.HfApi, "create_repo", mock.MagicMock(return_value=mock.MagicMock(repo_id="me/tiny")))
+    given = {"push_to_hub": True, "hub_model_id": "me/tiny", "save_strategy": "steps", "save_steps": 1}
+    trainer = Trainer(backend.classifier(), arguments(max_steps=1, **given), train_dataset=rows(4))
+    trainer.train()
+    assert trainer.hub_model_id == "me/tiny" and upload.call_count == 1
+    assert trainer.push_to_hub() is upload.return_value and upload.call_count == 2

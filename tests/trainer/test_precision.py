@@ -189,7 +189,12 @@ def test_tokens_of_a_step_that_is_computed_again_are_counted_once(backend, train
 
 
 def test_memory_figures(backend, trained):
-    keys = {"init_mem_cpu_alloc_delta", "train_mem_cpu_alloc_delta", "train_mem_cpu_peaked_delta"}
+    keys = {
+        "before_init_mem_cpu",
+        "init_mem_cpu_alloc_delta",
+        "train_mem_cpu_alloc_delta",
+        "train_mem_cpu_peaked_delta",
+    }
     plain = trained(backend.classifier(), rows(24), **RUN)
     trainer = trained(backend.classifier(), rows(24), skip_memory_metrics=False, eval_dataset=rows(4), **RUN)
     assert keys <= trainer.result.metrics.keys() and not keys & plain.result.metrics.keys()

@@ -166,7 +166,9 @@ def recompute(model: nn.Module, options: dict[str, Any] | None) -> None:
     options = {"use_reentrant": False, **(options or {})}
     base = unwrap(model)
     if hasattr(base, "gradient_checkpointing_enable"):
-        base.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+        # Which layers, and where their inputs are kept: of transformers 5.22, and no arguments of torch's function.
+        chosen = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
+        base.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options, **chosen)
         if options["use_reentrant"] and hasattr(base, "enable_input_require_grads"):
             base.enable_input_require_grads()
         return

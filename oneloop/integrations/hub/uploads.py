@@ -122,6 +122,9 @@ class Hub:
             token=token or self._token,
             run_as_future=True,
         )
+        if not isinstance(push, Future):  # of a replaced function, which has finished
+            result, push = push, Future()
+            push.set_result(result)
         with self._lock:
             self._under_way.append((push, settled))
             self.started = self.started or Started(self)

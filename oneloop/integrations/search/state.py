@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...compat.introspect import is_overridden
-from ...errors import ArgumentError, DataError, RefusedError
+from ...errors import ArgumentError, DataError, ModelInitError, RefusedError
 from . import trials
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SearchState:
 def check(trainer: Any, n_trials: Any) -> None:
     """What a search needs of a Trainer."""
     if trainer.model_init is None:
-        raise ArgumentError(
+        raise ModelInitError(
             "hyperparameter_search needs model_init, which makes a new model for each trial; the Trainer was given "
             "a model. Pass model_init=lambda: ... instead."
         )
