@@ -66,6 +66,11 @@ class Properties(PaddleProperties, Groups):
         self.device_spec = None if value is None else to_device("device", value)
 
     @property
+    def _setup_devices(self) -> Any:
+        """The device, under the name by which scripts of transformers ask for it early."""
+        return self.device
+
+    @property
     def n_gpu(self) -> int:
         """Accelerators used by this process: 1 or 0. To use several, launch several processes."""
         return 0 if str(self.device).lower().startswith("cpu") else 1

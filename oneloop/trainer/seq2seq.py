@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..compat.introspect import accepts
 from ..data.samplers import IndexSampler
 from ..errors import ArgumentError, MissingPackageError, ModelError
@@ -112,6 +114,22 @@ class Seq2SeqTrainer(Trainer):
             generated = base.generate(**given, **own | options)
         # PaddleNLP's models return a tuple of the generated ids and their scores.
         return loss, generated[0] if type(generated) is tuple else generated, labels
+
+    def _pad_tensors_to_max_len(self, tensor: Any, max_length: int) -> Any:
+        """Rows of token ids, filled up with the pad token; for overrides of prediction_step that call it."""
+        core = self._oneloop
+        owner = self.processing_class
+        if owner is None or not hasattr(owner, "pad_token_id"):
+            owner = core.backend.models.config_of(self.model)
+        token = getattr(owner, "pad_token_id", None)
+        token = getattr(owner, "eos_token_id", None) if token is None else token
+        if token is None:
+            raise ArgumentError(
+                "padding needs a pad token: set pad_token_id of the tokenizer or of the model's config."
+            )
+        rows = core.backend.tensors.to_numpy(tensor)
+        padded = np.pad(rows, ((0, 0), (0, max_length - rows.shape[-1])), constant_values=token)
+        return core.to_device(core.backend.tensors.from_numpy(padded))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """sortish_sampler: training batches of similar lengths; evaluation and prediction keep the order of the

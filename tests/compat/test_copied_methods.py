@@ -137,3 +137,24 @@ def test_a_copied_load_names_what_does_not_fit(tmp_path, caplog):
     trainer.model._keys_to_ignore_on_save = ["slope"]
     trainer._issue_warnings_after_load(trainer.model.load_state_dict({}, strict=False))
     assert caplog.text == ""
+
+
+def test_a_copied_step_that_generates(tmp_path):
+    """It fills up what was generated, and the labels, to the length of the generation config."""
+
+    class Copied(oneloop.Seq2SeqTrainer):
+        prediction_step = transformers.Seq2SeqTrainer.prediction_step
+
+    sizes = {"vocab_size": 12, "d_model": 4, "d_kv": 2, "d_ff": 4, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
+    torch.manual_seed(0)
+    config = transformers.T5Config(**sizes, decoder_start_token_id=0, pad_token_id=0, eos_token_id=1)
+    model = transformers.T5ForConditionalGeneration(config)
+    args = oneloop.Seq2SeqTrainingArguments(
+        tmp_path, predict_with_generate=True, generation_max_length=5, report_to="none", use_cpu=True
+    )
+    data = [{"input_ids": [2, 3, i], "attention_mask": [1, 1, 1], "labels": [i, 1]} for i in range(4, 8)]
+    theirs, ours = (cls(model, args).predict(data) for cls in (Copied, oneloop.Seq2SeqTrainer))
+    width = ours.predictions.shape[1]
+    assert theirs.predictions.shape == theirs.label_ids.shape == (4, 20)
+    assert (theirs.predictions[:, :width] == ours.predictions).all() and not theirs.predictions[:, width:].any()
+    assert theirs.metrics["test_loss"] == pytest.approx(ours.metrics["test_loss"], rel=1e-6)

@@ -415,3 +415,28 @@ def test_an_upload_that_is_replaced_by_a_mock(backend, arguments, monkeypatch):
     trainer.train()
     assert trainer.hub_model_id == "me/tiny" and upload.call_count == 1
     assert trainer.push_to_hub() is upload.return_value and upload.call_count == 2
+
+
+class Tokens:
+    def __init__(self, pad_token_id, eos_token_id=9):
+        self.pad_token_id, self.eos_token_id = pad_token_id, eos_token_id
+
+
+def test_token_ids_filled_up(backend, tmp_path):
+    args = oneloop.Seq2SeqTrainingArguments(tmp_path, report_to="none", device="cpu")
+    ids = np.array([[1, 2], [3, 4]])
+
+    def filled(tokenizer):
+        trainer = oneloop.Seq2SeqTrainer(backend.classifier(), args, lambda rows: rows, processing_class=tokenizer)
+        return backend.numpy(trainer._pad_tensors_to_max_len(backend.tensor(ids), 4)).tolist()
+
+    assert filled(Tokens(0)) == [[1, 2, 0, 0], [3, 4, 0, 0]]
+    assert filled(Tokens(None)) == [[1, 2, 9, 9], [3, 4, 9, 9]]
+    with pytest.raises(ValueError, match="needs a pad token"):
+        filled(None)
+
+
+def test_the_device_by_its_old_name(backend, arguments):
+    args = arguments()
+    Trainer(backend.classifier(), args)
+    assert args._setup_devices == args.device
