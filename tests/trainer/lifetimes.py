@@ -611,6 +611,9 @@ for name in ("use_apex", "is_deepspeed_enabled", "is_fsdp_enabled", "is_fsdp_xla
     constant(name, False)
 for name in ("is_model_parallel", "can_return_loss", "do_grad_scaling"):
     constant(name, False)
+for name in ("is_fsdp_xla_v1_enabled", "is_fsdp_xla_v2_enabled", "is_distributed_loading_by_transformers"):
+    constant(name, False)
+constant("place_model_on_device", True)
 for name in ("deepspeed", "scaler", "label_smoother", "neftune_noise_alpha", "tokenizer"):
     constant(name, None)
 for name in ("hp_name", "hp_search_backend", "hp_space", "compute_objective", "objective"):
