@@ -98,20 +98,30 @@ def accelerator_state(args: Any) -> Any:
         return ProcessState.of(args)
     from accelerate.state import AcceleratorState
 
+    from . import accelerate_plugins as plugins
+
+    made, wanted = AcceleratorState._shared_state, plugins.plugin_of(args)
+    if made and plugins.held_by(made) is not wanted:  # a later Trainer may use another engine
+        AcceleratorState._reset_state(reset_partial_state=True)
     processes = partial_state(args)
-    made = AcceleratorState._shared_state
-    # A later Trainer may use another precision, which an initialised state does not accept.
-    if made and (made["_mixed_precision"], made["device"]) != (args.mixed_precision, processes.device):
+    # Or another precision, which an initialised state does not accept. With DeepSpeed it is in the plugin.
+    precision = made.get("_mixed_precision") if args.deepspeed else args.mixed_precision
+    if made and (made["_mixed_precision"], made["device"]) != (precision, processes.device):
         AcceleratorState._reset_state()
     from accelerate.utils import TorchDynamoPlugin
 
-    return AcceleratorState(
+    engine = plugins.engine_of(args)
+    state = AcceleratorState(
         mixed_precision=args.mixed_precision,
         dynamo_plugin=TorchDynamoPlugin(),
         cpu=processes.device.type == "cpu",
         parallelism_config=args.parallelism_config,
+        deepspeed_plugin=wanted if engine == plugins.DEEPSPEED else None,
+        fsdp_plugin=wanted if engine == plugins.FSDP else None,
         _from_accelerator=True,
     )
+    plugins.add_plugin(state, args)
+    return state
 
 
 @dataclass(frozen=True)

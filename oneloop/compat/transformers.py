@@ -17,7 +17,7 @@ from ..trainer.dataloaders import select_columns
 from ..trainer.internals import internals_of
 from ..trainer.loss import logits_of, smoothing_of
 from ..trainer.validation import has_length
-from . import mode
+from . import accelerate_plugins, mode
 from .accelerator import Accelerator
 from .checkpoint_hooks import CheckpointHooks
 from .clipping import CLIPPING, can_clip
@@ -92,6 +92,11 @@ class derived:
         return self if instance is None else self.function(instance)
 
 
+def _sharding_engine(trainer: Any) -> str | None:
+    is_torch = internals_of(trainer).backend.NAME == "torch"
+    return accelerate_plugins.engine_of(trainer.args) if is_torch else None
+
+
 class LabelSmoother:
     """self.label_smoother(outputs, labels), as called by a compute_loss written for 4.x."""
 
@@ -127,9 +132,6 @@ class TransformersNames(CheckpointHooks):
 
     # Other training modes that a copied method checks for.
     use_apex = False
-    deepspeed = None
-    is_deepspeed_enabled = False
-    is_fsdp_enabled = False
     is_fsdp_xla_enabled = is_fsdp_xla_v1_enabled = is_fsdp_xla_v2_enabled = False
     is_tp_enabled = False
     is_distributed_loading_by_transformers = False
@@ -143,6 +145,7 @@ class TransformersNames(CheckpointHooks):
         state: Any
         control: Any
         model: Any
+        model_wrapped: Any
         optimizer: Any
         lr_scheduler: Any
         label_names: list[str]
@@ -153,6 +156,21 @@ class TransformersNames(CheckpointHooks):
         num_examples: Callable[..., int]
         log: Callable[..., None]
         _get_learning_rate: Callable[[], float]
+
+    @derived
+    def is_deepspeed_enabled(self) -> bool:
+        """Whether DeepSpeed computes the updates. Libraries then prepare their other models with it."""
+        return _sharding_engine(self) == accelerate_plugins.DEEPSPEED
+
+    @derived
+    def deepspeed(self) -> Any:
+        """DeepSpeed's engine, once train() has created it; None without one."""
+        return self.model_wrapped if self.is_deepspeed_enabled and self.model_wrapped is not self.model else None
+
+    @derived
+    def is_fsdp_enabled(self) -> bool:
+        """Whether FSDP2 shards the model: stages 2 and 3 on PyTorch."""
+        return _sharding_engine(self) == accelerate_plugins.FSDP
 
     @derived
     def scaler(self) -> Any:

@@ -88,6 +88,10 @@ class Strategy:
         """The optimizer for training, built here or by the user; refused if it does not match the wrapped model."""
         return optimizer
 
+    def with_optimizer(self, wrapped: Any) -> Any:
+        """The wrapped model, now that the optimizer is known."""
+        return wrapped
+
     def class_of(self, model: Any) -> type:
         """The class of the unwrapped model."""
         return type(model)

@@ -309,6 +309,7 @@ class Run:
             trainer.lr_scheduler.follow(self.plan.cooldown.follow)
         core.given_optimizers.use()
         trainer.optimizer = core.strategy.take_optimizer(trainer.optimizer)
+        trainer.model_wrapped = core.strategy.with_optimizer(trainer.model_wrapped)
         core.backend.optimizers.attach(trainer.optimizer, trainer.lr_scheduler)
         self.update.look_for_parameters(trainer.optimizer)
         core.engine.include(trainer.optimizer)

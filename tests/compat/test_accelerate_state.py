@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from oneloop import Trainer
-from oneloop.compat import accelerate_state
+from oneloop import Trainer, TrainingArguments
+from oneloop.compat import accelerate_plugins, accelerate_state
 from oneloop.compat.accelerator import Accelerator, _part
 from tests.backends.support import rows
 
@@ -114,3 +114,42 @@ def test_accelerate_is_not_imported_for_it():
     pytest.importorskip("torch")
     code = "import sys, torch, oneloop; oneloop.Trainer(torch.nn.Linear(2, 2), oneloop.TrainingArguments('out'))"
     assert run(f"{code}; print('accelerate' in sys.modules)") == ["False"]
+
+
+# -- what shards the model
+
+CONFIG = {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("given", "flags"),
+    [
+        ({}, [False, False]),
+        ({"sharding": "stage1"}, [False, False]),
+        ({"sharding": "stage2"}, [False, True]),
+        ({"sharding": "stage3 auto_wrap"}, [False, True]),
+        ({"deepspeed": CONFIG}, [True, False]),
+    ],
+)
+def test_engines_are_seen_on_several_processes(given, flags, monkeypatch, tmp_path):
+    torch = pytest.importorskip("torch")
+    trainer = Trainer(torch.nn.Linear(2, 2), TrainingArguments(str(tmp_path), device="cpu", report_to="none"))
+    for name, value in given.items():
+        setattr(trainer.args, name, value)
+    seen = [[trainer.is_deepspeed_enabled, trainer.is_fsdp_enabled]]
+    monkeypatch.setattr(accelerate_plugins, "world", lambda: SimpleNamespace(size=2))
+    seen.append([trainer.is_deepspeed_enabled, trainer.is_fsdp_enabled])
+    assert seen == [[False, False], flags]
+    assert trainer.deepspeed is None, "before training"
+
+
+@pytest.mark.parametrize(("sharding", "reshards"), [("stage2", False), ("stage3", True)])
+def test_the_plugin_of_fsdp_says_what_is_done(sharding, reshards, monkeypatch, tmp_path):
+    pytest.importorskip("torch")
+    monkeypatch.setattr(accelerate_plugins, "world", lambda: SimpleNamespace(size=2))
+    args = TrainingArguments(str(tmp_path), device="cpu", sharding=sharding, fsdp_config={"ignored_modules": "head.*"})
+    plugin = accelerate_plugins.plugin_of(args)
+    assert (plugin.fsdp_version, plugin.reshard_after_forward, plugin.ignored_modules) == (2, reshards, "head.*")
+    assert accelerate_plugins.plugin_of(args) is plugin
+    args.sharding = ""
+    assert accelerate_plugins.plugin_of(args) is None

@@ -30,6 +30,57 @@ def test_without_the_package():
             zero.package(arguments())
 
 
+# -- libraries that prepare models with the engine of the Trainer
+
+REFERENCE = Path(__file__).with_name("reference_job.py")
+TRAINERS = ("DPO", "KTO", "GRPO")
+
+
+def with_reference(folder, engine, processes, *trainers):
+    from tests.ecosystem import tiny
+
+    (folder / "model").mkdir(parents=True)
+    tiny.save(tiny.causal(), folder / "model")
+    run_launched(processes, folder, engine, *trainers, script=REFERENCE)
+    return results(folder, processes)
+
+
+@with_deepspeed
+@pytest.mark.slow
+def test_reference_models_of_trl_are_prepared_by_deepspeed(tmp_path):
+    pytest.importorskip("trl")
+    (alone,) = with_reference(tmp_path / "alone", "none", 1, *TRAINERS)
+    found = {stage: with_reference(tmp_path / str(stage), f"zero{stage}", 2, *TRAINERS) for stage in (2, 3)}
+    for stage, processes in found.items():
+        for each in processes:
+            for name in TRAINERS:
+                run = each[name]
+                assert (run["flags"], run["type"], run["stage"]) == ([True, False], "DEEPSPEED", stage)
+                assert (run["reference"], run["engine"], run["wrapped"]) == ("DeepSpeedEngine", "DeepSpeedEngine", True)
+                # GRPO draws its texts in each process, so on two of them they are others, at every stage the same.
+                expected = alone[name] if name != "GRPO" else found[2][0][name]
+                assert difference(run["losses"], expected["losses"]) <= 1e-5
+    assert (
+        alone["DPO"]["flags"] == [False, False]
+        and alone["DPO"]["stage"] is None
+        and alone["DPO"]["engine"] == "NoneType"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["stage2", "stage3"])
+def test_reference_models_of_trl_are_sharded_by_fsdp(stage, tmp_path):
+    pytest.importorskip("trl")
+    (alone,) = with_reference(tmp_path / "alone", "none", 1, "DPO", "KTO")
+    for each in with_reference(tmp_path / "two", stage, 2, "DPO", "KTO"):
+        for name, run in each.items():
+            assert (run["flags"], run["type"], run["stage"]) == ([False, True], "FSDP", None)
+            assert difference(run["losses"], alone[name]["losses"]) <= 1e-5
+            assert run["reference"].startswith("FSDP") and run["wrapped"] and run["engine"] == "NoneType"
+            if stage == "stage3":
+                assert run["here"] <= 0.6 * alone[name]["here"]
+
+
 # -- runs
 
 

@@ -69,6 +69,7 @@ def test_methods_beyond_those_of_transformers():
     attributes = {
         *("can_return_loss", "current_gradient_accumulation_steps", "hub_model_id", "label_smoother"),
         *("gather_function", "neftune_noise_alpha", "push_in_progress"),
+        *("deepspeed", "is_deepspeed_enabled", "is_fsdp_enabled"),
         *("do_grad_scaling", "scaler"),  # attributes until 4.30
         "compare_trainer_and_checkpoint_args",  # a method in 4.45, a function in 5.22
     }

@@ -13,7 +13,7 @@ from .._common.buffers import Buffer
 
 HALF_LEVELS = ("O0", "O1", "O3")  # of fp16_opt_level; the others are mapped to O1 with a warning
 NEAREST_HALF = "half weights with float32 master weights; the closest level, O1 (autocast),"
-_PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+_PARALLEL: tuple[type[Any], ...] = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 _NONE: dict[str, Any] = {}
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
 
@@ -28,6 +28,13 @@ def unwrap(model: nn.Module) -> nn.Module:
         if inner is None:
             return model
         model = inner
+
+
+def know_wrapper(kind: type) -> None:
+    """Let unwrap() look into this class, which has the model as `module`: that of a package that is imported late."""
+    global _PARALLEL
+    if kind not in _PARALLEL:
+        _PARALLEL = (*_PARALLEL, kind)
 
 
 def is_adapter(model: nn.Module) -> bool:

@@ -22,7 +22,7 @@ from .._common.helpers import check_fit, joined_groups
 from . import adapters, shards, weights, zero_config, zero_state
 from .ddp import DataParallel
 from .engine import Engine
-from .models import unwrap
+from .models import know_wrapper, unwrap
 from .sharding import muted
 from .zero_state import ShardedState, is_partitioned, shape_of
 
@@ -102,6 +102,10 @@ class DeepSpeed(DataParallel):
             mode = {"mode": self.args.torch_compile_mode} if self.args.torch_compile_mode else {}
             self.engine.compile(backend=self.args.torch_compile_backend or "inductor", compile_kwargs=mode)
         return wrapped
+
+    def with_optimizer(self, wrapped: nn.Module) -> nn.Module:
+        know_wrapper(type(self.engine))
+        return self.engine
 
     # -- an update
 
