@@ -71,6 +71,11 @@ def classifier(seed: int = 0, labels: int = 1) -> Any:
     return _from_files(LlamaForSequenceClassification(LlamaConfig(**_options(), num_labels=labels)))
 
 
+def drawn_words(draw: Any, count: int) -> str:
+    """A text of words that a random.Random draws."""
+    return " ".join(draw.choice(WORDS) for _ in range(count))
+
+
 def save(model: Any, folder: Path | str) -> str:
     """Write the model and the tokenizer; their directory."""
     from safetensors.torch import save_file

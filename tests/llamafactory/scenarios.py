@@ -5,11 +5,11 @@
 FOLDER has what tiny.make wrote. The files of a run go to FOLDER/SIDE/NAME, an error to FOLDER/SIDE/NAME.error.
 """
 
-import os
 import sys
-import traceback
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.ecosystem.two_sides import play_all
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TOKENIZERS_PARALLELISM": "false"}
 DATA = {"pt": "texts", "sft": "conversations", "dpo": "preferences", "kto": "verdicts", "rm": "preferences"}
@@ -96,18 +96,7 @@ def play(folder, side, name):
 
 
 def main(side, folder, *names):
-    os.environ.update(OFFLINE)
-    if side == "oneloop":
-        from oneloop.compat.redirect import redirect
-
-        redirect("transformers")
-    for name in names or SCENARIOS:
-        try:
-            play(folder, side, name)
-        except Exception:
-            (Path(folder) / side).mkdir(exist_ok=True)
-            (Path(folder) / side / f"{name.replace(':', '-')}.error").write_text(traceback.format_exc())
-    return 0
+    return play_all(play, OFFLINE, side, folder, names or SCENARIOS)
 
 
 if __name__ == "__main__":

@@ -1,50 +1,39 @@
 """Stages of `llamafactory-cli train` on transformers' Trainer and on oneloop: losses, weights, checkpoints, resumes."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 import yaml
 
 from tests.distributed.launch import free_port
+from tests.ecosystem import two_sides
 from tests.ecosystem.by_files import differences, largest_difference, logs, weights
+from tests.ecosystem.two_sides import result
 from tests.llamafactory import scenarios, tiny
 
-ROOT = Path(__file__).parents[2]
-# Not rm: LLaMA-Factory resumes none of its full runs, and replaces the model file of its checkpoints.
+# Not rm: see test_a_reward_model_is_not_resumed.
 RESUMED = [f"{stage}-{kind}" for stage in ("pt", "sft", "dpo") for kind in ("full", "lora")] + [
     "sft-freeze",
     "kto-lora",
 ]
 SHIFTED = ["pt-full", "pt-lora"]  # where all labels of a row count
+UNRESUMED = ["rm-full", "rm-lora"]
 OVER = ["sft-full", "sft-lora"]  # checkpoints of transformers that oneloop continues
 
 
-def run(*command):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | scenarios.OFFLINE
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-    return done.stdout + done.stderr
+run = partial(two_sides.run, scenarios.OFFLINE)
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
     """FOLDER/SIDE/NAME of every scenario, and NAME-again of those that are resumed; each side in one process."""
     folder = tiny.make(tmp_path_factory.mktemp("llamafactory") / "runs")
-    again, over = [f"{name}:again" for name in RESUMED], [f"{name}:over" for name in OVER]
-    shifted = [f"{name}:shifted" for name in SHIFTED]
-    for side, more in (("transformers", shifted), ("oneloop", (*again, *over))):
-        run(sys.executable, "-m", "tests.llamafactory.scenarios", side, str(folder), *scenarios.SCENARIOS, *more)
+    again, over = [f"{name}:again" for name in (*RESUMED, *UNRESUMED)], [f"{name}:over" for name in OVER]
+    theirs = [f"{name}:shifted" for name in SHIFTED] + [f"{name}:again" for name in UNRESUMED]
+    for side, more in (("transformers", theirs), ("oneloop", (*again, *over))):
+        run("-m", "tests.llamafactory.scenarios", side, str(folder), *scenarios.SCENARIOS, *more)
     return folder
-
-
-def result(folder, side, name):
-    error = folder / side / f"{name}.error"
-    assert not error.exists(), error.read_text()
-    return folder / side / name
 
 
 @pytest.mark.parametrize("name", scenarios.SCENARIOS)
@@ -84,6 +73,20 @@ def test_a_resumed_run_ends_with_the_bytes_of_an_unbroken_one(name, played):
     assert [name for name in names if (last[0] / name).read_bytes() != (last[1] / name).read_bytes()] == []
 
 
+@pytest.mark.parametrize(("side", "error"), [("transformers", "ValueError"), ("oneloop", "CheckpointError")])
+def test_a_reward_model_is_not_resumed(side, error, played):
+    """LLaMA-Factory starts full training anew, and replaces the model's file in its checkpoints."""
+    again = result(played, side, "rm-full-again")
+    assert differences(logs(result(played, side, "rm-full")), logs(again), 0.0) == []
+    if side == "oneloop":
+        events = [json.loads(line)["event"] for line in (again / "run.jsonl").read_text().splitlines()]
+        assert "resumed" not in events
+    said = (played / side / "rm-lora-again.error").read_text().splitlines()[-1]
+    assert said.split(":")[0].endswith(error), said
+    files = {path.name for path in (result(played, side, "rm-lora") / "checkpoint-3").iterdir()}
+    assert "value_head.safetensors" in files and "model.safetensors" not in files
+
+
 @pytest.mark.parametrize("name", OVER)
 def test_a_run_of_transformers_is_continued(name, played):
     theirs, ours = result(played, "transformers", name), result(played, "oneloop", f"{name}-over")
@@ -98,7 +101,7 @@ def test_the_command_line(played, tmp_path):
     name = "sft-lora"
     given = scenarios.configuration(played, tmp_path / "out", name) | {"data_order": "transformers"}
     (tmp_path / "sft.yaml").write_text(yaml.safe_dump(given))
-    run(sys.executable, "-m", "oneloop", "run", "llamafactory-cli", "train", str(tmp_path / "sft.yaml"))
+    run("-m", "oneloop", "run", "llamafactory-cli", "train", str(tmp_path / "sft.yaml"))
     ours = result(played, "oneloop", name)
     assert weights(tmp_path / "out").keys() == weights(ours).keys()
     assert largest_difference(weights(tmp_path / "out"), weights(ours)) == 0.0
@@ -113,6 +116,6 @@ def test_two_processes(played, tmp_path):
         given = scenarios.configuration(played, tmp_path / f"of-{processes}", "sft-full")
         given["per_device_train_batch_size"] = 2 // processes
         (tmp_path / "sft.yaml").write_text(yaml.safe_dump(given))
-        run(sys.executable, *launcher, *module, str(tmp_path / "sft.yaml"))
+        run(*launcher, *module, str(tmp_path / "sft.yaml"))
         found.append([entry["loss"] for entry in logs(tmp_path / f"of-{processes}") if "loss" in entry])
     assert len(found[0]) == 6 and found[1] == pytest.approx(found[0], abs=1e-5)

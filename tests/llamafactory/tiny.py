@@ -4,11 +4,8 @@ import json
 import random
 from pathlib import Path
 
-from tests.ecosystem.tiny import WORDS, causal, tokenizer
-
-
-def words(draw, count):
-    return " ".join(draw.choice(WORDS) for _ in range(count))
+from tests.ecosystem.tiny import causal, tokenizer
+from tests.ecosystem.tiny import drawn_words as words
 
 
 def texts(count=200, seed=0):

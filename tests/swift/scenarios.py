@@ -1,21 +1,23 @@
-"""Command lines of `swift sft` and `swift rlhf`, and a way to play them in one process.
+"""Command lines of `swift pt`, `swift sft` and `swift rlhf`, and a way to play them in one process.
 
     python -m tests.swift.scenarios transformers|oneloop FOLDER [NAME ...]
 
 FOLDER has what tiny.make wrote. The files of a run go to FOLDER/SIDE/NAME, an error to FOLDER/SIDE/NAME.error.
 """
 
-import os
 import sys
-import traceback
 from pathlib import Path
 
+from tests.ecosystem.two_sides import play_all
+
 OFFLINE = {"HF_HUB_OFFLINE": "1", "USE_HF": "1", "TOKENIZERS_PARALLELISM": "false"}
-DATA = {"sft": "conversations", "dpo": "preferences"}
+DATA = {"pt": "texts", "sft": "conversations", "dpo": "preferences"}
 LORA = {"tuner_type": "lora", "lora_rank": 4, "target_modules": "all-linear", "lora_dropout": 0.1}
 FULL = {"tuner_type": "full"}
 
 SCENARIOS = {
+    "pt-full": ("pt", FULL),
+    "pt-lora": ("pt", LORA),
     "sft-full": ("sft", FULL),
     "sft-lora": ("sft", LORA),
     "dpo-full": ("dpo", FULL),
@@ -63,7 +65,7 @@ def command_line(given):
 
 def play(folder, side, name):
     """NAME is a scenario; NAME:again resumes it from its first checkpoint, in a directory of its own."""
-    from swift.pipelines import rlhf_main, sft_main
+    from swift.pipelines import pretrain_main, rlhf_main, sft_main
 
     scenario, _, again = name.partition(":")
     given = options(folder, Path(folder) / side / name.replace(":", "-"), scenario)
@@ -71,23 +73,12 @@ def play(folder, side, name):
         given["resume_from_checkpoint"] = Path(folder) / side / scenario / f"checkpoint-{given['save_steps']}"
     if side == "oneloop":
         given["data_order"] = "transformers"
-    main = {"sft": sft_main, "dpo": rlhf_main}[SCENARIOS[scenario][0]]
+    main = {"pt": pretrain_main, "sft": sft_main, "dpo": rlhf_main}[SCENARIOS[scenario][0]]
     main(command_line(given))
 
 
 def main(side, folder, *names):
-    os.environ.update(OFFLINE)
-    if side == "oneloop":
-        from oneloop.compat.redirect import redirect
-
-        redirect("transformers")
-    for name in names or SCENARIOS:
-        try:
-            play(folder, side, name)
-        except (Exception, SystemExit):
-            (Path(folder) / side).mkdir(exist_ok=True)
-            (Path(folder) / side / f"{name.replace(':', '-')}.error").write_text(traceback.format_exc())
-    return 0
+    return play_all(play, OFFLINE, side, folder, names or SCENARIOS)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,20 @@
-"""`swift sft` and `swift rlhf` on transformers' Trainer and on oneloop: losses, weights, checkpoints, resumes."""
+"""`swift pt`, `sft` and `rlhf` on transformers' Trainer and on oneloop: losses, weights, checkpoints, resumes."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from tests.distributed.launch import free_port
+from tests.ecosystem import two_sides
 from tests.ecosystem.by_files import differences, largest_difference, logs, weights
+from tests.ecosystem.two_sides import result
 from tests.swift import scenarios, tiny
 
-ROOT = Path(__file__).parents[2]
-RESUMED = ["sft-full", "sft-lora", "dpo-full", "dpo-lora"]
+RESUMED = ["pt-full", "pt-lora", "sft-full", "sft-lora", "dpo-full", "dpo-lora"]
 
 
-def run(*command):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | scenarios.OFFLINE
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
+run = partial(two_sides.run, scenarios.OFFLINE)
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +23,8 @@ def played(tmp_path_factory):
     folder = tiny.make(tmp_path_factory.mktemp("swift") / "runs")
     again = [f"{name}:again" for name in RESUMED]
     for side, more in (("transformers", ()), ("oneloop", again)):
-        run(sys.executable, "-m", "tests.swift.scenarios", side, str(folder), *scenarios.SCENARIOS, *more)
+        run("-m", "tests.swift.scenarios", side, str(folder), *scenarios.SCENARIOS, *more)
     return folder
-
-
-def result(folder, side, name):
-    error = folder / side / f"{name}.error"
-    assert not error.exists(), error.read_text()
-    return folder / side / name
 
 
 def checkpoints(folder):
@@ -82,10 +71,10 @@ def test_a_resumed_run_ends_with_the_bytes_of_an_unbroken_one(name, played):
     assert [name for name in names if (last[0] / name).read_bytes() != (last[1] / name).read_bytes()] == []
 
 
-@pytest.mark.parametrize(("module", "name"), [("swift.cli.sft", "sft-lora"), ("swift.cli.rlhf", "dpo-lora")])
-def test_the_command_line(module, name, played, tmp_path):
+@pytest.mark.parametrize(("command", "name"), [("pt", "pt-lora"), ("sft", "sft-lora"), ("rlhf", "dpo-lora")])
+def test_the_command_line(command, name, played, tmp_path):
     given = scenarios.options(played, tmp_path / "out", name) | {"data_order": "transformers"}
-    run(sys.executable, "-m", "oneloop", "run", "-m", module, *scenarios.command_line(given))
+    run("-m", "oneloop", "run", "-m", f"swift.cli.{command}", *scenarios.command_line(given))
     found, ours = (weights(folder / "checkpoint-6") for folder in (tmp_path / "out", result(played, "oneloop", name)))
     assert largest_difference(found, ours) == 0.0
 
@@ -98,6 +87,6 @@ def test_two_processes(played, tmp_path):
     for processes, launcher in ((1, ()), (2, torchrun)):
         given = scenarios.options(played, tmp_path / f"of-{processes}", "sft-full")
         given["per_device_train_batch_size"] = 2 // processes
-        run(sys.executable, *launcher, *module, *scenarios.command_line(given))
+        run(*launcher, *module, *scenarios.command_line(given))
         found.append([e["loss"] for e in logs(tmp_path / f"of-{processes}" / "checkpoint-6") if "loss" in e])
     assert len(found[0]) == 6 and found[1] == pytest.approx(found[0], abs=1e-5)

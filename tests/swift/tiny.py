@@ -4,11 +4,13 @@ import json
 import random
 from pathlib import Path
 
-from tests.ecosystem.tiny import WORDS, causal, tokenizer
+from tests.ecosystem.tiny import causal, tokenizer
+from tests.ecosystem.tiny import drawn_words as words
 
 
-def words(draw, count):
-    return " ".join(draw.choice(WORDS) for _ in range(count))
+def texts(count=24, seed=0):
+    draw = random.Random(seed)
+    return [{"messages": [{"role": "assistant", "content": words(draw, 6 + i % 9)}]} for i in range(count)]
 
 
 def conversations(count=24, seed=1):
@@ -31,7 +33,7 @@ def make(folder):
     (folder / "data").mkdir(parents=True)
     causal().save_pretrained(folder / "model")
     tokenizer().save_pretrained(folder / "model")
-    for make_rows in (conversations, preferences):
+    for make_rows in (texts, conversations, preferences):
         lines = [json.dumps(row) for row in make_rows()]
         (folder / "data" / f"{make_rows.__name__}.jsonl").write_text("\n".join(lines))
     return folder
