@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import loop
-from ..callbacks import in_notebook
+from ..callbacks import EarlyStoppingCallback, in_notebook
 from ..checkpoint import resume, saved_model, store
 from ..checkpoint.checkpointer import Checkpointer, callback_states
 from ..checkpoint.model_files import check_writable
 from ..checkpoint.run_state import PositionState, RunState
+from ..compat import mode
 from ..distributed.step_sync import StepSync
 from ..errors import ArgumentError, CheckpointError, DataError, EvaluationInterrupted, ModelError
 from ..optim.cooldown import Cooldown, cooldown_of
@@ -233,8 +234,18 @@ class Run:
         if trainer.args.eval_on_start and checkpoint is None:
             self.step_end.evaluate()
         control = trainer.control
-        control.should_training_stop = control.should_training_stop or self.epochs.resume.stopped
+        control.should_training_stop = control.should_training_stop or self._stays_stopped
         self.epochs.do_pending()
+
+    @property
+    def _stays_stopped(self) -> bool:
+        """Whether a callback had stopped the run that is resumed. In scripts of transformers a resume then goes on, as
+        there, such as after a stop for want of time; one that was stopped by early stopping stays stopped."""
+        callbacks = self.core.trainer.callback_handler.callbacks
+        is_final = not mode.follows("transformers") or any(
+            isinstance(each, EarlyStoppingCallback) for each in callbacks
+        )
+        return self.epochs.resume.stopped and is_final
 
     def _fresh_state(self) -> None:
         trainer = self.core.trainer

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import oneloop
-from oneloop import Trainer, TrainerCallback, TrainerState
+from oneloop import EarlyStoppingCallback, Trainer, TrainerCallback, TrainerState
 from oneloop.compat import mode
 from oneloop.errors import ModelError
 from tests.backends.support import rows
@@ -440,3 +440,33 @@ def test_the_device_by_its_old_name(backend, arguments):
     args = arguments()
     Trainer(backend.classifier(), args)
     assert args._setup_devices == args.device
+
+
+# -- a resume
+
+
+class StopsAt(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            control.should_save = control.should_training_stop = True
+
+
+def test_a_run_that_a_callback_stopped_goes_on(backend, arguments, tmp_path, monkeypatch):
+    """As after a stop for want of time. One that early stopping may have stopped does not."""
+    given = {"output_dir": tmp_path / "run", "max_steps": 4, "save_strategy": "steps", "save_steps": 50}
+    given |= {"eval_strategy": "epoch", "metric_for_best_model": "loss"}
+
+    def steps(*callbacks, **how):
+        data = {"train_dataset": rows(8), "eval_dataset": rows(4), "callbacks": list(callbacks)}
+        return Trainer(backend.classifier(), arguments(**given), **data).train(**how).global_step
+
+    assert steps(StopsAt(2)) == 2
+    resume = {"resume_from_checkpoint": str(tmp_path / "run" / "checkpoint-2")}
+    assert steps(StopsAt(2), EarlyStoppingCallback(), **resume) == 2
+    monkeypatch.setattr(mode, "_followed", set())
+    assert steps(**resume) == 2
+    monkeypatch.setattr(mode, "_followed", {"transformers"})
+    assert steps(StopsAt(2), **resume) == 4
