@@ -1,7 +1,6 @@
 """Data, rewards and common arguments for TRL's trainers, and how one of them is made."""
 
 import importlib
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -130,13 +129,15 @@ ONLINE = {
 
 
 def seeded(model: Any) -> Any:
-    """Generation draws the same numbers in both Trainers, which consume random numbers at different moments."""
+    """Generation draws numbers that depend on the prompts alone: the two Trainers consume random numbers at different
+    moments, and a resumed run generates as the unbroken one."""
     import torch
 
-    generate, calls = model.generate, itertools.count()
+    generate = model.generate
 
     def same(*args: Any, **kwargs: Any) -> Any:
-        torch.manual_seed(next(calls))
+        given = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+        torch.manual_seed(sum(int(each.sum()) for each in given))
         return generate(*args, **kwargs)
 
     model.generate = same
