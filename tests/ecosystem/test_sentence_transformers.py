@@ -143,12 +143,21 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path, sampler, step):
         assert (tmp_path / "killed" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes(), file
 
 
-@pytest.mark.slow
-def test_two_processes_train_as_on_transformers(tmp_path):
-    """Several data sets, accumulation, an evaluation of each step, the best model: the same batches on each process."""
+ON_TWO = ("interrupted", "best_model", "sparse", "cross", "several_labels", "lora", "multi_vector")
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    theirs, ours = (
-        play(trainer, tmp_path / trainer, "interrupted", launcher=launcher, DROPOUT="0.0")["interrupted"]
+    folder = tmp_path_factory.mktemp("two")
+    return [
+        play(trainer, folder / trainer, *ON_TWO, launcher=launcher, DROPOUT="0.0")
         for trainer in ("transformers", "oneloop")
-    )
-    assert_same_run("two processes", theirs, ours)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ON_TWO)
+def test_two_processes_train_as_on_transformers(on_two, name):
+    """Of each kind of model; `interrupted` has several data sets, accumulation, evaluations and the best model."""
+    assert_same_run(f"{name} on two processes", *(side[name] for side in on_two))

@@ -1,6 +1,7 @@
 """Tiny models, tokenizers and texts, made in place: no download."""
 
 import random
+from pathlib import Path
 
 from tests.backends import tiny_bert
 
@@ -36,10 +37,16 @@ def bert(folder, kind="BertModel", dropout=0.0, **more):
     """A folder with a BERT of one layer and its tokenizer. Two libraries are compared without dropout: they draw other
     random numbers."""
     import transformers
+    from safetensors.torch import save_file
 
     transformers.set_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32, "max_position_embeddings": 32}
     config = tiny_bert.config(dropout, vocab_size=len(SPECIAL) + len(WORDS), **sizes, **more)
-    getattr(transformers, kind)(config).save_pretrained(folder)
+    model = getattr(transformers, kind)(config)
+    model.config.architectures = [kind]
+    model.config.save_pretrained(folder)
+    # Not model.save_pretrained: on several processes it writes in the main one alone.
+    weights = {name: value.clone() for name, value in model.state_dict().items()}  # some are tied
+    save_file(weights, Path(folder) / "model.safetensors", metadata={"format": "pt"})
     tokenizer().save_pretrained(folder)
     return str(folder)
