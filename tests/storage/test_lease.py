@@ -73,6 +73,14 @@ def test_the_lease_of_a_dead_process_of_this_machine_is_void_at_once(remote, mon
     assert Lease(remote).take()
 
 
+def test_a_number_of_a_process_says_nothing_on_another_machine():
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    assert lease._is_dead({"pid": child.pid, "machine": lease._machine()})
+    assert not lease._is_dead({"pid": child.pid, "machine": "elsewhere"})
+    assert not lease._is_dead({"pid": os.getppid(), "machine": lease._machine()})
+
+
 def test_two_trainers_of_one_process_share_it_and_it_is_renewed(remote):
     first, second = Lease(remote), Lease(remote)
     assert first.take() and second.take()
