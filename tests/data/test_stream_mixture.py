@@ -127,8 +127,10 @@ def test_weights_change_by_the_step():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_datasets_of_the_samples_of_each_process(backend, rank):
-    names = [name for name, _, _ in ProcessShard(mixture(40), 4, 2, rank, False, 0, backends.load(backend.name))]
-    found = sources_in(mixture(40), None, (4, 2, rank))
+    names = [
+        name for name, _, _ in ProcessShard(mixture(40, (7, 4)), 4, 2, rank, False, 0, backends.load(backend.name))
+    ]
+    found = sources_in(mixture(40, (7, 4)), None, (4, 2, rank))
     assert ["ab"[source] for number in range(5) for source in found(1, number)] == names
 
 
