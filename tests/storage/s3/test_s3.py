@@ -203,7 +203,8 @@ def killed_and_restarted(processes, bucket, proxy, monkeypatch, folder, points, 
         got = finished(processes, url, place, **given)
         left = remote_checkpoints.leftovers(RemoteDirectory(url))
         steps = whole(place / "at_end", url)
-        if got != expected or left or steps != [6] or (committed and not before):
+        is_alive = statuses[-1] != KILLED and len(changes(kill.requests)) >= at
+        if got != expected or left or steps != [6] or (committed and not before) or is_alive:
             wrong.append((at, after, got, committed, before, left, steps))
     return wrong, statuses
 
@@ -221,7 +222,8 @@ def test_killed_runs_end_with_the_same_bytes(same_machine, processes, bucket, pr
 @pytest.mark.slow
 @pytest.mark.parametrize("same_machine", [False, True], ids=["empty machine", "same machine"])
 def test_killed_at_every_change(same_machine, processes, bucket, proxy, monkeypatch, tmp_path):
-    """The runs wait for each upload, so that all make the same changes."""
+    """The runs wait for each upload, so that all make the same changes, some 50. On a slow machine a request may be
+    repeated; if that was in the run that counts them, the others end before the last ones."""
 
     def points(count):
         return [(at, at % 2 == same_machine) for at in range(1, count + 1)]
@@ -229,7 +231,7 @@ def test_killed_at_every_change(same_machine, processes, bucket, proxy, monkeypa
     given = {"points": points, "same_machine": same_machine, "waits": True}
     wrong, statuses = killed_and_restarted(processes, bucket, proxy, monkeypatch, tmp_path, **given)
     assert not wrong
-    assert len(statuses) > 30 and [at for at, status in enumerate(statuses, 1) if status != KILLED] == []
+    assert statuses.count(KILLED) >= 50
 
 
 def test_killed_between_the_parts_of_a_large_file(processes, bucket, proxy, monkeypatch, tmp_path):
