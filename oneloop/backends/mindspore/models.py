@@ -64,7 +64,7 @@ def shifts_labels(model: Any) -> bool:
     declared = getattr(base, "shifts_labels", None)
     if declared is not None:
         return bool(declared)
-    return type(base).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+    return helpers.is_causal_language_model(type(base))
 
 
 def counts_ignored(criterion: Any) -> bool:

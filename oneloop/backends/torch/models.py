@@ -90,8 +90,7 @@ def shifts_labels(model: nn.Module) -> bool:
     declared = getattr(base, "shifts_labels", None)
     if declared is not None:
         return bool(declared)
-    name = type(base).__name__
-    return name.endswith(("ForCausalLM", "LMHeadModel"))
+    return helpers.is_causal_language_model(type(base))
 
 
 def _prepends_prompt(model: Any) -> bool:

@@ -128,3 +128,17 @@ def test_wrapped_rows_of_a_model_that_is_not_causal_have_their_padding_masked(ar
     (batch,) = batches
     mask = batch["attention_mask"][:, 0]
     assert mask[0].all() and mask[1, :3, :3].all() and not mask[1, :3, 3:].any()
+
+
+def test_a_subclass_with_a_name_of_its_own_is_causal_too(arguments):
+    """Its labels are counted without the first of each row, as they are in the loss."""
+
+    class Own(transformers.LlamaForCausalLM):
+        pass
+
+    model = Own(llama().config)
+    trainer = Trainer(model, arguments(packing="wrapped", max_length=16), train_dataset=documents((5, 4, 7) * 4))
+    batch = next(iter(trainer.get_train_dataloader()))
+    assert set(batch) == {"input_ids", "labels"} and trainer._oneloop.model_info.shifts_labels
+    bert_of_own = type("Own", (transformers.BertForMaskedLM,), {})
+    assert not Trainer(bert_of_own(made("bert").config), arguments())._oneloop.model_info.shifts_labels
