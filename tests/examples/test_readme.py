@@ -39,7 +39,7 @@ def test_links_lead_to_files(name):
 def test_figures_of_the_table_are_those_of_the_benchmarks():
     """Each was copied from benchmarks/README.md: step times as ratios, the rest as they stand there."""
     measured = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    for figure in ("0.814x", "1.867x", "1.964x", "0.956x", "1.069x", "1.037x", "1.014x", "1.084x", "482.5", "482.8"):
+    for figure in ("0.814x", "1.867x", "1.964x", "0.956x", "1.069x", "1.037x", "0.997x", "1.075x", "482.5", "482.8"):
         assert figure in measured
     for figure in (
         "482.4",
@@ -59,7 +59,7 @@ def test_figures_of_the_table_are_those_of_the_benchmarks():
         for shown in (
             "| 1 | 0.81 | 1.87 | 1.96 |",
             "| 1 | 0.96 | 1.07 | 1.04 |",
-            "| 1 | 1.01 | 1.08 |",
+            "| 1 | 1.00 | 1.08 |",
             "0.16 s | 3.2 s",
         ):
             assert shown in table
