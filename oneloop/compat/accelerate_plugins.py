@@ -1,12 +1,16 @@
 """accelerate's plugins for DeepSpeed and FSDP. Libraries read them to prepare models that the Trainer does not know,
 such as the reference model of DPO, like the model that is trained."""
 
+import contextlib
+import os
+from collections.abc import Iterator
 from typing import Any
 
 from ..arguments.sharding import divides, reshards
 from ..distributed.world import world
 
 DEEPSPEED, FSDP = "DEEPSPEED", "FSDP"  # accelerate's names
+_OF_LAUNCHER = ("ACCELERATE_DEEPSPEED_", "ACCELERATE_GRADIENT_", "ACCELERATE_CONFIG_DS_FIELDS")
 
 
 def engine_of(args: Any) -> str | None:
@@ -57,7 +61,21 @@ def _deepspeed(args: Any) -> Any:
     from ..backends.torch import zero_config
 
     config = zero_config.filled(zero_config.read(args.deepspeed), args)
-    return DeepSpeedPlugin(hf_ds_config={"zero_optimization": {"stage": 0}} | zero_config.finished(config, None))
+    with _without_settings_of_launcher():
+        return DeepSpeedPlugin(hf_ds_config={"zero_optimization": {"stage": 0}} | zero_config.finished(config, None))
+
+
+@contextlib.contextmanager
+def _without_settings_of_launcher() -> Iterator[None]:
+    """A context without the variables in which `accelerate launch` passes on its file. The configuration has them, and
+    accelerate takes them beside a configuration for a mistake."""
+    own = {name: value for name, value in os.environ.items() if name.startswith(_OF_LAUNCHER)}
+    for name in own:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(own)
 
 
 def _fsdp(args: Any) -> Any:
