@@ -36,6 +36,7 @@ class Gathered:
     is_sharded: bool
     optimizer: tuple[dict[str, Any], dict[str, Any]] = field(default_factory=lambda: ({}, {}))
     scheduler: Any = None
+    has_optimizer: bool = False
     has_scaler: bool = False
     has_streams: bool = False
 
@@ -63,6 +64,7 @@ class SaveOverrides:
         self.is_saving = False  # the current _save_checkpoint has called oneloop's
         self._open: Gathered | None = None  # of the save whose parts are being gathered
         self.unsealed: list[Unsealed] = []
+        self._has_warned = False  # of an optimizer that no checkpoint of the run stores
         self._error: OSError | None = None  # of the current _save_checkpoint, after oneloop's has returned
 
     # -- parts of a save
@@ -82,12 +84,27 @@ class SaveOverrides:
             trainer._save_rng_state(str(output_dir))
         finally:
             self._open = None
+        if not gathered.has_optimizer and not is_overridden(trainer, "_load_optimizer_and_scheduler"):
+            self._warn_of_lost_optimizer()
+
+    def _warn_of_lost_optimizer(self) -> None:
+        """Once: what an override writes is kept in the checkpoint, and read by nobody."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        logger.warning(
+            "_save_optimizer_and_scheduler of %s does not call super(), and there is no override of "
+            "_load_optimizer_and_scheduler that reads its files: a run that is resumed from this checkpoint starts "
+            "with a new optimizer. Call super()._save_optimizer_and_scheduler(output_dir), or override the other too.",
+            type(self.core.trainer).__name__,
+        )
 
     def add_optimizer_and_scheduler(self) -> None:
         part, strategy, trainer = self._part(), self.core.strategy, self.core.trainer
         state_of = strategy.optimizer_part if part.is_sharded else strategy.optimizer_state
         part.optimizer = state_of(trainer.optimizer, trainer.model)
         part.scheduler = _json_state(trainer.lr_scheduler)
+        part.has_optimizer = True
 
     def add_scaler(self) -> None:
         self._part().has_scaler = True

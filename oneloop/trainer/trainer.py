@@ -930,7 +930,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
         if ignore_keys is None:
             config = core.backend.models.config_of(self.model)
             default = [] if config is None and mode.follows("transformers") else ["past_key_values"]
-            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", default))
+            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", default) or ())
         loss = None
         with core.backend.engine.no_gradients(), self.compute_loss_context_manager():
             if has_labels or (labels is None and self.can_return_loss):

@@ -331,10 +331,11 @@ class KeepsWeights(TrainerCallback):
         self.weights = self.backend.weights(model)
 
 
-def test_parts_that_overrides_store(make, backend, tmp_path):
+def test_parts_that_overrides_store(make, backend, tmp_path, caplog):
     """oneloop stores and restores none of them; the files of the overrides are committed with the others."""
     trainer = make(OwnParts, optim="sgd")
     trainer.train()
+    assert "does not call super()" not in caplog.text, "an override reads what another has written"
     folder = tmp_path / "out" / "checkpoint-2"
     assert {"steps.json", "numpy_state.npy"} <= listed(folder) and store.problems(folder) == []
     assert "optimizer.safetensors" not in listed(folder)
@@ -358,6 +359,8 @@ def test_an_optimizer_that_nobody_has_stored(make, tmp_path, caplog):
 
     make(WithoutOptimizer).train()
     folder = tmp_path / "out" / "checkpoint-4"
+    lost = "_save_optimizer_and_scheduler of WithoutOptimizer does not call super()"
+    assert caplog.text.count(lost) == 1, "there were three saves"
     make(Trainer, seed=3).train(resume_from_checkpoint=str(folder))
     assert f"{folder} has no optimizer state" in caplog.text
 

@@ -188,17 +188,18 @@ def test_outputs_that_evaluations_ignore(tmp_path):
         def forward(self, x, labels=None):
             return {"loss": (x * self.weight).sum(), "logits": x, "past_key_values": x + 1}
 
-    def predicted(*ignored):
+    def predicted(has_config=True, **config):
         model = Model()
-        if ignored:
+        if has_config:
             model.config = Config()
-            if ignored[0] is not None:
-                model.config.keys_to_ignore_at_inference = ignored[0]
+            vars(model.config).update(config)
         args = oneloop.TrainingArguments(tmp_path, report_to="none", use_cpu=True)
         found = Trainer(model, args).predict([{"x": np.ones(2, "f4"), "labels": 0}] * 2).predictions
         return len(found) if isinstance(found, tuple) else 1
 
-    assert (predicted(), predicted(None), predicted([]), predicted(["logits"])) == (2, 1, 2, 1)
+    assert (predicted(has_config=False), predicted()) == (2, 1)
+    counts = [predicted(keys_to_ignore_at_inference=given) for given in ([], ["logits"], None)]
+    assert counts == [2, 1, 2]
 
 
 # -- the loss

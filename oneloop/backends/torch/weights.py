@@ -4,6 +4,7 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +351,7 @@ def group_options(optimizer: Any, names: dict[int, str]) -> list[dict[str, Any]]
     found = []
     for group in optimizer.param_groups:
         options = plain_options(group)
+        _warn_of_unsaved(optimizer, options, group)
         if isinstance(options.get("initial_lr"), float) and options["initial_lr"] == usual:
             del options["initial_lr"]
         found.append({"names": [names[id(p)] for p in group["params"]]} | options)
@@ -359,6 +361,25 @@ def group_options(optimizer: Any, names: dict[int, str]) -> list[dict[str, Any]]
 def plain_options(group: dict[str, Any]) -> dict[str, Any]:
     """The options of a parameter group as plain data."""
     return {key: _plain(value) for key, value in group.items() if key != "params" and not _is_by_parameter(value)}
+
+
+def _warn_of_unsaved(optimizer: Any, options: dict[str, Any], group: dict[str, Any]) -> None:
+    """Functions are the same in a new optimizer; the value of another object may have changed since."""
+    for key, value in options.items():
+        is_empty = isinstance(group[key], dict) and not group[key]
+        if _is_unsaved(value) and not is_empty and not callable(group[key]):
+            _warn_once(type(optimizer).__name__, key, type(group[key]).__name__)
+
+
+@cache
+def _warn_once(optimizer: str, key: str, kind: str) -> None:
+    logger.warning(
+        "The option %r in a parameter group of %s is a %s, which a checkpoint cannot store. A resumed run has the "
+        "value with which the optimizer is created. Use numbers, strings, tensors, or lists of them.",
+        key,
+        optimizer,
+        kind,
+    )
 
 
 def load_optimizer(

@@ -103,3 +103,18 @@ def test_they_resume_to_the_bit(arguments, options):
 
     whole = run(None)
     assert same_bytes(whole, run(f"{arguments().output_dir}/checkpoint-4"))
+
+
+def test_an_option_that_a_checkpoint_cannot_store_is_named_once(arguments, caplog):
+    """A function is the same in a new optimizer, and an empty dict has nothing to lose."""
+
+    class Scheduled(torch.optim.SGD):
+        def __init__(self, parameters, lr):
+            super().__init__(parameters, lr=lr)
+            for group in self.param_groups:
+                group |= {"factor": range(3), "closure": len, "seen": {}, "betas": (0.9, 0.99)}
+
+    args = arguments(max_steps=2, save_strategy="steps", save_steps=1)
+    Trainer(KIT.classifier(), args, train_dataset=rows(), optimizer_cls_and_kwargs=(Scheduled, {"lr": 0.1})).train()
+    told = [record.getMessage() for record in caplog.records if "parameter group" in record.getMessage()]
+    assert len(told) == 1 and told[0].startswith("The option 'factor' in a parameter group of Scheduled is a range")
