@@ -1,7 +1,9 @@
 """What docs/frameworks.md says is what happens."""
 
 import functools
+import importlib
 import json
+import shutil
 import sys
 from contextlib import redirect_stdout
 from io import StringIO
@@ -12,14 +14,41 @@ from oneloop import Trainer, TrainingArguments
 from oneloop.arguments import capabilities
 from oneloop.cli.main import main
 from oneloop.errors import RefusedError
-from tests.backends.support import names, tagged
+from tests.backends.support import kit_module, names, tagged
 from tests.stacks import STACKS
 
 ONE_PROCESS = [feature for feature in capabilities.FEATURES if feature.processes == 1]
+COMPILED = [feature for feature in ONE_PROCESS if feature.title.startswith("compiled")]
 
 
 @pytest.mark.parametrize("feature", ONE_PROCESS, ids=lambda feature: feature.title)
-def test_every_feature_trains_or_refuses_as_the_page_says(backend, feature, tmp_path):
+def test_every_feature_trains_or_refuses_as_the_page_says(backend, feature, tmp_path, monkeypatch):
+    if backend.name == "torch":  # inductor compiles C++ for a quarter of a minute
+        models = importlib.import_module("oneloop.backends.torch.models")
+        compiled = models.compiled
+        monkeypatch.setattr(models, "compiled", lambda model, name, mode: compiled(model, name or "aot_eager", mode))
+    check_feature(backend, feature, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("torch" not in names() or shutil.which("g++") is None, reason="inductor is torch's, and needs g++")
+@pytest.mark.parametrize("feature", COMPILED, ids=lambda feature: feature.title)
+def test_features_with_the_compiler_that_torch_chooses(feature, tmp_path):
+    check_feature(kit_module("torch").Kit(), feature, tmp_path)
+
+
+def test_torch_chooses_the_compiler_if_no_argument_does(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from oneloop.backends.torch import models
+
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda model, **options: asked.append(options))
+    for given in ((None, None), ("eager", None), (None, "max-autotune")):
+        models.compiled(torch.nn.Linear(1, 1), *given)
+    assert asked == [{}, {"backend": "eager"}, {"mode": "max-autotune"}]
+
+
+def check_feature(backend, feature, tmp_path):
     args = TrainingArguments(
         output_dir=str(tmp_path), report_to="none", max_steps=2, save_strategy="no", per_device_train_batch_size=4,
         disable_tqdm=True, device="cpu", **feature.arguments,
