@@ -21,11 +21,12 @@ from . import accelerate_plugins, mode
 from .accelerator import Accelerator
 from .checkpoint_hooks import CheckpointHooks
 from .clipping import CLIPPING, can_clip
-from .introspect import is_overridden
+from .introspect import is_overridden, replaces
 from .trainer_utils import sort_checkpoints
 from .transformers_utils import TrainerMemoryTracker, compare_trainer_and_checkpoint_args
 
 if TYPE_CHECKING:
+    from ..outputs import TrainOutput
     from ..trainer.internals import Internals
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ _LOOP = "training_step, compute_loss, or a callback"
 _LOADING = "_load_from_checkpoint, or a callback's on_train_begin, which comes after loading"
 _DEVICES = "nothing: pass the model as it should be, or use the arguments about devices and sharding"
 UNUSED_OVERRIDES = {
-    **dict.fromkeys(("_inner_training_loop", "_run_epoch", "_init_training_state", "_finalize_training"), _LOOP),
+    **dict.fromkeys(("_run_epoch", "_init_training_state", "_finalize_training"), _LOOP),
     "_prepare_for_training": "create_optimizer_and_scheduler, or a callback's on_train_begin",
     "_validate_args": "nothing: arguments are checked when they are made",
     **dict.fromkeys(("_fsdp_qlora_plugin_updates", "propagate_args_to_deepspeed"), _DEVICES),
@@ -68,10 +69,16 @@ UNUSED_OVERRIDES = {
 }
 
 
+# Likewise, if the override does not call super(): a loop of its own would know nothing of the run.
+UNUSED_LOOPS = {"_inner_training_loop": f"{_LOOP}; an override that calls super() is called"}
+
+
 def warn_unused_overrides(trainer: Any) -> None:
     """Log one warning with all methods of a subclass that are never called."""
     unused = UNUSED_OVERRIDES if can_clip(internals_of(trainer)) else UNUSED_OVERRIDES | CLIPPING
     found = [name for name in unused if is_overridden(trainer, name)]
+    found += [name for name in UNUSED_LOOPS if replaces(trainer, name)]
+    unused = unused | UNUSED_LOOPS
     if found:
         logger.warning(
             "%s defines %s, which oneloop never calls. Override instead: %s.",
@@ -156,6 +163,19 @@ class TransformersNames(CheckpointHooks):
         num_examples: Callable[..., int]
         log: Callable[..., None]
         _get_learning_rate: Callable[[], float]
+
+    def _inner_training_loop(
+        self,
+        batch_size: int | None = None,
+        args: Any = None,
+        resume_from_checkpoint: Any = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> "TrainOutput":
+        """The run, from the checkpoint to its end. An override may do something before and after super(); it is called
+        once, also if auto_find_batch_size splits micro-batches."""
+        checkpoint = None if resume_from_checkpoint is None else Path(resume_from_checkpoint)
+        return self._oneloop.run.train(checkpoint, trial, ignore_keys_for_eval)
 
     @derived
     def is_deepspeed_enabled(self) -> bool:

@@ -16,6 +16,7 @@ from .. import backends
 from ..arguments.sharding import recomputes
 from ..compat import mode
 from ..compat.clipping import can_clip, clips_itself
+from ..compat.introspect import replaces
 from ..randomness import set_seed
 from . import setup
 from .meter import MemoryTracker
@@ -99,7 +100,15 @@ class Internals:
                 self.renew_model(trial)
             self.memory.start("train", self.backend, trainer.args.device)
             self.given_optimizers.start(trainer)
-            return run.train(checkpoint, trial, ignore_keys)
+            if replaces(trainer, "_inner_training_loop"):  # a loop of its own, which there was a warning of
+                return run.train(checkpoint, trial, ignore_keys)
+            return trainer._inner_training_loop(
+                batch_size=run.sizes.per_process,
+                args=trainer.args,
+                resume_from_checkpoint=None if checkpoint is None else str(checkpoint),
+                trial=trial,
+                ignore_keys_for_eval=ignore_keys,
+            )
 
     def take_optimizers(self, optimizer: Any, scheduler: Any) -> None:
         self.given_optimizers = GivenOptimizers(optimizer, scheduler)

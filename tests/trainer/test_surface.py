@@ -10,7 +10,7 @@ import oneloop
 from oneloop import Trainer
 from oneloop.compat.transformers import warn_unused_overrides
 from oneloop.trainer import validation
-from tests.backends.support import rows
+from tests.backends.support import rows, same_bytes
 
 FLAGS = ("use_apex", "is_deepspeed_enabled", "is_fsdp_enabled", "is_fsdp_xla_enabled", "is_model_parallel")
 
@@ -108,8 +108,32 @@ def test_overrides_that_nothing_calls(backend, arguments, caplog):
         assert not caplog.records
         warn_unused_overrides(trainers[1])
     (record,) = caplog.records
-    assert "Old defines _inner_training_loop, _run_epoch, which oneloop never calls" in record.getMessage()
+    assert "Old defines _run_epoch, _inner_training_loop, which oneloop never calls" in record.getMessage()
     assert "_prepare_for_training" not in record.getMessage()
+
+
+def test_a_loop_that_calls_super(backend, arguments, trained, tmp_path, caplog):
+    """It is called around each run, and gets what transformers' is given."""
+    asked = []
+
+    class Around(Trainer):
+        def _inner_training_loop(self, batch_size=None, args=None, resume_from_checkpoint=None, **kwargs):
+            asked.append((batch_size, args is self.args, resume_from_checkpoint, *sorted(kwargs)))
+            output = super()._inner_training_loop(batch_size, args, resume_from_checkpoint, **kwargs)
+            asked.append(output.global_step)
+            return output._replace(training_loss=7.0)
+
+    run = {"max_steps": 2, "per_device_train_batch_size": 4, "save_strategy": "steps", "save_steps": 1}
+    plain = trained(backend.classifier(), rows(), output_dir=tmp_path / "plain", **run)
+    around = trained(backend.classifier(), rows(), Around, **run)
+    assert "never calls" not in caplog.text
+    names = ("ignore_keys_for_eval", "trial")
+    assert asked == [(4, True, None, *names), 2] and around.result.training_loss == 7.0
+    assert same_bytes(backend.weights(around.model), backend.weights(plain.model))
+    first = str(tmp_path / "out" / "checkpoint-1")
+    resumed = trained(backend.classifier(), rows(), Around, resume=first, **run)
+    assert asked[2:] == [(4, True, first, *names), 2]
+    assert same_bytes(backend.weights(resumed.model), backend.weights(plain.model))
 
 
 # -- functions

@@ -9,7 +9,7 @@ from ...callbacks import OF_PADDLENLP, TrainerCallback
 from ...trainer import Trainer
 from ..accelerator import Accelerator
 from ..redirected_names import LIBRARIES, MODULES, REFUSED, source_of
-from ..transformers import UNUSED_OVERRIDES
+from ..transformers import UNUSED_LOOPS, UNUSED_OVERRIDES
 from . import libraries
 from .arguments import Arguments
 from .classes import Classes
@@ -182,7 +182,9 @@ class Reader:
         name = method.name
         if name.startswith("__"):
             return
-        if name in UNUSED_OVERRIDES:
+        if name in UNUSED_LOOPS and not _mentions(method, name):
+            self._add(method, "method", name, "changes", f"oneloop never calls it; override {UNUSED_LOOPS[name]}")
+        elif name in UNUSED_OVERRIDES:
             text = f"oneloop never calls it; override {UNUSED_OVERRIDES[name]}"
             self._add(method, "method", name, "changes", text)
         elif hasattr(Trainer, name):
@@ -264,6 +266,11 @@ class Reader:
         if any(name in each.names for each in self.classes.of_library() if each.role == "Trainer"):
             return True
         return any(name in own_names(each) for each in mine)
+
+
+def _mentions(method: ast.AST, name: str) -> bool:
+    """Whether a method uses an attribute of that name, such as its own of super()."""
+    return any(isinstance(each, ast.Attribute) and each.attr == name for each in ast.walk(method))
 
 
 def _called_on_self(node: ast.ClassDef) -> set[str]:
