@@ -1,7 +1,8 @@
 """Trainer: the class that users instantiate and subclass.
 
-It has the public methods, those that may be overridden, and the public attributes. The state of a run is in the
-objects in `_oneloop` (see internals.py), which train() creates for each run.
+It has the public methods, those that may be overridden, and the public attributes. What is not part of a run is in
+small base classes: the Hub, hyperparameter search, files of metrics, and names of other libraries' Trainers. The state
+of a run is in the objects in `_oneloop` (see internals.py), which train() creates for each run.
 """
 
 import inspect
@@ -16,8 +17,7 @@ from .. import backends, randomness
 from ..backends._common.helpers import from_factory, given_groups, is_factory, parameter_groups
 from ..callbacks import CallbackHandler
 from ..checkpoint.checkpointer import callback_states
-from ..checkpoint.model_files import write_json, write_state, writing
-from ..checkpoint.reading import json_object
+from ..checkpoint.model_files import write_state
 from ..compat import mindnlp, mode
 from ..compat.accelerator import Accelerator
 from ..compat.introspect import NUM_ITEMS, accepts, is_overridden
@@ -35,9 +35,10 @@ from ..errors import (
     RefusedError,
     UnknownDatasetError,
 )
-from ..integrations import search
+from ..integrations.hub.methods import HubMethods
+from ..integrations.search.methods import SearchMethods
 from ..optim.schedules import follows_metric, make_metric_schedule, make_schedule, needs_length
-from ..outputs import BestRun, EvalLoopOutput, PredictionOutput, TrainOutput
+from ..outputs import EvalLoopOutput, PredictionOutput, TrainOutput
 from ..plan import request as plan_request
 from ..randomness import enable_full_determinism, set_seed
 from ..state import TrainerControl, TrainerState
@@ -47,6 +48,7 @@ from .internals import Internals, install
 from .loss import find_loss, logits_of, smoothing_of, split_labels
 from .loss_spikes import RolledBack
 from .meter import speed_metrics
+from .metrics import MetricsMethods
 from .validation import has_length
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ logger = logging.getLogger(__name__)
 _END = object()  # what next() returns when there are no more batches
 
 
-class Trainer(TransformersNames, PaddleNLPNames):
+class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, PaddleNLPNames):
     """Trains, evaluates and predicts with a torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell.
 
     Methods of transformers' Trainer may be overridden as there: compute_loss, training_step, create_optimizer,
@@ -85,13 +87,6 @@ class Trainer(TransformersNames, PaddleNLPNames):
     accelerator: Accelerator
     label_names: list[str]
     is_in_train: bool
-
-    # Set by a hyperparameter search.
-    hp_search_backend: Any = None
-    hp_space: Any = None
-    compute_objective: Any = None
-    hp_name: Any = None
-    objective: Any = None  # of the current or last trial
 
     _oneloop: Internals
 
@@ -949,7 +944,7 @@ class Trainer(TransformersNames, PaddleNLPNames):
             logits = logits[0]
         return loss, logits, tensors.detach(labels) if has_labels else None
 
-    # -- logs and metrics
+    # -- logs
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add values to the history, and call on_log of the callbacks. May be overridden.
@@ -974,57 +969,6 @@ class Trainer(TransformersNames, PaddleNLPNames):
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=logs)
         core.run.checkpointer.directory.storage.upload_files(is_strict=False)
-
-    def metrics_format(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """Values in readable form: memory in MB, durations as time, operations in GF."""
-        shown: dict[str, Any] = {}
-        for key, value in metrics.items():
-            if "_mem_" in key:
-                shown[key] = f"{value / 2**20:.0f}MB"
-            elif key.endswith("_runtime") or key == "runtime":
-                minutes, seconds = divmod(float(value), 60)
-                hours, minutes = divmod(int(minutes), 60)
-                shown[key] = f"{hours}:{minutes:02d}:{seconds:05.2f}"
-            elif key == "total_flos":
-                shown[key] = f"{value / 1e9:.0f}GF"
-            else:
-                shown[key] = round(value, 4) if isinstance(value, float) else value
-        return shown
-
-    def log_metrics(self, split: str, metrics: dict[str, Any]) -> None:
-        """Print the metrics of a split as a table.
-
-        Args:
-            split: The name of the split: train, eval, test.
-            metrics: What train(), evaluate() or predict() returned.
-        """
-        if not self.is_world_process_zero():
-            return
-        shown = self.metrics_format(metrics)
-        width = max(map(len, shown), default=0)
-        value_width = max((len(str(value)) for value in shown.values()), default=0)
-        print(f"***** {split} metrics *****")
-        for key in sorted(shown):
-            print(f"  {key:<{width}} = {shown[key]!s:>{value_width}}")
-
-    def save_metrics(self, split: str, metrics: dict[str, Any], combined: bool = True) -> None:
-        """Write SPLIT_results.json to output_dir, and add the metrics to all_results.json.
-
-        Args:
-            split: The name of the split: train, eval, test.
-            metrics: What train(), evaluate() or predict() returned.
-            combined: Whether to add them to all_results.json.
-        """
-        if not self.is_world_process_zero():
-            return
-        folder = self._oneloop.run.checkpointer.directory.path
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / f"{split}_results.json", metrics)
-            if combined:
-                path = folder / "all_results.json"
-                write_json(path, json_object(path) | metrics)
-        self._oneloop.run.checkpointer.directory.storage.upload_files()
 
     # -- the model and the run as files
 
@@ -1123,105 +1067,6 @@ class Trainer(TransformersNames, PaddleNLPNames):
         self._oneloop.backend.loaders.close(loader)
         inputs, _ = split_labels(self._prepare_inputs(inputs), self.label_names)
         return inputs
-
-    # -- the hub
-
-    @property
-    def hub_model_id(self) -> str | None:
-        """The repository with its owner, if known."""
-        return self._oneloop.hub.repo_id
-
-    def init_hf_repo(self, token: str | None = None) -> None:
-        """Create the repository of args.hub_model_id, unless it exists."""
-        self._oneloop.hub.open(token)
-
-    def push_to_hub(
-        self,
-        commit_message: str | None = "End of training",
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Save the model with its card, and push output_dir without its checkpoints.
-
-        Args:
-            commit_message: The message of the commit.
-            blocking: Whether to wait for the upload.
-            token: The token; by default args.hub_token, or that of the machine.
-            revision: The branch to push to.
-            kwargs: Arguments of create_model_card.
-
-        Returns:
-            The response of the Hub, or with blocking=False a future of it; None in processes that do not push.
-        """
-        return self._oneloop.hub.push(commit_message, blocking, token, revision, kwargs)
-
-    def create_model_card(
-        self,
-        language: str | None = None,
-        license: str | None = None,
-        tags: str | list[str] | None = None,
-        model_name: str | None = None,
-        finetuned_from: str | None = None,
-        tasks: str | list[str] | None = None,
-        dataset_tags: str | list[str] | None = None,
-        dataset: str | list[str] | None = None,
-        dataset_args: str | list[str] | None = None,
-    ) -> None:
-        """Write README.md to output_dir: the arguments, the metrics and the data.
-
-        A card that was written or changed by hand is not overwritten.
-
-        Args:
-            language: The language of the model.
-            license: The licence of the model.
-            tags: Tags for the Hub.
-            model_name: The name in the title.
-            finetuned_from: The name of the model that this one was fine-tuned from.
-            tasks: Tasks, such as text-classification.
-            dataset_tags: Identifiers of the datasets on the Hub.
-            dataset: Names of the datasets.
-            dataset_args: Configurations of the datasets.
-        """
-        given = {key: value for key, value in locals().items() if key != "self" and value is not None}
-        self._oneloop.hub.write_card(given)
-
-    # -- hyperparameter search
-
-    def hyperparameter_search(
-        self,
-        hp_space: Callable[[Any], dict[str, Any]] | None = None,
-        compute_objective: Callable[[dict[str, float]], Any] | None = None,
-        n_trials: int | None = 20,
-        direction: str | list[str] = "minimize",
-        backend: Any = None,
-        hp_name: Callable[[Any], str] | None = None,
-        **kwargs: Any,
-    ) -> BestRun | list[BestRun]:
-        """Train with many settings, and return the best trial. model_init creates the model of each trial.
-
-        Args:
-            hp_space: A function of the trial that returns arguments by name. By default learning rate, epochs, seed
-                and batch size.
-            compute_objective: A function of the metrics that returns the value to minimize or maximize, or a list of
-                values for a list of directions. By default the sum of the metrics, or the loss if there are none.
-            n_trials: The number of trials; None for as many as the time allows.
-            direction: minimize or maximize, or a list of these.
-            backend: optuna or ray; by default the first that is installed.
-            hp_name: A function of the trial that returns its name.
-            kwargs: Arguments of optuna.create_study and Study.optimize, or of ray.tune.run. See docs/search.md.
-
-        Returns:
-            The best trial; with several directions, a list of the Pareto-optimal ones.
-        """
-        return search.run(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, kwargs)
-
-    def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
-        """After an evaluation within a trial: report the metrics to the search, which may stop the trial."""
-        running = self._oneloop.search.trial
-        if running is not None:
-            running.report(self, step, metrics)
 
 
 def _schedule_factor(args: Any, name: str, num_training_steps: int, rate: float, options: dict[str, Any]) -> Any:

@@ -4,6 +4,7 @@ import html
 import re
 
 from tests.docs import pages, site
+from tests.structure import figures
 
 
 def test_it_builds_without_a_warning(built):
@@ -45,8 +46,10 @@ def test_examples_show_their_code(built):
 
 def test_the_reference_shows_parameters_and_methods(built):
     page = (built[0] / "api" / "trainer" / "index.html").read_text(encoding="utf-8")
-    for name in ("train", "evaluate", "predict", "save_model", "compute_loss", "hyperparameter_search"):
+    for name in ("train", "evaluate", "predict", "save_model", "compute_loss"):
         assert f'id="oneloop.trainer.trainer.Trainer.{name}"' in page
+    for name in figures.public_methods(("HubMethods", "SearchMethods", "MetricsMethods")):
+        assert f'id="oneloop.trainer.trainer.Trainer.{name}"' in page, "see the options in docs/api/trainer.md"
 
 
 def test_what_is_wrong_with_a_site_is_found(tmp_path):

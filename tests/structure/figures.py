@@ -10,7 +10,9 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "oneloop"
-TRAINER = ("Trainer", "Seq2SeqTrainer", "TransformersNames", "CheckpointHooks", "PaddleNLPNames")
+# The classes that make the Trainer: methods by concern, and names of other Trainers.
+PARTS = ("HubMethods", "SearchMethods", "MetricsMethods", "TransformersNames", "PaddleNLPNames")
+TRAINER = ("Trainer", "Seq2SeqTrainer", "CheckpointHooks", *PARTS)
 # The objects that hold state for a Trainer or a run, by the names under which other modules reach them.
 OWNERS = {
     "core": "Internals",
@@ -159,10 +161,10 @@ def bases_of_trainer():
     return [ast.unparse(base) for base in node.bases]
 
 
-def public_methods():
+def public_methods(classes_of_trainer=("Trainer", *PARTS)):
     """Public methods and properties of the Trainer -> whether they have a docstring."""
     found = {}
-    for name in ("Trainer", "TransformersNames", "PaddleNLPNames"):
+    for name in classes_of_trainer:
         for each in classes()[name][1].body:
             if isinstance(each, ast.FunctionDef) and not each.name.startswith("_"):
                 found[each.name] = found.get(each.name, False) or ast.get_docstring(each) is not None

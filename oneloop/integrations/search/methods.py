@@ -1,0 +1,57 @@
+"""The methods of the Trainer for a hyperparameter search."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...outputs import BestRun
+from . import run
+
+if TYPE_CHECKING:
+    from ...trainer.internals import Internals
+
+
+class SearchMethods:
+    """A part of the Trainer, with the attributes that a search sets."""
+
+    if TYPE_CHECKING:  # what Trainer has
+        _oneloop: "Internals"
+
+    hp_search_backend: Any = None
+    hp_space: Any = None
+    compute_objective: Any = None
+    hp_name: Any = None
+    objective: Any = None  # of the current or last trial
+
+    def hyperparameter_search(
+        self,
+        hp_space: Callable[[Any], dict[str, Any]] | None = None,
+        compute_objective: Callable[[dict[str, float]], Any] | None = None,
+        n_trials: int | None = 20,
+        direction: str | list[str] = "minimize",
+        backend: Any = None,
+        hp_name: Callable[[Any], str] | None = None,
+        **kwargs: Any,
+    ) -> BestRun | list[BestRun]:
+        """Train with many settings, and return the best trial. model_init creates the model of each trial.
+
+        Args:
+            hp_space: A function of the trial that returns arguments by name. By default learning rate, epochs, seed
+                and batch size.
+            compute_objective: A function of the metrics that returns the value to minimize or maximize, or a list of
+                values for a list of directions. By default the sum of the metrics, or the loss if there are none.
+            n_trials: The number of trials; None for as many as the time allows.
+            direction: minimize or maximize, or a list of these.
+            backend: optuna or ray; by default the first that is installed.
+            hp_name: A function of the trial that returns its name.
+            kwargs: Arguments of optuna.create_study and Study.optimize, or of ray.tune.run. See docs/search.md.
+
+        Returns:
+            The best trial; with several directions, a list of the Pareto-optimal ones.
+        """
+        return run(self, hp_space, compute_objective, n_trials, direction, backend, hp_name, kwargs)
+
+    def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
+        """After an evaluation within a trial: report the metrics to the search, which may stop the trial."""
+        running = self._oneloop.search.trial
+        if running is not None:
+            running.report(self, step, metrics)  # type: ignore[arg-type]
