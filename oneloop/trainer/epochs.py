@@ -70,7 +70,7 @@ class Epochs:
         only data that is not seekable is read again and discarded, with a warning."""
         core, plan = self.run.core, self.run.plan
         loader, skip = plan.loader, done * plan.accumulation
-        self.run.update.keep_past(None)
+        self.run.update.forget_past()
         sampler: Any = getattr(loader, "batch_sampler", None)
         dataset: Any = getattr(loader, "dataset", None)
         parts: list[Any] = [sampler, getattr(loader, "sampler", None), dataset, loader]

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from .. import randomness
 from ..data.order import NoBatch
 from ..errors import ArgumentError, DataError, EvaluationInterrupted
 from ..outputs import EvalLoopOutput, EvalPrediction, plain_metrics
 from .gathering import Gatherer, map_leaves
 from .internals import internals_of
+from .meter import speed_metrics
 
 if TYPE_CHECKING:
     from . import Trainer
@@ -44,6 +46,38 @@ def loader_rows(loader: Any) -> int | None:
     except (TypeError, AttributeError, NotImplementedError, ValueError, RuntimeError):  # Paddle raises the last two
         return None
     return rows
+
+
+def run_loop(
+    trainer: "Trainer", loader: Any, description: str, loss_only: Any, ignore_keys: Any, prefix: str
+) -> EvalLoopOutput:
+    """The loop of the Trainer, which may be overridden, with the weights and in the precision of evaluations."""
+    core, args = internals_of(trainer), trainer.args
+    loop = trainer.prediction_loop if args.use_legacy_prediction_loop else trainer.evaluation_loop
+    streams = randomness.get_state(core.backend) if core.abandons_evaluations else None
+    average = core.run.update.modes.average.in_model(args.eval_with_average)
+    with average, core.half_precision_evaluation(), core.processes.explaining_lost_peers():
+        try:
+            return loop(
+                loader,
+                description=description,
+                prediction_loss_only=loss_only,
+                ignore_keys=ignore_keys,
+                metric_key_prefix=prefix,
+            )
+        except EvaluationInterrupted:
+            if streams is not None:  # the checkpoint that follows is as if it had not begun
+                randomness.set_state(core.backend, streams)
+            raise
+        finally:
+            core.strategy.unsettle(trainer.model)
+
+
+def with_speed(args: Any, output: EvalLoopOutput, prefix: str, started: float) -> dict[str, float]:
+    """The metrics of an evaluation, and its runtime, samples and batches per second."""
+    samples = output.num_samples
+    batches = None if samples is None else -(-samples // max(1, args.eval_batch_size))
+    return dict(output.metrics or {}) | speed_metrics(prefix, started, samples, batches)
 
 
 def evaluation_loop(

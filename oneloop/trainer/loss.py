@@ -30,10 +30,12 @@ from ..compat.introspect import (
     reads,
     reads_world_size,
 )
-from ..errors import ModelError
+from ..errors import DataError, ModelError
+from .internals import internals_of
 
 if TYPE_CHECKING:
     from .internals import Internals
+    from .trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -231,3 +233,48 @@ def split_labels(inputs: Any, label_names: list[str]) -> tuple[Any, Any]:
         rest = inputs[:-1]
         return (rest[0] if len(rest) == 1 else rest), inputs[-1]
     return inputs, None
+
+
+def external_loss(trainer: "Trainer", model: Any, inputs: Any, num_items: int | None) -> tuple[Any, Any]:
+    """(loss, outputs) of a micro-batch whose loss does not come from the model: from criterion, compute_loss_func or
+    label smoothing."""
+    core = internals_of(trainer)
+    update, info = core.run.update, core.model_info
+    rest, labels = split_labels(inputs, trainer.label_names)
+    if labels is None:
+        names = list(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
+        raise DataError(
+            f"criterion, compute_loss_func and label_smoothing_factor need labels; the batch has {names} and "
+            f"label_names is {trainer.label_names}. Add the labels to the dataset, or list their columns in "
+            "label_names."
+        )
+    function, criterion = trainer.compute_loss_func, trainer.criterion
+    needs_labels = criterion is None and function is None and info.makes_decoder_inputs
+    outputs = core.backend.models.invoke(model, inputs if needs_labels else rest)
+    divided = update.contract.sums
+    if function is not None:
+        extra = {NUM_ITEMS: num_items} if accepts(function, NUM_ITEMS) else {}
+        loss = function(outputs, labels, **extra)
+        divided = divided or update.contract.func_is_share
+    elif criterion is not None:
+        loss = criterion(logits_of(outputs), labels)
+        loss = loss[0] if isinstance(loss, (tuple, list)) else loss
+    else:
+        loss = core.backend.tensors.smoothed_loss(
+            # Given labels, a model that returns a tuple puts its own loss first.
+            outputs[bool(needs_labels)] if isinstance(outputs, (tuple, list)) else logits_of(outputs),
+            labels,
+            smoothing_of(core),
+            info.shifts_labels,
+        )
+    loss = update.of_all_processes(loss, num_items) if divided else update.weigh(loss, num_items)
+    return loss, outputs if needs_labels else _with_loss(outputs, loss)
+
+
+def _with_loss(outputs: Any, loss: Any) -> Any:
+    """Outputs of a model with an external loss, in the format of a model that returns its own."""
+    if type(outputs) is dict:
+        return {"loss": loss, **outputs}
+    if isinstance(outputs, (tuple, list)):
+        return (loss, *outputs)
+    return (loss, outputs) if hasattr(outputs, "shape") else outputs

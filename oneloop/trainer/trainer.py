@@ -8,19 +8,17 @@ of a run is in the objects in `_oneloop` (see internals.py), which train() creat
 import inspect
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .. import backends, randomness
-from ..backends._common.helpers import from_factory, given_groups, is_factory, parameter_groups
+from .. import backends
 from ..callbacks import CallbackHandler
 from ..checkpoint.checkpointer import callback_states
 from ..checkpoint.model_files import write_state
 from ..compat import mindnlp, mode
 from ..compat.accelerator import Accelerator
-from ..compat.introspect import NUM_ITEMS, accepts, is_overridden
+from ..compat.introspect import accepts, is_overridden
 from ..compat.paddlenlp import PaddleNLPNames
 from ..compat.trainer_utils import takes_trial
 from ..compat.transformers import TransformersNames, warn_unused_overrides
@@ -30,25 +28,25 @@ from ..data.samplers import IndexSampler
 from ..errors import (
     ArgumentError,
     DataError,
-    EvaluationInterrupted,
     ModelError,
-    RefusedError,
     UnknownDatasetError,
 )
 from ..integrations.hub.methods import HubMethods
 from ..integrations.search.methods import SearchMethods
-from ..optim.schedules import follows_metric, make_metric_schedule, make_schedule, needs_length
 from ..outputs import EvalLoopOutput, PredictionOutput, TrainOutput
 from ..plan import request as plan_request
 from ..randomness import enable_full_determinism, set_seed
 from ..state import TrainerControl, TrainerState
 from . import dataloaders, setup, validation
-from .evaluation import check_batch_metrics, evaluation_loop
+from .evaluation import check_batch_metrics, evaluation_loop, run_loop, with_speed
+from .export import export_model
+from .inputs import in_half, with_past
 from .internals import Internals, install
-from .loss import find_loss, logits_of, smoothing_of, split_labels
+from .loss import external_loss, find_loss, smoothing_of
 from .loss_spikes import RolledBack
-from .meter import speed_metrics
 from .metrics import MetricsMethods
+from .optimization import build_optimizer, build_scheduler
+from .prediction import predict_batch
 from .validation import has_length
 
 if TYPE_CHECKING:
@@ -428,48 +426,14 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         """
         core = self._oneloop
         if self.criterion is not None or self.compute_loss_func is not None or smoothing_of(core):
-            loss, outputs = self._external_loss(model, inputs, num_items_in_batch)
+            loss, outputs = external_loss(self, model, inputs, num_items_in_batch)
         else:
             outputs = core.backend.models.invoke(model, inputs)
             loss = core.run.update.weigh(find_loss(outputs, inputs), num_items_in_batch)
         core.run.update.note_outputs(outputs, inputs, loss)
         if self.args.past_index >= 0:
-            core.run.update.keep_past(core.backend.tensors.detach(_output_at(outputs, self.args.past_index)))
+            core.run.update.keep_past_of(outputs)
         return (loss, outputs) if return_outputs else loss
-
-    def _external_loss(self, model: Any, inputs: Any, num_items: int | None) -> tuple[Any, Any]:
-        """A loss that does not come from the model: from criterion, compute_loss_func or label smoothing."""
-        core = self._oneloop
-        update, info = core.run.update, core.model_info
-        rest, labels = split_labels(inputs, self.label_names)
-        if labels is None:
-            names = list(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
-            raise DataError(
-                f"criterion, compute_loss_func and label_smoothing_factor need labels; the batch has {names} and "
-                f"label_names is {self.label_names}. Add the labels to the dataset, or list their columns in "
-                "label_names."
-            )
-        own = self.criterion is not None or self.compute_loss_func is not None
-        needs_labels = not own and info.makes_decoder_inputs
-        outputs = core.backend.models.invoke(model, inputs if needs_labels else rest)
-        divided = update.contract.sums
-        if self.compute_loss_func is not None:
-            extra = {NUM_ITEMS: num_items} if accepts(self.compute_loss_func, NUM_ITEMS) else {}
-            loss = self.compute_loss_func(outputs, labels, **extra)
-            divided = divided or update.contract.func_is_share
-        elif self.criterion is not None:
-            loss = self.criterion(logits_of(outputs), labels)
-            loss = loss[0] if isinstance(loss, (tuple, list)) else loss
-        else:
-            loss = core.backend.tensors.smoothed_loss(
-                # Given labels, a model that returns a tuple puts its own loss first.
-                outputs[bool(needs_labels)] if isinstance(outputs, (tuple, list)) else logits_of(outputs),
-                labels,
-                smoothing_of(core),
-                info.shifts_labels,
-            )
-        loss = update.of_all_processes(loss, num_items) if divided else update.weigh(loss, num_items)
-        return loss, outputs if needs_labels else _with_loss(outputs, loss)
 
     def compute_loss_context_manager(self) -> AbstractContextManager:
         """The context of the forward pass: autocast if mixed precision is enabled."""
@@ -619,15 +583,10 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
                 "Check the columns of the dataset, or set remove_unused_columns=False."
             )
         if core.model_info.input_half is not None:
-            inputs = self._in_half(inputs, core.model_info.input_half)
+            inputs = in_half(inputs, core.model_info.input_half, self.label_names, core.backend)
         past = core.run.update.past
         if self.args.past_index >= 0 and past is not None:
-            if not isinstance(inputs, MutableMapping):
-                raise DataError(
-                    f"past_index={self.args.past_index} passes `mems` to the model by name, but a batch is a "
-                    f"{type(inputs).__name__}. Use a dataset or collator that returns dicts, or remove past_index."
-                )
-            inputs["mems"] = past
+            inputs = with_past(inputs, past, self.args.past_index)
         return inputs
 
     def _prepare_input(self, data: Any) -> Any:
@@ -638,16 +597,6 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
             if isinstance(data, (tuple, list)):
                 return type(data)(self._prepare_input(part) for part in data)
         return self._oneloop.to_device(data)
-
-    def _in_half(self, inputs: Any, kind: str) -> Any:
-        """Inputs for weights in pure half precision; labels keep their precision."""
-        in_half = self._oneloop.backend.tensors.in_half
-        if not isinstance(inputs, MutableMapping):
-            return in_half(inputs, kind)
-        for name in inputs:
-            if name not in self.label_names:
-                inputs[name] = in_half(inputs[name], kind)
-        return inputs
 
     # -- optimizer and schedule
 
@@ -672,30 +621,10 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         Returns:
             The optimizer, which is also in self.optimizer.
         """
-        core = self._oneloop
         model = self.model if model is None or model is self.lr_scheduler else model
-        if self.optimizer is not None:
-            return self.optimizer
-        cls, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, model)
-        if is_factory(cls):
-            self.optimizer = from_factory(cls, model, options, core.backend.optimizers.is_optimizer)
-            return self.optimizer
-        divide = getattr(options.get("params"), "divide", None)  # of optimizers that treat some parameters differently
-        groups, options = given_groups(options)
-        if groups is None or divide is not None:
-            groups = self._groups_of(model)
-        groups = groups if divide is None else divide(groups)
-        self.optimizer = core.strategy.build_optimizer(cls, groups, options)
+        if self.optimizer is None:
+            self.optimizer = build_optimizer(self, model)
         return self.optimizer
-
-    def _groups_of(self, model: Any) -> list[dict[str, Any]]:
-        """The parameter groups of a model, with and without weight decay."""
-        named = self._oneloop.backend.models.named_parameters(model)
-        if not named:
-            raise ModelError("the model has no trainable parameters. Check requires_grad and frozen layers.")
-        decay = set(self.get_decay_parameter_names(model))
-        two = self._oneloop.backend.optimizers.TWO_GROUPS
-        return parameter_groups(named, decay, self.args.weight_decay, two)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Create the learning-rate schedule, a pure function of the step. May be overridden.
@@ -707,28 +636,9 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         Returns:
             The schedule, which is also in self.lr_scheduler.
         """
-        if self.lr_scheduler is not None:
-            return self.lr_scheduler
-        args, backend = self.args, self._oneloop.backend
-        optimizer = self.optimizer if optimizer is None else optimizer
-        self.lr_scheduler = backend.optimizers.own_schedule(optimizer)
-        if self.lr_scheduler is not None:  # the user's optimizer was created with its schedule
-            return self.lr_scheduler
-        name = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
-        options = dict(args.lr_scheduler_kwargs or {})
-        if optimizer is None:
-            factor = _schedule_factor(args, name, num_training_steps, args.learning_rate, options)
-            self.lr_scheduler = backend.optimizers.schedule_alone(args.learning_rate, factor)
-            return self.lr_scheduler
-        if follows_metric(name):
-            options.setdefault("mode", "max" if args.greater_is_better else "min")
-            rule = make_metric_schedule(name, backend.optimizers.learning_rates(optimizer), **options)
-            self.lr_scheduler = backend.optimizers.scheduler_class(rule)(backend, optimizer, rule)
-            return self.lr_scheduler
-        cls = backend.optimizers.scheduler_class()
-        rate = cls.initial_rate(backend, optimizer)
-        factor = _schedule_factor(args, name, num_training_steps, rate, options)
-        self.lr_scheduler = cls(backend, optimizer, factor)
+        if self.lr_scheduler is None:
+            optimizer = self.optimizer if optimizer is None else optimizer
+            self.lr_scheduler = build_scheduler(self, optimizer, num_training_steps)
         return self.lr_scheduler
 
     def get_decay_parameter_names(self, model: Any) -> list[str]:
@@ -804,10 +714,9 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         # As in PaddleNLP, pass on what evaluate() received: its overrides treat the Trainer's own dataset differently.
         loader = self.get_eval_dataloader(None if core.as_paddlenlp and not override else eval_dataset)
         started = time.time()
-        output = self._run_evaluation(
-            loader, "Evaluation", self.compute_metrics is None or None, ignore_keys, metric_key_prefix
-        )
-        metrics = core.processes.broadcast_object(self._with_speed(output, metric_key_prefix, started))
+        loss_only = self.compute_metrics is None or None
+        output = run_loop(self, loader, "Evaluation", loss_only, ignore_keys, metric_key_prefix)
+        metrics = core.processes.broadcast_object(with_speed(self.args, output, metric_key_prefix, started))
         core.memory.stop("eval", core.backend, self.args.device, metrics)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics=metrics)
@@ -840,38 +749,11 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         core.memory.start("test", core.backend, self.args.device)
         loader = self.get_test_dataloader(test_dataset)
         started = time.time()
-        output = self._run_evaluation(loader, "Prediction", None, ignore_keys, metric_key_prefix)
-        metrics = core.processes.broadcast_object(self._with_speed(output, metric_key_prefix, started))
+        output = run_loop(self, loader, "Prediction", None, ignore_keys, metric_key_prefix)
+        metrics = core.processes.broadcast_object(with_speed(self.args, output, metric_key_prefix, started))
         core.memory.stop("test", core.backend, self.args.device, metrics)
         self.control = self.callback_handler.on_predict(self.args, self.state, self.control, metrics=metrics)
         return PredictionOutput(output.predictions, output.label_ids, metrics)
-
-    def _run_evaluation(self, loader: Any, description: str, loss_only: Any, ignore_keys: Any, prefix: str) -> Any:
-        core = self._oneloop
-        run = self.prediction_loop if self.args.use_legacy_prediction_loop else self.evaluation_loop
-        streams = randomness.get_state(core.backend) if core.abandons_evaluations else None
-        average = core.run.update.modes.average.in_model(self.args.eval_with_average)
-        with average, core.half_precision_evaluation(), core.processes.explaining_lost_peers():
-            try:
-                return run(
-                    loader,
-                    description=description,
-                    prediction_loss_only=loss_only,
-                    ignore_keys=ignore_keys,
-                    metric_key_prefix=prefix,
-                )
-            except EvaluationInterrupted:
-                if streams is not None:  # the checkpoint that follows is as if it had not begun
-                    randomness.set_state(core.backend, streams)
-                raise
-            finally:
-                core.strategy.unsettle(self.model)
-
-    def _with_speed(self, output: EvalLoopOutput, prefix: str, started: float) -> dict[str, float]:
-        metrics = dict(output.metrics or {})
-        samples = output.num_samples
-        batches = None if samples is None else -(-samples // max(1, self.args.eval_batch_size))
-        return metrics | speed_metrics(prefix, started, samples, batches)
 
     def evaluation_loop(
         self,
@@ -909,40 +791,7 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         Returns:
             (loss, logits, labels), detached and on the device; each may be None.
         """
-        core = self._oneloop
-        tensors, update = core.backend.tensors, core.run.update
-        items = {}
-        if update.counting.is_read and update.contract.loss_takes_items:
-            items = {NUM_ITEMS: update.count_items(inputs)}
-        inputs = self._prepare_inputs(inputs)
-        _, labels = split_labels(inputs, self.label_names)
-        names = isinstance(inputs, Mapping)
-        has_labels = labels is not None and (not names or all(name in inputs for name in self.label_names))
-        if names and not self.label_names:
-            wanted = inputs.get("return_loss")
-            has_labels = bool(self.can_return_loss if wanted is None else wanted)
-            labels = ()  # none, as in transformers: compute_metrics is called with the predictions alone
-        if ignore_keys is None:
-            config = core.backend.models.config_of(self.model)
-            default = [] if config is None and mode.follows("transformers") else ["past_key_values"]
-            ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", default) or ())
-        loss = None
-        with core.backend.engine.no_gradients(), self.compute_loss_context_manager():
-            if has_labels or (labels is None and self.can_return_loss):
-                loss, outputs = self.compute_loss(model, inputs, return_outputs=True, **items)
-                loss = tensors.detach(loss).mean() if tensors.is_tensor(loss) else loss
-                logits = _without(outputs, [*ignore_keys, "loss"], drop_first=True)
-            else:
-                outputs = core.backend.models.invoke(model, inputs)
-                logits = _without(outputs, [*ignore_keys, "loss"], drop_first=False)
-                if self.args.past_index >= 0:
-                    update.keep_past(tensors.detach(_output_at(outputs, self.args.past_index)))
-        if prediction_loss_only:
-            return loss, None, None
-        logits = tensors.detach(logits)
-        if isinstance(logits, (tuple, list)) and len(logits) == 1:
-            logits = logits[0]
-        return loss, logits, tensors.detach(labels) if has_labels else None
+        return predict_batch(self, model, inputs, prediction_loss_only, ignore_keys)
 
     # -- logs
 
@@ -1043,80 +892,4 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
             input_spec: Other inputs than those of a batch, in the framework's own format.
             dataset: The dataset whose first batch gives the inputs; by default the evaluation or the training dataset.
         """
-        backend = self._oneloop.backend
-        exporter = getattr(backend, "export", None)
-        if exporter is None:
-            raise RefusedError(
-                f"export is not supported on {backend.NAME} in this release of oneloop. Use save_model() and the "
-                "framework's own export."
-            )
-        folder = Path(output_dir or self._oneloop.run.checkpointer.directory.path / "export")
-        with self._oneloop.run.checkpointer.model_files.weights_for(None):
-            names = exporter.export(self.model, folder, self._example_batch(dataset), input_spec)
-        return [str(folder / name) for name in names]
-
-    def _example_batch(self, dataset: Any) -> Any:
-        """One batch without its labels, on the device."""
-        given = next((each for each in (dataset, self.eval_dataset, self.train_dataset) if each is not None), None)
-        if given is None:
-            raise DataError("export needs an example batch: pass dataset=, or a dataset to the Trainer.")
-        if isinstance(given, dict) and 0 not in given:  # several evaluation datasets by name
-            given = next(iter(given.values()))
-        loader = self.get_test_dataloader(given)
-        inputs = next(iter(loader))
-        self._oneloop.backend.loaders.close(loader)
-        inputs, _ = split_labels(self._prepare_inputs(inputs), self.label_names)
-        return inputs
-
-
-def _schedule_factor(args: Any, name: str, num_training_steps: int, rate: float, options: dict[str, Any]) -> Any:
-    """The factor of the learning rate, as a function of the step."""
-    if follows_metric(name):
-        raise ArgumentError(
-            f"lr_scheduler_type={name!r} depends on evaluations and cannot be created before the optimizer: create "
-            "the optimizer first, in a create_optimizer that accepts no lr_scheduler."
-        )
-    if num_training_steps <= 0 and needs_length(name):
-        raise ArgumentError(
-            f"lr_scheduler_type={name!r} needs the number of steps, but the dataset has no length: set "
-            "max_steps, or use a schedule without an end such as constant, constant_with_warmup or inverse_sqrt"
-        )
-    return make_schedule(
-        name,
-        args.get_warmup_steps(max(num_training_steps, 0)),
-        num_training_steps if num_training_steps > 0 else None,
-        lr_init=rate,
-        **options,
-    )
-
-
-def _output_at(outputs: Any, index: int) -> Any:
-    outputs = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
-    if not isinstance(outputs, (tuple, list)) or index >= len(outputs):
-        has = f"{len(outputs)} outputs" if isinstance(outputs, (tuple, list)) else f"a {type(outputs).__name__}"
-        raise ArgumentError(
-            f"past_index={index} is the index, from 0, of the output that is passed back as `mems`, but the model "
-            f"returned {has}. Correct past_index, or remove it."
-        )
-    return outputs[index]
-
-
-def _with_loss(outputs: Any, loss: Any) -> Any:
-    """Outputs of a model with an external loss, in the format of a model that returns its own."""
-    if type(outputs) is dict:
-        return {"loss": loss, **outputs}
-    if isinstance(outputs, (tuple, list)):
-        return (loss, *outputs)
-    return (loss, outputs) if hasattr(outputs, "shape") else outputs
-
-
-def _without(outputs: Any, ignored: list[str], drop_first: bool) -> Any:
-    """The outputs of a model without its loss, as a tuple or a single array."""
-    if isinstance(outputs, Mapping):
-        return tuple(value for key, value in outputs.items() if key not in ignored and value is not None)
-    if isinstance(outputs, (tuple, list)):
-        return tuple(outputs[1:]) if drop_first else tuple(outputs)
-    if hasattr(outputs, "shape"):
-        return outputs
-    values = vars(outputs) if hasattr(outputs, "__dict__") else {}
-    return tuple(v for k, v in values.items() if k not in ignored and v is not None and hasattr(v, "shape"))
+        return export_model(self, output_dir, input_spec, dataset)

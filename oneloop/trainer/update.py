@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from ..compat import mode
 from ..compat.clipping import clip
 from ..compat.introspect import NUM_ITEMS
 from ..distributed.step_sync import SharedUpdate
-from ..errors import ModelError, NoGradientsError
+from ..errors import ArgumentError, ModelError, NoGradientsError
 from . import batch_hints
 from .evaluation import batch_rows
 from .loss import UNWEIGHTED, ItemCounting, LossContract, MicroBatchWeights, split_labels, weigh_labels
@@ -353,9 +353,13 @@ class Update:
 
     # -- past_index
 
-    def keep_past(self, output: Any) -> None:
-        """Store the output of this batch that is passed to the next one, if any."""
-        self.past = output
+    def keep_past_of(self, outputs: Any) -> None:
+        """Store the output of this batch that is passed to the next one."""
+        core = self.run.core
+        self.past = core.backend.tensors.detach(_output_at(outputs, core.trainer.args.past_index))
+
+    def forget_past(self) -> None:
+        self.past = None
 
     @contextlib.contextmanager
     def without_past(self) -> Iterator[None]:
@@ -365,3 +369,14 @@ class Update:
             yield
         finally:
             self.past = past
+
+
+def _output_at(outputs: Any, index: int) -> Any:
+    outputs = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
+    if not isinstance(outputs, (tuple, list)) or index >= len(outputs):
+        has = f"{len(outputs)} outputs" if isinstance(outputs, (tuple, list)) else f"a {type(outputs).__name__}"
+        raise ArgumentError(
+            f"past_index={index} is the index, from 0, of the output that is passed back as `mems`, but the model "
+            f"returned {has}. Correct past_index, or remove it."
+        )
+    return outputs[index]
