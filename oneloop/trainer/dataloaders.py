@@ -32,7 +32,7 @@ from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_ba
 from ..data.stream_mixture import StreamMixture
 from ..data.transformers_order import DrawnOrders, ShardedBatches, random_orders
 from ..data.worker_seeding import GivesBack, SeededData
-from ..errors import DataError
+from ..errors import DataError, UnknownDatasetError
 from . import packing, validation
 from .validation import has_length
 
@@ -233,6 +233,14 @@ def _sampler(sampler_fn: Any, dataset: Any) -> Any:
         # A _get_train_sampler written for transformers 4.x does not accept the dataset.
         sampler = sampler_fn(dataset) if takes_arguments(sampler_fn) else sampler_fn()
     return in_order(dataset) if sampler is None else sampler
+
+
+def dataset_named(name: str, datasets: Any) -> Any:
+    """One of the evaluation datasets of a Trainer."""
+    if not isinstance(datasets, dict) or name not in datasets:
+        known = list(datasets) if isinstance(datasets, dict) else "no named datasets"
+        raise UnknownDatasetError(f"no evaluation dataset named {name!r}; the Trainer has {known}")
+    return datasets[name]
 
 
 def in_order(dataset: Any) -> IndexSampler:

@@ -1,6 +1,5 @@
 """Evaluation and prediction: one pass over a loader, batches gathered into arrays, metrics at the end."""
 
-import inspect
 import logging
 import math
 from collections.abc import Iterable, Mapping
@@ -308,14 +307,3 @@ def _checked(result: Any) -> dict[str, Any]:
             "{'accuracy': 0.9}. Return such a dict."
         )
     return dict(result)
-
-
-def check_batch_metrics(compute_metrics: Any) -> None:
-    """Raise ArgumentError unless compute_metrics accepts compute_result, which batch_eval_metrics requires."""
-    parameters = inspect.signature(compute_metrics).parameters.values()
-    if not any(p.name == "compute_result" or p.kind == p.VAR_KEYWORD for p in parameters):
-        raise ArgumentError(
-            "batch_eval_metrics=True calls compute_metrics(prediction, compute_result=False) for each batch and with "
-            "compute_result=True for the last one; this compute_metrics does not accept compute_result. Add that "
-            "parameter."
-        )

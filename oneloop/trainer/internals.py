@@ -17,8 +17,9 @@ from ..arguments.sharding import recomputes
 from ..compat import mode
 from ..compat.clipping import can_clip, clips_itself
 from ..compat.introspect import replaces
+from ..errors import ModelError
 from ..randomness import set_seed
-from . import setup
+from . import setup, validation
 from .meter import MemoryTracker
 from .model_info import ModelInfo
 
@@ -305,6 +306,26 @@ class Internals:
             nonfinite=args.nonfinite,
         )
         self.engine.strategy = self.strategy
+
+
+def create(trainer: "Trainer", model: Any, model_init: Any) -> Internals:
+    """Set the model of a new Trainer, and create its internals with the backend of the model's type."""
+    args = trainer.args
+    setup.log_levels(args)
+    setup.seed(args)
+    trainer.model_init = model_init
+    if model_init is None:
+        trainer.model = validation.model(model)
+    elif model is not None:
+        raise ModelError("pass model or model_init, not both: model_init creates a new model for each train()")
+    else:
+        trainer.model = trainer.call_model_init()
+    backend = backends.of_model(trainer.model)
+    setup.bind(args, backend)
+    core = install(trainer, backend.NAME)
+    core.memory.start("init", core.backend, args.device)
+    setup.seed(args)  # again, so that the RNG state is the same with and without model_init
+    return core
 
 
 def install(trainer: Any, framework: str) -> Internals:

@@ -1,96 +1,38 @@
 """How Trainer.__init__ processes its arguments, one small function each."""
 
-import dataclasses
-import difflib
-import inspect
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .. import backends
 from ..arguments import TrainingArguments
 from ..arguments.accelerator import accumulation_steps
 from ..backends import registry
-from ..callbacks import DefaultFlowCallback, NotebookProgressCallback, PrinterCallback, ProgressCallback, in_notebook
-from ..compat import mode
+from ..callbacks import (
+    CallbackHandler,
+    DefaultFlowCallback,
+    NotebookProgressCallback,
+    PrinterCallback,
+    ProgressCallback,
+    in_notebook,
+)
+from ..compat import mindnlp, mode
+from ..compat.introspect import is_overridden
+from ..data.mixture import parts_of, training_data
 from ..distributed.collectives import ProcessGroup
 from ..distributed.strategy import Strategy
-from ..errors import ArgumentError, InvalidTypeError, UnknownArgumentError
+from ..errors import ArgumentError, InvalidTypeError
 from ..integrations.writers import make_writers
 from ..integrations.writers.base import Writer
 from ..integrations.writers.json_log import JsonLinesCallback
 from ..plan import request as plan_request
+from ..randomness import enable_full_determinism, set_seed
 
 if TYPE_CHECKING:
+    from .constructor import Given
     from .internals import Internals
+    from .trainer import Trainer
 
 logger = logging.getLogger(__name__)
-
-
-# What other libraries call a parameter of the Trainer.
-_HABITS = {
-    "train_dataset": ("training_dataset", "train_data", "train_set", "train_ds", "dataset", "data", "train_dataloader"),
-    "eval_dataset": ("validation_dataset", "val_dataset", "valid_dataset", "dev_dataset", "test_dataset", "eval_data"),
-    "data_collator": ("collate_fn", "collator"),
-    "compute_metrics": ("metrics", "metric"),
-    "optimizers": ("optimizer", "lr_scheduler", "scheduler"),
-    "criterion": ("loss_fn", "loss", "loss_function"),
-    "args": ("arguments", "training_args", "training_arguments", "config"),
-}
-
-
-def unknown_parameter(cls: type, name: str) -> UnknownArgumentError:
-    """An error for a keyword that Trainer does not have."""
-    known = [p for p in inspect.signature(cls).parameters if p not in ("positional", "unknown", "args", "kwargs")]
-    near = [target for target, habits in _HABITS.items() if name in habits]
-    near += difflib.get_close_matches(name, [*known, "args"], n=1, cutoff=0.6)
-    if near:
-        hint = f"did you mean '{near[0]}'?"
-    elif name in {field.name for field in dataclasses.fields(TrainingArguments)}:
-        hint = f"it is an argument of TrainingArguments: TrainingArguments({name}=...)."
-    else:
-        hint = f"it has {', '.join(known)}."
-    return UnknownArgumentError(f"{cls.__name__} has no parameter '{name}'; {hint}")
-
-
-# The parameters of transformers' Trainer after model_init, in their order. 4.46 and 4.47 have added one each.
-_ORDER = (
-    *("compute_loss_func", "compute_metrics", "callbacks", "optimizers"),
-    *("optimizer_cls_and_kwargs", "preprocess_logits_for_metrics"),
-)
-_SINCE = {"compute_loss_func": (4, 46), "optimizer_cls_and_kwargs": (4, 47)}
-
-
-def by_position(positional: tuple[Any, ...], named: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The values of the parameters in _ORDER, from those passed by position in a script of transformers, in the order
-    of the installed version, and those passed by name."""
-    if not mode.follows("transformers"):
-        raise ArgumentError(
-            "Trainer accepts positional arguments up to model_init only, since the order of the others differs "
-            "between trainers. Pass compute_metrics, callbacks, optimizers and the rest by keyword."
-        )
-    version = mode.version_of_transformers()
-    order = [name for name in _ORDER if version is None or version >= _SINCE.get(name, (0, 0))]
-    if len(positional) > len(order):
-        raise InvalidTypeError(f"Trainer has {7 + len(order)} parameters, but {7 + len(positional)} were given.")
-    values = dict(zip(_ORDER, named))
-    for name, value in zip(order, positional):
-        if values[name] not in (None, (None, None)):
-            raise InvalidTypeError(f"Trainer got {name} twice: by position and by name.")
-        values[name] = value
-    return tuple(values.values())
-
-
-def is_criterion(value: Any) -> bool:
-    """Whether the second positional argument is a criterion, as in PaddleNLP, rather than the arguments."""
-    if hasattr(value, "output_dir") or isinstance(value, (dict, str)):
-        return False
-    return backends.name_of(value) is not None or callable(value)
-
-
-def is_paddle_order(second: Any, third: Any) -> bool:
-    """Whether the arguments are third, after a criterion or None in its place."""
-    return is_criterion(second) if second is not None else hasattr(third, "output_dir")
 
 
 def arguments(args: Any) -> Any:
@@ -118,6 +60,11 @@ def log_levels(args: Any) -> None:
             logging.getLogger(library).setLevel(args.get_process_log_level())
 
 
+def seed(args: Any) -> None:
+    """Seed all random streams, with full_determinism so that kernels are deterministic too."""
+    (enable_full_determinism if args.full_determinism else set_seed)(args.seed)
+
+
 def bind(args: Any, backend: Any) -> None:
     """Check the arguments against the framework and device of the model, so that errors come before the first step."""
     args.bind(backend.NAME)
@@ -139,6 +86,15 @@ def strategy(args: Any, backend: Any, processes: ProcessGroup) -> Any:
     if backend.parallel is not None:
         return backend.parallel.strategy(args, processes)
     return Strategy(args, processes, backend)
+
+
+def datasets(trainer: "Trainer", given: "Given") -> tuple[Any, Any]:
+    """The data for training and for evaluation: several as a Mixture, and with MindNLP's map_fn applied."""
+    train = given.train_dataset
+    if not is_overridden(trainer, "get_train_dataloader"):
+        train = training_data(train, trainer.args)
+    train = mindnlp.training_set(train, given.map_fn)
+    return train, mindnlp.evaluation_sets(parts_of(given.eval_dataset), given.map_fn)
 
 
 def collator(given: Any, processing_class: Any, framework: str) -> Callable:
@@ -187,6 +143,13 @@ def callbacks(core: "Internals", given: Any) -> list[Any]:
             is_own = DEFAULT_PROGRESS_CALLBACK is ProgressCallback
             found.append(NotebookProgressCallback() if is_own and in_notebook() else DEFAULT_PROGRESS_CALLBACK())
     return found
+
+
+def callback_handler(core: "Internals", given: Any) -> CallbackHandler:
+    trainer = core.trainer
+    return CallbackHandler(
+        callbacks(core, given), trainer.model, trainer.processing_class, trainer.optimizer, trainer.lr_scheduler
+    )
 
 
 def make_output_directory(core: "Internals") -> None:

@@ -6,7 +6,6 @@ of a run is in the objects in `_oneloop` (see internals.py), which train() creat
 """
 
 import inspect
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -16,32 +15,27 @@ from .. import backends
 from ..callbacks import CallbackHandler
 from ..checkpoint.checkpointer import callback_states
 from ..checkpoint.model_files import write_state
-from ..compat import mindnlp, mode
+from ..compat import mode
 from ..compat.accelerator import Accelerator
-from ..compat.introspect import accepts, is_overridden
+from ..compat.introspect import accepts
 from ..compat.paddlenlp import PaddleNLPNames
 from ..compat.trainer_utils import takes_trial
 from ..compat.transformers import TransformersNames, warn_unused_overrides
-from ..data.mixture import parts_of, training_data
+from ..data.mixture import parts_of
 from ..data.order import NoBatch
 from ..data.samplers import IndexSampler
-from ..errors import (
-    ArgumentError,
-    DataError,
-    ModelError,
-    UnknownDatasetError,
-)
+from ..errors import ArgumentError, DataError, ModelError
 from ..integrations.hub.methods import HubMethods
 from ..integrations.search.methods import SearchMethods
 from ..outputs import EvalLoopOutput, PredictionOutput, TrainOutput
 from ..plan import request as plan_request
-from ..randomness import enable_full_determinism, set_seed
 from ..state import TrainerControl, TrainerState
 from . import dataloaders, setup, validation
-from .evaluation import check_batch_metrics, evaluation_loop, run_loop, with_speed
+from .constructor import given_by_name
+from .evaluation import evaluation_loop, run_loop, with_speed
 from .export import export_model
 from .inputs import in_half, with_past
-from .internals import Internals, install
+from .internals import Internals, create
 from .loss import external_loss, find_loss, smoothing_of
 from .loss_spikes import RolledBack
 from .metrics import MetricsMethods
@@ -52,8 +46,6 @@ from .validation import has_length
 if TYPE_CHECKING:
     from ..plan.results import TrainingPlan
 
-logger = logging.getLogger(__name__)
-
 _END = object()  # what next() returns when there are no more batches
 
 
@@ -62,6 +54,32 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
 
     Methods of transformers' Trainer may be overridden as there: compute_loss, training_step, create_optimizer,
     get_train_dataloader, prediction_step, log and others.
+
+    Everything after model_init is passed by name. A criterion in second place, as in PaddleNLP, is recognised by its
+    type.
+
+    Args:
+        model: A torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell. Its forward takes the columns of a batch by
+            name and returns the loss if there are labels.
+        args: The training arguments; by default TrainingArguments("tmp_trainer").
+        data_collator: A function of a list of samples that returns a batch. By default samples are stacked, and
+            padded if there is a tokenizer.
+        train_dataset: Training data: a list, a dataset with a length and items, or an iterable. A dict of datasets
+            by name is mixed: see Mixture and the arguments mixture_weights, mixture_temperature and mixture_stop.
+        eval_dataset: Evaluation data, or a dict of several by name.
+        tokenizer: The same as processing_class.
+        model_init: A function that returns a new model, instead of model. It may take the trial of a search.
+        criterion: A function of (logits, labels) that returns the loss, for models that do not.
+        processing_class: The tokenizer or processor; pads batches and is saved with the model.
+        compute_loss_func: A function of (outputs, labels, num_items_in_batch) that returns the loss.
+        compute_metrics: A function of an EvalPrediction that returns a dict of metrics.
+        callbacks: Callbacks, in addition to the default ones.
+        optimizers: A pair of optimizer and schedule; None for those that the Trainer should create.
+        optimizer_cls_and_kwargs: A pair of an optimizer's class and its keyword arguments. In place of the class, a
+            factory: called without arguments, it returns a function of the model and these arguments.
+        preprocess_logits_for_metrics: A function of (logits, labels) that is called on each batch of an
+            evaluation, such as argmax, to keep less in memory.
+        map_fn: MindNLP's: a function over columns, for datasets of mindspore.dataset.
     """
 
     args: Any
@@ -109,82 +127,33 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         map_fn: Any = None,
         **unknown: NoReturn,
     ) -> None:
-        """Create a Trainer. Everything after model_init is passed by name.
-
-        Args:
-            model: A torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell. Its forward takes the columns of a batch by
-                name and returns the loss if there are labels.
-            args: The training arguments; by default TrainingArguments("tmp_trainer").
-            data_collator: A function of a list of samples that returns a batch. By default samples are stacked, and
-                padded if there is a tokenizer.
-            train_dataset: Training data: a list, a dataset with a length and items, or an iterable. A dict of datasets
-                by name is mixed: see Mixture and the arguments mixture_weights, mixture_temperature and mixture_stop.
-            eval_dataset: Evaluation data, or a dict of several by name.
-            tokenizer: The same as processing_class.
-            model_init: A function that returns a new model, instead of model. It may take the trial of a search.
-            criterion: A function of (logits, labels) that returns the loss, for models that do not.
-            processing_class: The tokenizer or processor; pads batches and is saved with the model.
-            compute_loss_func: A function of (outputs, labels, num_items_in_batch) that returns the loss.
-            compute_metrics: A function of an EvalPrediction that returns a dict of metrics.
-            callbacks: Callbacks, in addition to the default ones.
-            optimizers: A pair of optimizer and schedule; None for those that the Trainer should create.
-            optimizer_cls_and_kwargs: A pair of an optimizer's class and its keyword arguments. In place of the class, a
-                factory: called without arguments, it returns a function of the model and these arguments.
-            preprocess_logits_for_metrics: A function of (logits, labels) that is called on each batch of an
-                evaluation, such as argmax, to keep less in memory.
-            map_fn: MindNLP's: a function over columns, for datasets of mindspore.dataset.
-
-        A criterion in second place, as in PaddleNLP, is recognised by its type.
-        """
-        if unknown:
-            raise setup.unknown_parameter(type(self), next(iter(unknown)))
-        if positional:
-            named = (compute_loss_func, compute_metrics, callbacks, optimizers, optimizer_cls_and_kwargs)
-            (
-                compute_loss_func,
-                compute_metrics,
-                callbacks,
-                optimizers,
-                optimizer_cls_and_kwargs,
-                preprocess_logits_for_metrics,
-            ) = setup.by_position(positional, (*named, preprocess_logits_for_metrics))
-        if setup.is_paddle_order(args, data_collator):
-            # PaddleNLP's order: model, criterion, args, data_collator, train_dataset, eval_dataset, tokenizer
-            criterion, args, data_collator = args, data_collator, None
-            if train_dataset is None or callable(train_dataset):  # a collator in fourth place, and the rest after it
-                data_collator, train_dataset = train_dataset, eval_dataset
-                eval_dataset, tokenizer, model_init = tokenizer, model_init, None
-        if map_fn is None and mindnlp.is_map_function(data_collator):  # third in MindNLP's order
-            map_fn, data_collator = data_collator, None
-        self.args = setup.arguments(args)
-        validation.functions(
-            model_init=model_init,
-            criterion=criterion,
-            compute_loss_func=compute_loss_func,
-            compute_metrics=compute_metrics,
-            preprocess_logits_for_metrics=preprocess_logits_for_metrics,
-        )
-        core = self._take_model(model, model_init)
-        self.processing_class = validation.tokenizer(tokenizer, processing_class)
-        if not is_overridden(self, "get_train_dataloader"):
-            train_dataset = training_data(train_dataset, self.args)
-        self.train_dataset = mindnlp.training_set(train_dataset, map_fn)
-        self.eval_dataset = mindnlp.evaluation_sets(parts_of(eval_dataset), map_fn)
-        self.criterion = criterion
-        self.compute_loss_func = compute_loss_func
-        self.compute_metrics = compute_metrics
-        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
+        given = given_by_name(type(self), locals())
+        self.args = setup.arguments(given.args)
+        validation.functions(given)
+        core = create(self, given.model, given.model_init)
+        self.processing_class = validation.tokenizer(given.tokenizer, given.processing_class)
+        self.train_dataset, self.eval_dataset = setup.datasets(self, given)
+        self.criterion = given.criterion
+        self.compute_loss_func = given.compute_loss_func
+        self.compute_metrics = given.compute_metrics
+        self.preprocess_logits_for_metrics = given.preprocess_logits_for_metrics
         self.optimizer, self.lr_scheduler = validation.optimizers(
-            optimizers, optimizer_cls_and_kwargs, model_init, core.backend
+            given.optimizers, given.optimizer_cls_and_kwargs, given.model_init, core.backend
         )
-        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        self.optimizer_cls_and_kwargs = given.optimizer_cls_and_kwargs
         core.take_optimizers(self.optimizer, self.lr_scheduler)
         warn_unused_overrides(self)
-        self._check_data()
+        validation.data(self, core.backend)
         core.prepare_model()
-        self.data_collator = setup.collator(data_collator, self.processing_class, core.backend.NAME)
+        self.data_collator = setup.collator(given.data_collator, self.processing_class, core.backend.NAME)
         core.attach()
-        self._set_up_callbacks(callbacks)
+        self.state = TrainerState(
+            is_local_process_zero=self.is_local_process_zero(), is_world_process_zero=self.is_world_process_zero()
+        )
+        self.control = TrainerControl()
+        self.callback_handler = setup.callback_handler(core, given.callbacks)
+        self.state.stateful_callbacks = callback_states(self)
+        setup.link_writers(core)
         core.make_engine()
         self.create_accelerator_and_postprocess()
         self.is_in_train = False
@@ -193,70 +162,6 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         setup.make_output_directory(core)
         core.memory.stop("init", core.backend, self.args.device, core.memory.of_init)
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
-
-    def _take_model(self, model: Any, model_init: Any) -> Internals:
-        """Set the model, and create the internals with the backend of its type."""
-        args = self.args
-        seed = enable_full_determinism if args.full_determinism else set_seed
-        setup.log_levels(args)
-        seed(args.seed)
-        self.model_init = model_init
-        if model_init is None:
-            self.model = validation.model(model)
-        elif model is not None:
-            raise ModelError("pass model or model_init, not both: model_init creates a new model for each train()")
-        else:
-            self.model = self.call_model_init()
-        backend = backends.of_model(self.model)
-        setup.bind(args, backend)
-        core = install(self, backend.NAME)
-        core.memory.start("init", core.backend, args.device)
-        seed(args.seed)  # again, so that the RNG state is the same with and without model_init
-        return core
-
-    def _check_data(self) -> None:
-        args, core = self.args, self._oneloop
-        if args.eval_strategy != "no" and self.eval_dataset is None:
-            raise DataError(
-                f"eval_strategy={str(getattr(args.eval_strategy, 'value', args.eval_strategy))!r} needs an evaluation "
-                "dataset: pass eval_dataset=, or set eval_strategy='no'"
-            )
-        if mode.follows("transformers"):
-            validation.as_in_transformers(args, self.train_dataset)
-        given = {}  # an overridden get_..._dataloader may accept anything
-        if not is_overridden(self, "get_train_dataloader"):
-            given["train_dataset"] = self.train_dataset
-        if not is_overridden(self, "get_eval_dataloader"):
-            several = self.eval_dataset if isinstance(self.eval_dataset, dict) else {"": self.eval_dataset}
-            given |= {f"eval_dataset[{name!r}]" if name else "eval_dataset": each for name, each in several.items()}
-        for name, dataset in given.items():
-            if dataset is not None:
-                validation.dataset(name, dataset, core.backend)
-        if args.label_smoothing_factor and (self.criterion is not None or self.compute_loss_func is not None):
-            logger.warning(
-                "label_smoothing_factor=%s has no effect: the loss comes from %s, which does its own smoothing or "
-                "none.",
-                args.label_smoothing_factor,
-                "criterion" if self.criterion is not None else "compute_loss_func",
-            )
-        if args.batch_eval_metrics and self.compute_metrics is not None:
-            check_batch_metrics(self.compute_metrics)
-
-    def _set_up_callbacks(self, callbacks: Any) -> None:
-        core = self._oneloop
-        self.state = TrainerState(
-            is_local_process_zero=self.is_local_process_zero(), is_world_process_zero=self.is_world_process_zero()
-        )
-        self.control = TrainerControl()
-        self.callback_handler = CallbackHandler(
-            setup.callbacks(core, callbacks),
-            self.model,
-            self.processing_class,
-            self.optimizer,
-            self.lr_scheduler,
-        )
-        self.state.stateful_callbacks = callback_states(self)
-        setup.link_writers(core)
 
     def call_model_init(self, trial: Any = None) -> Any:
         """A new model from model_init, which accepts no argument or a trial."""
@@ -475,10 +380,7 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         if own and self.args.dataloader_persistent_workers and key in self._eval_dataloaders:
             return self._eval_dataloaders[key]
         if isinstance(eval_dataset, str):
-            if not isinstance(self.eval_dataset, dict) or eval_dataset not in self.eval_dataset:
-                known = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else "no named datasets"
-                raise UnknownDatasetError(f"no evaluation dataset named {eval_dataset!r}; the Trainer has {known}")
-            eval_dataset = self.eval_dataset[eval_dataset]
+            eval_dataset = dataloaders.dataset_named(eval_dataset, self.eval_dataset)
         if eval_dataset is None:
             eval_dataset = self.eval_dataset
         if eval_dataset is None:

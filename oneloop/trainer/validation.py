@@ -1,12 +1,22 @@
 """Validation of what is passed to a Trainer. Each error message says what was expected."""
 
+import inspect
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from ..compat import mode
+from ..compat.introspect import is_overridden
 from ..errors import ArgumentError, ConflictError, DataError, ModelError
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
+    from .constructor import Given
+    from .trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+_FUNCTIONS = ("model_init", "criterion", "compute_loss_func", "compute_metrics", "preprocess_logits_for_metrics")
 
 
 def has_length(dataset: Any) -> bool:
@@ -26,9 +36,10 @@ def model(given: Any) -> Any:
     return given
 
 
-def functions(**given: Any) -> None:
-    """Raise ArgumentError unless each is callable or None."""
-    for name, value in given.items():
+def functions(given: "Given") -> None:
+    """Raise ArgumentError unless each function is callable or None."""
+    for name in _FUNCTIONS:
+        value = getattr(given, name)
         if value is not None and not callable(value):
             raise ArgumentError(
                 f"Invalid {name} of type {type(value).__name__}: expected a function, not its name or its result."
@@ -81,6 +92,41 @@ def optimizers(given: Any, cls_and_kwargs: Any, model_init: Any, backend: "Backe
     return optimizer, scheduler
 
 
+def data(trainer: "Trainer", backend: "Backend") -> None:
+    """Raise an error unless the arguments, the datasets and the functions over them fit together."""
+    args = trainer.args
+    if args.eval_strategy != "no" and trainer.eval_dataset is None:
+        raise DataError(
+            f"eval_strategy={str(getattr(args.eval_strategy, 'value', args.eval_strategy))!r} needs an evaluation "
+            "dataset: pass eval_dataset=, or set eval_strategy='no'"
+        )
+    if mode.follows("transformers"):
+        as_in_transformers(args, trainer.train_dataset)
+    for name, each in _own_datasets(trainer).items():
+        if each is not None:
+            dataset(name, each, backend)
+    if args.label_smoothing_factor and (trainer.criterion is not None or trainer.compute_loss_func is not None):
+        logger.warning(
+            "label_smoothing_factor=%s has no effect: the loss comes from %s, which does its own smoothing or none.",
+            args.label_smoothing_factor,
+            "criterion" if trainer.criterion is not None else "compute_loss_func",
+        )
+    if args.batch_eval_metrics and trainer.compute_metrics is not None:
+        batch_metrics(trainer.compute_metrics)
+
+
+def _own_datasets(trainer: "Trainer") -> dict[str, Any]:
+    """The datasets that the Trainer makes loaders of, by their names in messages: an overridden get_..._dataloader may
+    accept anything."""
+    found = {}
+    if not is_overridden(trainer, "get_train_dataloader"):
+        found["train_dataset"] = trainer.train_dataset
+    if not is_overridden(trainer, "get_eval_dataloader"):
+        several = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {"": trainer.eval_dataset}
+        found |= {f"eval_dataset[{name!r}]" if name else "eval_dataset": each for name, each in several.items()}
+    return found
+
+
 def dataset(name: str, given: Any, backend: "Backend") -> None:
     """Raise DataError unless this is a map-style or an iterable dataset."""
     expected = "expected a list of samples, a Dataset with __len__ and __getitem__, or an iterable dataset"
@@ -115,4 +161,15 @@ def as_in_transformers(args: Any, train_dataset: Any) -> None:
         raise ArgumentError(
             f"train_dataset, a {type(train_dataset).__name__}, has no length, so max_steps has to be set: the "
             "learning-rate schedule needs the number of steps"
+        )
+
+
+def batch_metrics(compute_metrics: Any) -> None:
+    """Raise ArgumentError unless compute_metrics accepts compute_result, which batch_eval_metrics requires."""
+    parameters = inspect.signature(compute_metrics).parameters.values()
+    if not any(p.name == "compute_result" or p.kind == p.VAR_KEYWORD for p in parameters):
+        raise ArgumentError(
+            "batch_eval_metrics=True calls compute_metrics(prediction, compute_result=False) for each batch and with "
+            "compute_result=True for the last one; this compute_metrics does not accept compute_result. Add that "
+            "parameter."
         )
