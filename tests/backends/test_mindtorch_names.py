@@ -28,7 +28,7 @@ NOT_ASKED = {
     "devices": {"recorded_event"},
     "transformers_checkpoint": {"read", "Loaded", "SAFE_SINCE"},
     "loaders": {"Loader", "Stream"},
-    "models": {"has_adapter", "is_peft_model", "know_wrapper"},
+    "models": {"has_adapter", "is_peft_model"},
     "optimizers": {"WITH_OWN_WARMUP", "step_optimizer"},
     "weights": {"checked_states", "plain_options"},
 }

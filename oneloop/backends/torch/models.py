@@ -13,28 +13,30 @@ from .._common.buffers import Buffer
 
 HALF_LEVELS = ("O0", "O1", "O3")  # of fp16_opt_level; the others are mapped to O1 with a warning
 NEAREST_HALF = "half weights with float32 master weights; the closest level, O1 (autocast),"
-_PARALLEL: tuple[type[Any], ...] = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+_PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 _NONE: dict[str, Any] = {}
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's module without torch.compile and data-parallel wrappers."""
+    """The user's module without torch.compile, data-parallel wrappers and DeepSpeed's engine."""
     while True:
         # Called for every micro-batch: a failing getattr of a module costs more than all the rest of this.
-        inner = vars(model).get("_modules", _NONE).get("_orig_mod")
-        if inner is None and isinstance(model, _PARALLEL):
-            inner = model.module
+        modules = vars(model).get("_modules", _NONE)
+        inner = modules.get("_orig_mod")
+        if inner is None and "module" in modules and (isinstance(model, _PARALLEL) or _is_deepspeed_engine(model)):
+            inner = modules["module"]
         if inner is None:
             return model
         model = inner
 
 
-def know_wrapper(kind: type) -> None:
-    """Let unwrap() look into this class, which has the model as `module`: that of a package that is imported late."""
-    global _PARALLEL
-    if kind not in _PARALLEL:
-        _PARALLEL = (*_PARALLEL, kind)
+def _is_deepspeed_engine(model: nn.Module) -> bool:
+    """By name, as the package is imported only where it is used."""
+    return any(
+        base.__name__ == "DeepSpeedEngine" and base.__module__.partition(".")[0] == "deepspeed"
+        for base in type(model).__mro__
+    )
 
 
 def is_adapter(model: nn.Module) -> bool:

@@ -22,7 +22,7 @@ from .._common.helpers import check_fit, joined_groups
 from . import adapters, shards, weights, zero_config, zero_state
 from .ddp import DataParallel
 from .engine import Engine
-from .models import know_wrapper, unwrap
+from .models import unwrap
 from .sharding import muted
 from .zero_state import ShardedState, is_partitioned, shape_of
 
@@ -104,7 +104,6 @@ class DeepSpeed(DataParallel):
         return wrapped
 
     def with_optimizer(self, wrapped: nn.Module) -> nn.Module:
-        know_wrapper(type(self.engine))
         return self.engine
 
     # -- an update
