@@ -7,40 +7,31 @@ manifest is written last and commits the checkpoint. The main thread calls `on_s
 import copy
 import errno
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..compat import mode, trl_state
+from ..compat import mode
 from ..compat.introspect import class_overrides, is_overridden
-from ..data.streams import properties as stream_properties
 from ..errors import NonFiniteError
-from ..state import has_state, states_by_class
 from . import sharded, store
-from .async_writer import Saver
+from .best_model import BestModel
 from .contents import Contents, room_for
-from .copies import Buffers
 from .durable import native_errors
+from .live_state import callback_states, gather
 from .model_files import ModelFiles
 from .output_directory import OutputDirectory
 from .overrides import Gathered, SaveOverrides
-from .run_state import OPTIMIZER, RANDOM, RUN, STATE, RunState
-from .safetensors_io import from_numpy
-from .structure import AVERAGE
+from .pending_saves import Ends, PendingSaves
+from .rotation import delete_superseded
+from .state_copies import StateCopies
 
 if TYPE_CHECKING:
     from ..trainer.internals import Internals
     from ..trainer.run import Run
 
 logger = logging.getLogger(__name__)
-
-# Arguments that change how a run continues, in addition to those in run_properties.
-_ARGUMENTS = (
-    *("adam_beta1", "adam_beta2", "adam_epsilon", "optim_args", "lr_scheduler_kwargs", "warmup_steps", "warmup_ratio"),
-    *("label_smoothing_factor", "neftune_noise_alpha", "bf16", "fp16", "fp16_opt_level", "dataloader_drop_last"),
-)
 
 
 @dataclass(frozen=True)
@@ -63,25 +54,6 @@ class Save:
         return self.state.best_model_checkpoint
 
 
-@dataclass
-class BestModel:
-    """How the evaluation of this step affects saving."""
-
-    is_new: bool = False  # it is better than all previous ones
-    asks_for_save: bool = False  # saved only because it is the best: save_steps does not include this step
-    before: tuple[Any, Any] = (None, None)  # the previous best metric and its step
-
-    def found(self, before: tuple[Any, Any]) -> None:
-        self.is_new, self.before = True, before
-
-    def ask_for_save(self, alone: bool) -> None:
-        """`alone`: nothing else asks for a save at this step."""
-        self.asks_for_save = alone
-
-    def end_of_step(self) -> None:
-        self.is_new = self.asks_for_save = False
-
-
 class Checkpointer:
     """Created for each run."""
 
@@ -91,15 +63,9 @@ class Checkpointer:
         self.directory = OutputDirectory(run)
         self.model_files = ModelFiles(run.core)
         self.overrides = SaveOverrides(run.core)
+        self.copies = StateCopies(run)
+        self.pending = PendingSaves(run)
         self.last_saved: str | None = None
-        self.waiting = sharded.Waiting()
-        self._writer = Saver(run.events.add)
-        self._buffers = Buffers()
-        # What to do when a save has succeeded or failed, for each save without a result; and results that the main
-        # process has not broadcast to the others.
-        self._awaited: list[tuple[Callable[[], None], Callable[[], None]]] = []
-        self._outcomes: list[bool | str] = []  # a message if the model's values were the reason of a failure
-        self._is_told = False  # a save has ended in one process, and the result is about to be broadcast
 
     @property
     def core(self) -> "Internals":
@@ -109,7 +75,7 @@ class Checkpointer:
 
     def request(self) -> None:
         """Save at a step, through the method of the Trainer that may be overridden."""
-        trainer, failures = self.core.trainer, self._writer.failures
+        trainer, failures = self.core.trainer, self.pending.failures
         # A save waits for the device anyway, and the checkpoint counts the updates that were skipped.
         self.run.update.nonfinite.read_pending()
         self.run.meter.spikes.look()  # a checkpoint that follows a spike could not undo it
@@ -121,7 +87,7 @@ class Checkpointer:
             if not self.overrides.add_files or (self.core.processes.size > 1 and not self.overrides.is_saving):
                 raise  # the other processes are in a collective of the save
             # If the disk has failed, which has been logged, there is no checkpoint that an override could write into.
-            if self._writer.failures == failures:
+            if self.pending.failures == failures:
                 self.overrides.fail(error)
         self.announce()
         if not self.overrides.is_saving:  # an override has saved by itself
@@ -142,7 +108,7 @@ class Checkpointer:
         if not args.save_only_model:
             try:
                 stage = self._stage_for_parts(save) if parts is None else parts.stage
-                gathered = self._gather(parts is not None, stage or save.path)
+                gathered = gather(self.run, parts is not None, stage or save.path)
             except OSError as error:
                 self._refused(error, save, ends, stage, parts)
                 return
@@ -212,7 +178,7 @@ class Checkpointer:
         generation, given = self.directory.generation, {} if parts is None else {"publish": parts.publish}
         store.commit(stage, save.step, save.run_id, save.reason, facts, self.overrides.add_files, generation, **given)
         if not self._rotates_late:
-            self.delete_superseded(save.target, save.run_id, save.best)
+            delete_superseded(self.run, save.target, save.run_id, save.best)
 
     @property
     def _rotates_late(self) -> bool:
@@ -222,27 +188,7 @@ class Checkpointer:
     def rotate(self) -> None:
         """Delete what the last checkpoint supersedes."""
         if self.last_saved is not None:
-            self.delete_superseded(self.last_saved, self.run.id, self.core.trainer.state.best_model_checkpoint)
-
-    def delete_superseded(self, newest: str, run_id: str, best: str | None) -> None:
-        """Delete checkpoints that are neither among the newest nor the best, after a newer one is complete."""
-        parent, limit = self.directory.path, self.core.trainer.args.save_total_limit
-        best = None if best is None else str(self.directory.resolve(best))
-        newest = str(self.directory.resolve(newest))
-        try:
-            store.forget_superseded(parent, run_id, best, self._not_deleted)
-            store.rotate(parent, run_id, limit, {newest, best or newest}, self._not_deleted)
-        except OSError as error:
-            logger.error("%s is saved, but old checkpoints could not be deleted: %s.", newest, error)
-
-    def _not_deleted(self, path: Path, error: OSError) -> None:
-        if self.run.events.first_time("not deleted", path.name):
-            logger.warning(
-                "%s could not be deleted, and still takes up space: %s. Remove it by hand, or change its permissions. "
-                "New checkpoints are not affected.",
-                path,
-                error,
-            )
+            delete_superseded(self.run, self.last_saved, self.run.id, self.core.trainer.state.best_model_checkpoint)
 
     # -- written by one process
 
@@ -266,7 +212,7 @@ class Checkpointer:
         self,
         error: OSError | NonFiniteError,
         save: Save,
-        ends: Any,
+        ends: Ends,
         stage: Path | None,
         parts: sharded.Parts | None = None,
     ) -> None:
@@ -274,29 +220,27 @@ class Checkpointer:
         if parts is not None:
             parts.close()
         if not self.core.trainer.args.should_save:
-            self._awaited.append(ends)
+            self.pending.expect(ends)
             self.tell()
             return
         if stage is not None:
             store.discard(stage)
-        self._writer.refused(error, save.target)
-        self._awaited.append((_nothing, _nothing))
-        self._outcomes.append(self._writer.take_message() or False)
+        self.pending.refuse(error, save.target)
         self._forget_best(save)
         if self.core.processes.size > 1:
             self.tell()
 
-    def _save_whole(self, save: Save, gathered: Gathered | None, ends: Any, stage: Path | None) -> None:
+    def _save_whole(self, save: Save, gathered: Gathered | None, ends: Ends, stage: Path | None) -> None:
         """Written by one process; the others contribute their state and receive the result."""
         core = self.core
         with self.model_files.whole_model():
             if not core.trainer.args.should_save:
-                self._awaited.append(ends)
+                self.pending.expect(ends)
                 self.tell()
                 return
             try:
                 stage = stage or self._open_stage(save.step)
-                contents = self._contents(stage, save.state, gathered)
+                contents = self.copies.whole(stage, save.state, gathered)
             except (OSError, NonFiniteError) as error:
                 self._refused(error, save, ends, stage)
                 return
@@ -316,7 +260,7 @@ class Checkpointer:
                 store.discard(stage)
                 raise
 
-        self._submit(job, ends, save.step, self._in_background)
+        self.pending.submit(job, ends, save.step, self.in_background)
         self.tell()
 
     # -- written by all processes, each with its own tensors
@@ -353,27 +297,26 @@ class Checkpointer:
             )
         return None
 
-    def _save_sharded(self, save: Save, parts: sharded.Parts, gathered: Gathered | None, ends: Any) -> None:
+    def _save_sharded(self, save: Save, parts: sharded.Parts, gathered: Gathered | None, ends: Ends) -> None:
         core, stage = self.core, parts.stage
         processes, args = core.processes, core.trainer.args
         contents, error = Contents(), None
         with self.model_files.model_part():
             try:
                 if processes.is_main:
-                    contents = self._contents(stage, save.state, gathered)
+                    contents = self.copies.whole(stage, save.state, gathered)
                 else:
-                    contents = self._own_contents(gathered)
+                    contents = self.copies.part(gathered)
             except OSError as raised:  # the others go on to the next collective
                 error = raised
-        if self._any_failed(error):
-            self._refused(error or _failed_elsewhere(save.target), save, ends, stage, parts)
+        if sharded.any_failed(processes, error):
+            self._refused(error or sharded.failed_elsewhere(save.target), save, ends, stage, parts)
             return
         size = sharded.number_files(contents, processes)
         check = self.model_files.finite_values.checking(contents, Path(save.target).name)
         if not processes.is_main:
-            self._awaited.append(ends)
             part = partial(sharded.write_part, parts, processes.rank, contents, size, check)
-            self._writer.submit(part, _nothing, self.waiting.fail, True, f"{store.PREFIX}-{save.step}")
+            self.pending.submit_part(part, ends, save.step)
             self._end_of_parts()
             return
 
@@ -385,199 +328,32 @@ class Checkpointer:
                     room_for(stage, parts.room(contents.size, size))
                     facts = parts.send(contents.write(stage))
                 except Exception:
-                    sharded.let_finish(parts, others, self.waiting)
+                    sharded.let_finish(parts, others, self.pending.waiting)
                     raise
-                facts |= sharded.collect(parts, others, args.ddp_timeout, self.waiting)
+                facts |= sharded.collect(parts, others, args.ddp_timeout, self.pending.waiting)
                 self._commit(save, stage, facts, parts)
             except BaseException:
                 parts.give_up(others)
                 store.discard(stage)
                 raise
 
-        self.waiting = sharded.Waiting()
-        self._submit(job, ends, save.step, background=True)
+        self.pending.await_parts()
+        self.pending.submit(job, ends, save.step, background=True)
         self._end_of_parts()
 
     def _end_of_parts(self) -> None:
         """After a save of all processes was passed to their writers: wait for it unless it is in the background. A
         collective."""
-        if not self._in_background:
-            self._wait_for_writer()
+        if not self.in_background:
+            self.pending.wait()
         self.tell()
-
-    def _wait_for_writer(self, what: str | None = None) -> None:
-        """If all processes write, the others wait first: the main process would wait for what a failed one has not
-        written. A collective then."""
-        processes = self.core.processes
-        if processes.size > 1 and self.core.strategy.in_parts:
-            if not processes.is_main:
-                self._writer.wait(what)
-                self._tell_own()
-            self.waiting.share(processes)
-        self._writer.wait(what)
-
-    # -- its contents
-
-    def _copies(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        return self._buffers.copy(tensors, self.core.backend.weights.copy_to)
-
-    def _contents(self, stage: Path, state: Any, gathered: Gathered | None) -> Contents:
-        contents, files, models = Contents(), self.model_files, self.core.backend.models
-        if not files.as_built or models.is_adapter(models.unwrap(self.core.trainer.model)):
-            self.model_files.finite_values.check_model(f"{store.PREFIX}-{state.global_step}")
-        if files.as_built:
-            files.add_model(contents, stage, self._copies)
-        else:
-            files.save_quietly(str(stage))  # an override may write anything
-        if gathered is not None:
-            self._add_optimizer(contents, gathered)
-            self._add_average(contents)
-            streams = {name: from_numpy(array.copy()) for name, array in gathered.stored_streams().items()}
-            contents.tensors[RANDOM] = (streams, {})
-            contents.add_json(RUN, self._run_state(gathered).to_json())
-        contents.texts[STATE] = self.run.events.history.to_json(state).encode()
-        return contents
-
-    def _own_contents(self, gathered: Gathered | None) -> Contents:
-        """What a process writes that does not commit."""
-        contents, models = Contents(), self.core.backend.models
-        if not models.is_adapter(models.unwrap(self.core.trainer.model)):
-            self.model_files.add_weights(contents, self._copies)
-        if gathered is not None:
-            self._add_optimizer(contents, gathered)
-        return contents
-
-    def _add_optimizer(self, contents: Contents, gathered: Gathered) -> None:
-        weights = self.core.backend.weights
-        tensors, data = gathered.optimizer
-        if not data:  # an override has stored it
-            return
-        tensors = {f"optimizer/{name}": t for name, t in tensors.items()}
-        if self._can_be_late(tensors):
-            copies = self._buffers.copy_late(tensors, weights, self.core.backend.tensors.version)
-            contents.late = self._buffers.late
-        else:
-            copies = self._copies(tensors)
-        raws = {name.removeprefix("optimizer/"): weights.raw(value) for name, value in copies.items()}
-        contents.tensors[OPTIMIZER] = (raws, {"format": weights.LAYOUT})
-
-    def _can_be_late(self, tensors: dict[str, Any]) -> bool:
-        """Whether the optimizer's state may be copied while the gradients of the next update are computed: its step
-        waits for the copies, and so does every callback."""
-        core = self.core
-        size = sum(getattr(tensor, "nbytes", 0) for tensor in tensors.values())  # of any backend, and its numbers too
-        return (
-            self._in_background
-            and self._buffers.is_worth_a_thread(size)
-            and core.backend.optimizers.before_next_step(core.trainer.optimizer, self._buffers.end_late)
-        )
-
-    def end_copies(self) -> None:
-        """Called before code of the user runs that may change what is being copied."""
-        self._buffers.end_late()
-
-    def _add_average(self, contents: Contents) -> None:
-        weights, values = self.core.backend.weights, self.run.update.modes.average.named_values()
-        if values:
-            copies = self._copies({f"average/{name}": value for name, value in values.items()})
-            raws = {name.removeprefix("average/"): weights.raw(value) for name, value in copies.items()}
-            contents.tensors[AVERAGE] = (raws, {"format": weights.LAYOUT})
-
-    def _gather(self, is_sharded: bool, output_dir: Path) -> Gathered:
-        """A collective on several processes: gather the RNG and data states of each, and the optimizer's state."""
-        core, epochs = self.core, self.run.epochs
-        attributes, tensors = trl_state.collect(core)
-        streams = epochs.random_state() | tensors
-        position = replace(self.run.position_state(), trainer=attributes)
-        own = (streams, position.own_states())
-        everywhere = core.trainer.args.save_on_each_node
-        every = core.processes.all_gather_object(own) if everywhere else core.processes.gather_object(own)
-        if every is not None:
-            for rank, (more, _) in enumerate(every[1:], 1):
-                streams |= {f"rank{rank}/{name}": array for name, array in more.items()}
-            position = replace(position, ranks=[states for _, states in every[1:]])
-        gathered = Gathered(streams, position, is_sharded)
-        error = None
-        try:
-            with native_errors():
-                self.overrides.gather_parts(gathered, output_dir)
-        except OSError as raised:
-            error = raised
-        # Each process may have written files, so all wait for each other.
-        if self.overrides.write_parts and self._any_failed(error):
-            raise error or _failed_elsewhere(str(output_dir))
-        return gathered
-
-    def _any_failed(self, error: OSError | None) -> bool:
-        """Whether the disk has failed in any process. A collective on several processes."""
-        return any(failed for (failed,) in self.core.processes.all_gather([error is not None]))
-
-    def _run_state(self, gathered: Gathered) -> RunState:
-        core, meter, update = self.core, self.run.meter, self.run.update
-        layout = core.backend.framework_layout.layout(core.trainer.model)
-        norm = core.engine.grad_norm()
-        return RunState(
-            run_id=self.run.id,
-            framework=core.backend.NAME,
-            optimizer=gathered.optimizer[1],
-            scheduler=gathered.scheduler,
-            engine=core.engine.state() | ({} if gathered.has_scaler else {"scaler": None}),
-            losses=meter.losses.state(),
-            work=meter.work.state(),
-            position=gathered.position,
-            properties=run_properties(self.run),
-            layout={name: [place.name, place.axes] for name, place in layout.items()},
-            measured={
-                "strategy": core.strategy.state(),
-                # Of the last step, in case the end of the epoch logs it; it may be infinite, which JSON does not
-                # support.
-                "grad_norm": None if norm is None else norm.hex(),
-                "learning_rate": update.last_rate,
-                "split": update.split,
-                **update.modes.average.state(),
-                **({} if self.run.plan.cooldown is None else {"cooldown": self.run.plan.cooldown.state()}),
-            }
-            | ({} if meter.sources is None else {"sources": meter.sources.state()})
-            | meter.spikes.state(),
-        )
-
-    def reserve_memory(self) -> None:
-        """Reserve memory for the copies of the first save, once the optimizer has its state; later saves reuse it."""
-        if self._buffers.is_prepared:
-            return
-        self._buffers.is_prepared = True
-        core = self.core
-        args, weights, state = core.trainer.args, core.backend.weights, core.trainer.state
-        one_writer = core.processes.size == 1 and self.model_files.as_built
-        if args.save_strategy == "no" or not args.save_async or not one_writer:
-            return
-        if args.save_strategy == "steps" and 0 < state.max_steps < state.save_steps:
-            return
-        model = core.backend.models.unwrap(core.trainer.model)
-        tensors: dict[str, Any] = {}
-        if not core.backend.models.is_adapter(model):
-            tensors |= {f"model/{name}": t for name, t in weights.model_tensors(model)[0].items()}
-        if not args.save_only_model:
-            found, _ = core.strategy.optimizer_state(core.trainer.optimizer, core.trainer.model)
-            tensors |= {f"optimizer/{name}": t for name, t in found.items()}
-        self._buffers.prepare({name: weights.room(t) for name, t in tensors.items()}, weights.raw)
 
     # -- saves in progress
 
-    def _submit(self, job: Any, ends: tuple[Any, Any], step: int, background: bool) -> None:
-        """Pass a save to the writer; its result is kept for tell()."""
-
-        def ended(well: bool) -> None:
-            self._outcomes.append(well or self._writer.take_message() or False)
-
-        self._awaited.append(ends)
-        what = f"{store.PREFIX}-{step}"
-        self._writer.submit(job, partial(ended, True), partial(ended, False), background, what)
-
     @property
-    def _in_background(self) -> bool:
-        """An override of _save_checkpoint expects the checkpoint when oneloop's returns; a callback in a script of
-        transformers expects on_save before the next step."""
+    def in_background(self) -> bool:
+        """Whether training goes on while a save is written. An override of _save_checkpoint expects the checkpoint when
+        oneloop's returns; a callback in a script of transformers expects on_save before the next step."""
         if not self.core.trainer.args.save_async or self.overrides.add_files:
             return False
         # Where all processes write, each has to give the same answer, and callbacks may be those of one process.
@@ -589,71 +365,23 @@ class Checkpointer:
         """Whether a callback that is not oneloop's has an on_save."""
         return any(class_overrides(type(each), "on_save") for each in self.core.trainer.callback_handler.callbacks)
 
-    @property
-    def has_news(self) -> bool:
-        """Whether a save of this process has succeeded or failed."""
-        return self._writer.has_news
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a save is being written."""
-        return self._writer.busy
-
-    @property
-    def waits(self) -> int:
-        """Saves that had to wait for the previous one."""
-        return self._writer.waits
-
-    def expect_news(self) -> None:
-        """Called when another process reports that a save has ended."""
-        self._is_told = True
-
-    def tell_if_ended(self) -> None:
-        """Call on_save for saves that have ended, if all processes know that there is one."""
-        if self.has_news if self.core.processes.size == 1 else self._is_told:
-            self.tell()
-
     def tell(self) -> None:
         """Call on_save for every save that was committed since the last call. A collective on several processes, so
         that all call it at the same step."""
-        self._tell_own()
-        own, self._outcomes, self._is_told = self._outcomes, [], False
-        # Broadcast before on_save is called anywhere: a callback may wait for all processes, as ray.train.report does.
-        outcomes = self.core.processes.broadcast_object(own) if self.core.processes.size > 1 else own
-        self._end_saves(own if self.core.trainer.args.should_save else outcomes)
-        messages = [each for each in outcomes if isinstance(each, str)]
+        messages = self.pending.end()
         if messages and self.core.trainer.args.nonfinite == "stop":
             raise NonFiniteError(
                 f"{messages[0]}, so this step is not saved. Last checkpoint: {self.last_saved or 'none in this run'}. "
                 "Lower the learning rate, or use debug='underflow_overflow' to find the layer."
             )
 
-    def _tell_own(self) -> None:
-        """Collect the results of the saves that this process has written."""
-        for then in self._writer.poll():
-            then()
-
-    def _end_saves(self, outcomes: list[bool | str]) -> None:
-        for well in outcomes:
-            then, otherwise = self._awaited.pop(0)
-            (then if well is True else otherwise)()
-
-    def _end_own(self) -> None:
-        """What tell() does, in a process that writes and without communication."""
-        self._tell_own()
-        own, self._outcomes = self._outcomes, []
-        if self.core.trainer.args.should_save:
-            self._end_saves(own)
-
     def wait(self, what: str | None = None) -> None:
         """Block until nothing is being written; errors of the background thread are raised here."""
-        self._wait_for_writer(what)
+        self.pending.wait(what)
         self.tell()
         self.announce()
 
-    def finish(self) -> None:
-        """When the run ends, wait for a save in progress. Its error is logged, so that it does not hide another."""
-        self._writer.settle(self._end_own)
+    # -- a resumed run
 
     def found(self, path: Path) -> None:
         """Called when a run is resumed from this checkpoint, which has been verified."""
@@ -663,59 +391,5 @@ class Checkpointer:
         """Delete what a run did not delete because it died right after its last save."""
         trainer = self.core.trainer
         if trainer.args.should_save:
-            self.delete_superseded(str(path), self.run.id, trainer.state.best_model_checkpoint)
+            delete_superseded(self.run, str(path), self.run.id, trainer.state.best_model_checkpoint)
         self.directory.storage.resumed_from(path, trainer.state.best_model_checkpoint)
-
-
-def _nothing() -> None:
-    pass
-
-
-def _failed_elsewhere(path: str) -> OSError:
-    return OSError(errno.EIO, "another process cannot write", path)
-
-
-def run_properties(run: "Run") -> dict[str, Any]:
-    """What should be the same in a resumed run."""
-    plan, args = run.plan, run.core.trainer.args
-    chosen = {} if args.data_order == "oneloop" else {"data_order": args.data_order}
-    if run.update.modes.average.kind is not None:
-        chosen = chosen | {name: getattr(args, name) for name in ("ema_decay", "swa_start", "averaging_steps")}
-    if plan.cooldown is not None:
-        chosen = chosen | {"cooldown_steps": args.cooldown_steps, "cooldown_type": args.cooldown_type}
-    if args.loss_spike == "rollback":
-        names = ("loss_spike", "loss_spike_threshold", "loss_spike_window", "loss_spike_skip_steps")
-        chosen = chosen | {name: getattr(args, name) for name in names}
-    if args.stream_sharding != "samples":
-        chosen = chosen | {"stream_sharding": args.stream_sharding}
-    return (
-        chosen
-        | stream_properties(run.core.trainer.train_dataset)
-        | {
-            "samples": plan.samples,
-            "samples_per_step": plan.samples_per_step,
-            "processes": args.world_size,
-            "accumulation": plan.accumulation,
-            "max_steps": plan.max_steps,
-            "seed": args.seed,
-            "data_seed": run.core.data_seed,
-            "sampling": str(args.train_sampling_strategy),
-            "learning_rate": args.learning_rate,
-            "lr_scheduler_type": str(args.lr_scheduler_type),
-            "weight_decay": args.weight_decay,
-            "max_grad_norm": args.max_grad_norm,
-            "optim": str(args.optim),
-            "workers": args.dataloader_num_workers > 0,
-        }
-        | {name: _plain(getattr(args, name)) for name in _ARGUMENTS}
-    )
-
-
-def callback_states(trainer: Any) -> dict[str, Any]:
-    """The states of the control and of the callbacks that have one, by class; a list for several of a class."""
-    stateful = [callback for callback in trainer.callback_handler.callbacks if has_state(callback)]
-    return states_by_class([trainer.control, *stateful])
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (int, float, str, bool, dict, list, type(None))) else str(value)

@@ -69,7 +69,6 @@ class Buffers:
         self._kept: dict[str, Any] = {}
         self._preparing: threading.Thread | None = None
         self.late: LateCopies | None = None  # of the last save that had some
-        self.is_prepared = False  # or not worth it
 
     def prepare(self, rooms: dict[str, Any], raw: Callable[[Any], Raw]) -> None:
         """Use these buffers, and allocate their pages in the background before the first save needs them."""

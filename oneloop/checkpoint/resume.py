@@ -12,9 +12,9 @@ from ..data.process_sharding import fits_any_number
 from ..errors import CheckpointError
 from ..state import TrainerControl, TrainerState
 from . import log_history, store
-from .checkpointer import run_properties
 from .contents import WEIGHTS
 from .convert import from_framework, from_other_trainers, other_trainers
+from .live_state import run_properties
 from .reading import restoring
 from .run_state import OWN_STATES, STATE, PositionState, ResumePoint, RunState
 from .schema import alike, anything, check, flag, integer, listing, number, record

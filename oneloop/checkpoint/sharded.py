@@ -232,3 +232,12 @@ def write_part(parts: Parts, rank: int, contents: Contents, size: int, check: Ca
     finally:
         parts.close()
     parts.leave_note(rank, facts)
+
+
+def any_failed(processes: ProcessGroup, error: OSError | None) -> bool:
+    """Whether the disk has failed in any process. A collective on several processes."""
+    return any(failed for (failed,) in processes.all_gather([error is not None]))
+
+
+def failed_elsewhere(path: str) -> OSError:
+    return OSError(errno.EIO, "another process cannot write", path)

@@ -195,7 +195,7 @@ class StepSync:
         computes = len(micro_batches)
         if update.counting.counts and micro_batches:
             computes = sum(items != 0 for items in update.micro_items)
-        news = run.checkpointer.has_news, self._may_ask(), self._received()
+        news = run.checkpointer.pending.has_news, self._may_ask(), self._received()
         counts = update.counting.counts and core.trainer.args.average_tokens_across_devices
         sharing = size if counts else 1
         ahead = len(micro_batches) == run.plan.accumulation and self._all_have_batches()
@@ -324,7 +324,7 @@ class StepSync:
         if every is None or every.may_ask:
             every = self._compare_control()
         if every.save_ended:
-            self.run.checkpointer.expect_news()
+            self.run.checkpointer.pending.expect_news()
         if any(every.signals):
             assert self.signals is not None
             self.agreed = self.signals.signals[every.signals.index(True)]
@@ -342,7 +342,7 @@ class StepSync:
     def _compare_control(self) -> StepSummary:
         """A collective: the requests of all processes are in this one's control when it returns."""
         trainer, processes = self.run.core.trainer, self.run.core.processes
-        news = StepMessage(save_ended=self.run.checkpointer.has_news, signals=self._received())
+        news = StepMessage(save_ended=self.run.checkpointer.pending.has_news, signals=self._received())
         own = ControlMessage(tuple(getattr(trainer.control, name) for name in FLAGS), news)
         rows = processes.all_gather(own.pack())
         for name, values in zip(FLAGS, zip(*rows)):

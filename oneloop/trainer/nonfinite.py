@@ -89,7 +89,7 @@ class NonfiniteUpdates:
 
     def _with_advice(self, text: str) -> str:
         run, core = self.run, self.run.core
-        run.checkpointer.finish()  # a save in progress may be the last checkpoint
+        run.checkpointer.pending.finish()  # a save in progress may be the last checkpoint
         if self.skips:
             text = f"{text} {self.in_a_row} updates in a row were skipped, the limit of nonfinite_limit."
         tensors = core.backend.tensors

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from .. import loop
 from ..callbacks import EarlyStoppingCallback, in_notebook
 from ..checkpoint import resume, saved_model, store
-from ..checkpoint.checkpointer import Checkpointer, callback_states
+from ..checkpoint.checkpointer import Checkpointer
+from ..checkpoint.live_state import callback_states
 from ..checkpoint.model_files import check_writable
 from ..checkpoint.run_state import PositionState, RunState
 from ..compat import mode
@@ -92,7 +93,7 @@ class Run:
         handler = trainer.callback_handler
         if event in handler.active:
             if handler.is_heard(event):
-                self.checkpointer.end_copies()
+                self.checkpointer.copies.end_late()
             trainer.control = getattr(handler, event)(trainer.args, trainer.state, trainer.control, **more)
 
     @property
@@ -159,13 +160,13 @@ class Run:
                 return output
         except BaseException as error:
             self._show_last_losses()
-            self.checkpointer.waiting.leave()
+            self.checkpointer.pending.waiting.leave()
             self.events.end(error)
             raise
         finally:
             trainer.is_in_train = False
             self.update.modes.restore()
-            self.checkpointer.finish()
+            self.checkpointer.pending.finish()
             self.step_end.close_loaders()
             if hasattr(self, "plan"):
                 self.core.backend.loaders.close(self.plan.loader)

@@ -60,7 +60,8 @@ class StepEnd:
         run, core = self.run, self.run.core
         trainer, checkpointer = core.trainer, run.checkpointer
         run.sync.agree()
-        checkpointer.tell_if_ended()
+        if checkpointer.pending.can_end:
+            checkpointer.tell()
         if checkpointer.overrides.unsealed:
             checkpointer.announce()
         if run.sync.interrupted:
@@ -83,9 +84,10 @@ class StepEnd:
         if trainer.control.should_save:
             trainer.control.should_save = False
             checkpointer.request()
-        else:
-            checkpointer.reserve_memory()
-        checkpointer.best.end_of_step()
+        elif not checkpointer.copies.is_reserved:
+            checkpointer.copies.reserve_memory()
+        if checkpointer.best.is_new:
+            checkpointer.best.end_of_step()
         if core.processes.size == 1 and run.sync.interrupted:  # several processes must agree first, after the next step
             self.leave()
 

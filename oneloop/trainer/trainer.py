@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from .. import backends
 from ..callbacks import CallbackHandler
-from ..checkpoint.checkpointer import callback_states
+from ..checkpoint.live_state import callback_states
 from ..checkpoint.model_files import write_state
 from ..compat import mode
 from ..compat.accelerator import Accelerator

@@ -45,7 +45,7 @@ def points(framework):
     from importlib import import_module
 
     import oneloop.randomness as randomness
-    from oneloop.checkpoint import checkpointer
+    from oneloop.checkpoint import checkpointer, state_copies
 
     weights = import_module(f"oneloop.backends.{framework}.weights")
     return {
@@ -66,7 +66,7 @@ def points(framework):
         "log": ([JsonLinesCallback], "on_log", half_of_line),
         "log_begin": ([JsonLinesCallback], "on_train_begin", None),
         "update": ([Update], "apply", None),
-        "copy": ([checkpointer.Checkpointer], "_contents", None),
+        "copy": ([state_copies.StateCopies], "whole", None),
     }
 
 

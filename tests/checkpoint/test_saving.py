@@ -127,10 +127,10 @@ def test_at_most_one_is_written_at_a_time_and_a_wait_is_said(trainer, monkeypatc
     trained = trainer(*KEEP_ALL, "--set", "save_steps=1")
     trained.train()
     assert len(most) >= 22
-    assert trained._oneloop.run.checkpointer.waits > 0
+    assert trained._oneloop.run.checkpointer.pending.waits > 0
     told = [r for r in caplog.records if "for the previous save" in r.getMessage()]
     assert [r.levelno for r in told] == [logging.WARNING] + [logging.INFO] * (
-        trained._oneloop.run.checkpointer.waits - 1
+        trained._oneloop.run.checkpointer.pending.waits - 1
     )
 
 

@@ -27,6 +27,8 @@ OWNERS = {
     "sources": "SourceMeter",
     "spikes": "SpikeGuard",
     "checkpointer": "Checkpointer",
+    "pending": "PendingSaves",
+    "copies": "StateCopies",
     "directory": "OutputDirectory",
     "storage": "RunStorage",
     "mirror": "Mirror",

@@ -116,7 +116,8 @@ def test_a_pruned_trial_ends_as_a_run_does(searcher, tmp_path):
     out = tmp_path / "out" / "run-1"
     assert sorted(path.name for path in out.iterdir()) == ["checkpoint-1", "curve.jsonl", "log.jsonl", "run.jsonl"]
     logged = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    assert "train_runtime" in logged[-1] and not trainer._oneloop.run.checkpointer.is_busy and not trainer.is_in_train
+    assert "train_runtime" in logged[-1] and not trainer.is_in_train
+    assert not trainer._oneloop.run.checkpointer.pending.is_busy
 
 
 def test_directories_of_a_trial(arguments, tmp_path):
