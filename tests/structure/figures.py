@@ -77,6 +77,7 @@ def classes():
     }
 
 
+@cache
 def _targets(node):
     """Attributes that are assigned anywhere below a node."""
     return [
