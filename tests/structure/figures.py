@@ -144,6 +144,21 @@ def touched_by_others():
     return dict(found)
 
 
+def long_functions(limit):
+    """Functions with more lines than the limit: "file: name"."""
+    return sorted(
+        f"{file}: {node.name}"
+        for file, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno - node.lineno >= limit
+    )
+
+
+def long_files(limit):
+    """Files with more lines than the limit."""
+    return sorted(file for file in trees() if len((PACKAGE / file).read_text().splitlines()) > limit)
+
+
 def root_files():
     return sorted(path.name for path in PACKAGE.glob("*.py"))
 
@@ -198,6 +213,8 @@ def main():
     print(f"  {', '.join(f'{name} {count}' for name, count in sizes.items())}")
     print(f"  written outside of their module: {[w for name in sizes for w in written_elsewhere(name)]}")
     print(f"files at the package's root: {len(root_files())}")
+    print(f"functions of more than 60 lines: {long_functions(60)}")
+    print(f"files of more than 450 lines: {long_files(450)}")
     print(f"classes with a __getattr__: {any_escapes()}")
     print(f"public methods of the Trainer: {len(public_methods())}")
     print(f"frameworks imported outside of backends/: {frameworks_imported_by_core()}")

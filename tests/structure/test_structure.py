@@ -43,6 +43,11 @@ def test_the_trainer_is_one_class_with_few_parts_beside_it():
     assert len(figures.PARTS) <= 5
 
 
+def test_functions_and_files_are_short():
+    assert figures.long_functions(60) == []
+    assert figures.long_files(800) == []
+
+
 def test_few_files_lie_at_the_root():
     assert len(figures.root_files()) < 10
 
