@@ -145,6 +145,7 @@ class Mirror:
         while True:
             upload, is_ending = self._queue.next(LOGS)
             if self.lease.is_lost:
+                self._queue.stop()
                 return
             # The logs come first: a checkpoint may leave its oldest log entries to them.
             self._guard("the logs", partial(self._loose.upload, upload is not None or is_ending))
@@ -243,6 +244,7 @@ class _Queue:
         self._current: str | None = None  # the one that is being uploaded
         self._news = threading.Condition()
         self._ends = False
+        self._is_stopped = False
 
     def add(self, upload: Upload) -> None:
         with self._news:
@@ -263,7 +265,13 @@ class _Queue:
     def wait_for(self, name: str) -> None:
         """Wait until this one is uploaded, or has failed."""
         with self._news:
-            self._news.wait_for(lambda: name not in self._waiting and name != self._current)
+            self._news.wait_for(lambda: self._is_stopped or (name not in self._waiting and name != self._current))
+
+    def stop(self) -> None:
+        """Nothing more will be uploaded, so that nobody waits for it."""
+        with self._news:
+            self._is_stopped = True
+            self._news.notify_all()
 
     def names(self) -> list[str]:
         with self._news:

@@ -1,8 +1,10 @@
 """Uploads without a run: in which order, what is tried again, and what is deleted after them."""
 
+import threading
+
 import pytest
 
-from oneloop.errors import CheckpointError
+from oneloop.errors import CheckpointError, StorageError
 from oneloop.storage import lease, loose_files, remote_checkpoints, staging
 from oneloop.storage.lease import Lease
 from oneloop.storage.mirror import Mirror, Upload, _Queue
@@ -39,6 +41,78 @@ def test_nothing_is_deleted_after_an_incomplete_upload_or_by_a_run_that_has_lost
     mirror.lease.is_lost = False
     assert mirror._upload(Upload("checkpoint-4", 4, RUN, limit=1))
     assert checkpoints() == ["checkpoint-4"]
+
+
+# -- waiting for one
+
+
+@pytest.fixture
+def mirror(storage, tmp_path):
+    """With checkpoint-2 in its directory."""
+    write(tmp_path, 2)
+    found = Mirror(URL, tmp_path)
+    yield found
+    found.finish(lambda mirror, thread: thread.join(10))
+
+
+def ensured(mirror):
+    """A thread that waits for checkpoint-2, and the error that it ended with."""
+    errors = []
+
+    def wait():
+        try:
+            mirror.ensure("checkpoint-2")
+        except StorageError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread, errors
+
+
+def test_one_that_is_being_uploaded_is_waited_for(mirror, storage):
+    gate, begun = threading.Event(), threading.Event()
+
+    def fault(kind, path):
+        if kind == "put_file" and threading.current_thread().name == "oneloop-upload":
+            begun.set()
+            gate.wait(10)
+
+    storage.fault = fault
+    mirror.submit(Upload("checkpoint-2", 2, RUN))
+    assert begun.wait(10)
+    thread, errors = ensured(mirror)
+    thread.join(0.05)
+    assert thread.is_alive()
+    gate.set()
+    thread.join(5)
+    assert not thread.is_alive() and errors == [] and checkpoints() == ["checkpoint-2"]
+
+
+def test_one_that_all_processes_have_uploaded_is_not_waited_for(mirror, tmp_path):
+    remote_checkpoints.put(mirror.remote, tmp_path / "checkpoint-2", "checkpoint-2")
+    mirror.is_there("checkpoint-2", (tmp_path / "checkpoint-2" / "manifest.json").read_bytes())
+    mirror.start()
+    mirror.ensure("checkpoint-2")
+
+
+def test_during_a_run_one_that_was_not_uploaded_is_an_error(mirror):
+    mirror.start()
+    with pytest.raises(StorageError, match="checkpoint-2 could not be uploaded"):
+        mirror.ensure("checkpoint-2")
+    assert checkpoints() == []
+
+
+def test_a_run_that_has_lost_its_lease_does_not_wait(mirror):
+    mirror.lease.is_lost = True
+    mirror.submit(Upload("checkpoint-2", 2, RUN))
+    thread, errors = ensured(mirror)
+    thread.join(5)
+    assert not thread.is_alive() and "checkpoint-2 could not be uploaded" in errors[0]
+    mirror.submit(Upload("checkpoint-2", 2, RUN))
+    thread, errors = ensured(mirror)
+    thread.join(5)
+    assert not thread.is_alive() and "checkpoint-2 could not be uploaded" in errors[0]
 
 
 def test_a_lease_that_could_not_be_deleted_is_taken_anew_by_the_next_run(storage, monkeypatch):
