@@ -12,6 +12,7 @@ from oneloop import Trainer, TrainerCallback
 from oneloop.checkpoint import store
 from oneloop.errors import RefusedError
 from tests.backends.support import rows, same_bytes
+from tests.checkpoint.test_command import write
 
 RUN = {
     "max_steps": 6,
@@ -217,6 +218,15 @@ def test_an_override_that_removes_files(make, backend, tmp_path):
     fresh = make(Trainer, seed=3)
     fresh._load_from_checkpoint(str(folder))
     assert same_bytes(backend.weights(fresh.model), backend.weights(trainer.model))
+
+
+def test_files_are_listed_anew_where_it_is_not_known_what_was_there(tmp_path):
+    """The disk could not say it when the checkpoint was committed. What is gone since then is not missing."""
+    path = write(tmp_path, 2)
+    (path / "run.json").unlink()
+    (path / "more.txt").write_text("added")
+    store.seal(path, {})
+    assert listed(path) == {"model.safetensors", "random.safetensors", "trainer_state.json", "more.txt"}
 
 
 def test_a_full_disk_does_not_end_the_run(make, tmp_path, monkeypatch, caplog):

@@ -106,6 +106,24 @@ def test_a_part_that_failed_is_an_error_of_the_whole(tmp_path, monkeypatch):
     assert caught.value.errno == errno.ENOSPC
 
 
+def test_an_error_of_another_kind_is_one_of_the_disk_for_the_whole(tmp_path):
+    def check():
+        raise ValueError("odd")
+
+    with pytest.raises(ValueError, match="odd"):
+        sharded.write_part(sharded.OnSharedDisk(tmp_path), 1, filled(a=1), 32, check)
+    with pytest.raises(OSError, match="process 1 could not write its shard: odd") as caught:
+        sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 2), 5, sharded.Waiting())
+    assert caught.value.errno == errno.EIO
+
+
+def test_a_disk_that_is_shared_has_to_have_room_for_the_files_of_all(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(contents, "room_for", lambda folder, size: asked.append(size))
+    sharded.write_part(sharded.OnSharedDisk(tmp_path), 1, filled(a=1), 10**6)
+    assert asked == [10**6]
+
+
 def test_a_part_that_never_comes_is_an_error_after_the_timeout(tmp_path):
     with pytest.raises(OSError, match="process 1 has not written its shard") as caught:
         sharded.collect(sharded.OnSharedDisk(tmp_path), range(1, 2), 0.05, sharded.Waiting())

@@ -1,15 +1,18 @@
 """Checkpoints whose files several machines upload: their commit, and what is left when one of them fails."""
 
 import errno
+import json
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from oneloop.checkpoint import contents as whole_files
 from oneloop.checkpoint import sharded, store
 from oneloop.distributed.collectives import ProcessGroup
 from oneloop.errors import CheckpointError, StorageError
-from oneloop.storage import machines, remote_checkpoints
+from oneloop.storage import machines, remote_checkpoints, staging
 from oneloop.storage.machine_parts import new_place
 from oneloop.storage.mirror import Upload
 from oneloop.storage.remote import RemoteDirectory
@@ -143,6 +146,46 @@ def test_files_of_overrides_are_uploaded_wherever_they_are_written(pair, tmp_pat
     assert {"more/of1.txt", "late.txt", SHARDS[1]} <= store.read_manifest(path)["files"].keys()
 
 
+def test_files_that_an_override_adds_come_before_the_manifest_that_lists_them(pair, storage, tmp_path):
+    pair.save(2, unsealed=True)
+    path = pair.disks[0] / "checkpoint-2"
+    known = store.fingerprints(path)
+    (path / "late.txt").write_text("added")
+    store.seal(path, known)
+    storage.states = []
+    pair.mirror._upload(Upload("checkpoint-2", 2, "run"))
+    states, storage.states = storage.states, None
+    for number, state in enumerate(states):
+        storage.restore(state)
+        assert whole(tmp_path / f"state{number}") == [2]
+    assert "late.txt" in store.read_manifest(tmp_path / f"state{len(states) - 1}" / "checkpoint-2")["files"]
+
+
+def test_a_file_that_an_override_changes_is_uploaded_again(pair, tmp_path):
+    pair.save(2, unsealed=True)
+    path = pair.disks[0] / "checkpoint-2"
+    known = store.fingerprints(path)
+    (path / "trainer_state.json").write_text(json.dumps({"global_step": 2, "more": "of the override"}))
+    store.seal(path, known)
+    pair.mirror._upload(Upload("checkpoint-2", 2, "run"))
+    assert whole(tmp_path / "verified") == [2]
+
+
+def test_each_machine_needs_room_for_its_own_files_alone(pair, monkeypatch):
+    asked = []
+    monkeypatch.setattr(whole_files, "room_for", lambda folder, size: asked.append(size))
+    pair.save(2, other=lambda parts, rank, made, size: sharded.write_part(parts, rank, made, 10**6))
+    assert asked == [contents(1, 2, 0).size]
+
+
+def test_a_note_that_is_being_written_is_not_there_yet(pair):
+    main, other = pair.parts(2)
+    other.remote.write(other._note(1), b'{"facts": {"a"')
+    assert not main.has_note(1)
+    other.leave_note(1, {})
+    assert main.has_note(1)
+
+
 # -- checkpoints that every machine needs
 
 
@@ -238,6 +281,59 @@ def test_a_download_that_fails_is_an_error_on_every_machine(pair, storage):
     storage.fault = fault
     errors = provided(pair, 2)
     assert all(isinstance(error, CheckpointError) for error in errors)
+
+
+def test_one_process_of_a_machine_downloads_for_all(pair):
+    pair.save(2)
+    needed, disks = machines.Needed.of(URL, True, [pair.disks[0] / "checkpoint-2"]), [*pair.disks, pair.disks[1]]
+
+    def work(processes):
+        mirror = pair.mirror if processes.is_main else None
+        return machines.provide(processes, needed, disks[processes.rank], mirror, downloads=processes.rank < 2)
+
+    assert Threads.run(3, work) == [[disk / "checkpoint-2"] for disk in pair.disks] + [[]]
+
+
+def test_the_logs_of_the_run_come_with_a_checkpoint(pair):
+    """The main process has them already, and may have later ones."""
+    pair.save(2)
+    RemoteDirectory(URL).write("log.jsonl", b"{}\n")
+    provided(pair, 2)
+    assert [(disk / "log.jsonl").exists() for disk in pair.disks] == [False, True]
+
+
+def test_a_checkpoint_that_is_not_that_of_the_main_process_is_an_error(pair):
+    pair.save(2)
+    needed = machines.Needed(URL, True, {"checkpoint-2": "0" * 64})
+    errors = Threads.run(
+        2, lambda processes: machines.provide(processes, needed, pair.disks[processes.rank], None, downloads=True)
+    )
+    assert ["is not what the main process has" in str(error) for error in errors] == [True, True]
+
+
+def test_a_checkpoint_without_the_files_of_other_machines_is_downloaded(pair):
+    """By a run that resumes on the machine of the main process, which has only its own files."""
+    for step in (2, 4):
+        pair.save(step)
+    state = pair.disks[0] / "checkpoint-4" / "trainer_state.json"
+    state.write_text(json.dumps({"global_step": 4, "best_model_checkpoint": "elsewhere/checkpoint-2"}))
+    found = staging.Candidates(pair.mirror.remote, pair.disks[0])
+    assert found.fetch_best("checkpoint-4") == "checkpoint-2" and found.fetch("checkpoint-4")
+    assert [store.problems(pair.disks[0] / f"checkpoint-{step}") for step in (2, 4)] == [[], []]
+    assert found.fetch_best("checkpoint-4") is None and not found.fetch("checkpoint-4"), "they are there"
+
+
+class Late(Threads):
+    """The other processes hear of everything a little later than the main one."""
+
+    def broadcast_object(self, value):
+        found = super().broadcast_object(value)
+        time.sleep(0.05 if self.rank else 0)
+        return found
+
+
+def test_the_main_process_waits_until_all_have_looked_at_its_disk(tmp_path):
+    assert Late.run(2, lambda processes: machines.is_apart(processes, tmp_path)) == [False, False]
 
 
 def test_disks_are_told_apart_by_what_is_on_them(tmp_path):

@@ -10,12 +10,17 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments, get_last_checkpoint
 from oneloop.checkpoint import store
+from oneloop.checkpoint.checkpointer import Checkpointer
 from oneloop.checkpoint.safetensors_io import read
+from oneloop.distributed.strategy import Strategy
 from oneloop.errors import ArgumentError, CheckpointError, MissingPackageError, StorageError
 from oneloop.storage import mirror, remote_checkpoints
+from oneloop.storage.machine_parts import MachineParts
 from oneloop.storage.mirror import Upload, superseded
 from oneloop.storage.remote import RemoteDirectory
+from oneloop.storage.run_storage import RunStorage
 from tests.backends.support import available, rows, same_bytes
+from tests.checkpoint.test_command import write
 from tests.storage.support import (
     RUN,
     URL,
@@ -436,15 +441,113 @@ def test_another_machine_downloads_the_checkpoint_that_the_main_process_resumes(
 
     other._oneloop.processes = Two()
     other.is_world_process_zero = lambda: False
+    torn = store.open_stage(Path(other.args.output_dir), 2)
     for asked in (True, f"{URL}/checkpoint-2"):
         found = shared.share(there, asked)
         assert found == Path(other.args.output_dir, "checkpoint-2") != there
         assert store.problems(found) == [] and store.read_manifest(found)["step"] == 2
+    assert not torn.exists(), "of a run that was killed on that machine"
     shared.finish()
     assert not found.exists(), "nobody else would delete it"
+    other.args.save_on_each_node = True
+    shared.share(there, True)
+    shared.finish()
+    assert found.exists(), "there, each machine keeps its own"
     Two.fails = True
     with pytest.raises(CheckpointError, match="the main process has not uploaded"):
         shared.share(there, True)
+
+
+def test_what_other_machines_need_is_the_best_checkpoint_too(make):
+    trainer = make(load_best_model_at_end=True, eval_strategy="steps", eval_steps=2, eval_dataset=rows(4))
+    folder = Path(trainer.args.output_dir)
+    for step in (2, 4):
+        write(folder, step, best=2)
+    storage = trainer._oneloop.run.checkpointer.directory.storage
+    assert set(storage._needed(folder / "checkpoint-4", True).digests) == {"checkpoint-2", "checkpoint-4"}
+    assert set(storage._needed(folder / "checkpoint-2", True).digests) == {"checkpoint-2"}
+    trainer.args.load_best_model_at_end = False
+    assert set(storage._needed(folder / "checkpoint-4", True).digests) == {"checkpoint-4"}
+
+
+def test_the_best_model_is_loaded_once_a_machine_has_it(make, monkeypatch, tmp_path):
+    """share_best() downloads what a machine lacks of it: here a file that is lost after the last step."""
+    lost = tmp_path / "lost"
+
+    class Loses(TrainerCallback):
+        def on_epoch_end(self, args, state, control, **kwargs):
+            Path(state.best_model_checkpoint, "run.json").rename(lost)
+
+    monkeypatch.setattr(RunStorage, "share_best", lambda self, path: lost.rename(path / "run.json"))
+    given = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2, "eval_dataset": rows(4)}
+    trainer = make(max_steps=4, save_async=False, callbacks=[Loses()], **given)
+    assert trainer.train().global_step == 4 and not lost.exists()
+
+
+# -- parts of a checkpoint that processes without a common disk upload, here those of one process
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    def parts(self, step):
+        return self.directory.storage.parts(step, store.open_stage(self.directory.path, step))
+
+    monkeypatch.setattr(Checkpointer, "_parts", parts)
+    for part, of_all in (("optimizer_part", "optimizer_state"), ("model_part", "model_tensors")):
+        monkeypatch.setattr(Strategy, part, lambda self, *given, of_all=of_all: getattr(self, of_all)(*given))
+
+
+def test_a_checkpoint_of_parts_is_complete_in_the_storage_when_it_is_saved(make, machine, in_parts, tmp_path):
+    seen = []
+
+    class Looks(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            seen.append(sorted(remote_checkpoints.manifests(RemoteDirectory(URL))))
+
+    trainer = make(callbacks=[Looks()], save_async=False, save_total_limit=None)
+    trainer.train()
+    assert seen == [[f"checkpoint-{step}" for step in steps] for steps in ([2], [2, 4], [2, 4, 6])]
+    assert whole(tmp_path / "verified") == [2, 4, 6]
+
+
+def test_a_save_of_parts_that_fails_leaves_nothing(make, in_parts, storage, monkeypatch):
+    """The upload fails, or the disk does before it begins."""
+    closed = []
+
+    def fault(kind, path):
+        if kind == "put_file" and "checkpoint-4/model" in path:
+            raise PermissionError("not allowed")
+
+    def failing(self, is_shared, path):
+        if self.core.trainer.state.global_step == 6:
+            raise OSError("the disk has failed")
+        return gather(self, is_shared, path)
+
+    gather = Checkpointer._gather
+    monkeypatch.setattr(Checkpointer, "_gather", failing)
+    monkeypatch.setattr(MachineParts, "close", lambda self: closed.append(self.name))
+    storage.fault = fault
+    trainer = make(save_async=False, save_total_limit=None)
+    trainer.train()
+    assert checkpoints() == ["checkpoint-2"] and closed == ["checkpoint-6"]
+    assert [path.name for path in Path(trainer.args.output_dir).glob("*checkpoint*")] == ["checkpoint-2"]
+
+
+def test_where_parts_are_uploaded(make, storage):
+    """To a hidden name, if there may be files of another attempt; nowhere, if another run has the storage now."""
+    trainer = make()
+    run_storage = trainer._oneloop.run.checkpointer.directory.storage
+    run_storage._mirror = mirror.Mirror(URL, Path(trainer.args.output_dir))
+
+    def stage():
+        return store.open_stage(Path(trainer.args.output_dir), 2)
+
+    assert run_storage.parts(2, stage()).place == "checkpoint-2"
+    assert run_storage.parts(2, stage()).place.startswith(".checkpoint-2.")
+    assert run_storage.parts(4, None) is None, "the main process cannot write"
+    run_storage._mirror.lease.is_lost = True
+    last = stage()
+    assert run_storage.parts(2, last) is None and not last.exists()
 
 
 def test_trials_of_a_search_have_urls_of_their_own(machine):
