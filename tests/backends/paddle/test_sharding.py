@@ -67,6 +67,42 @@ def test_every_group_of_gloo_has_its_own_store(monkeypatch):
     assert barriers == [1, 2] and collective._default_store == "the launcher's" and dist.new_group is before
 
 
+def test_groups_are_made_once_and_of_as_many_processes(monkeypatch):
+    """Four processes of which two share a copy of the state: two copies. Fleet makes no other groups later."""
+    from paddle.distributed import fleet
+
+    from oneloop.backends.paddle import fleet_groups
+
+    made, plans = SimpleNamespace(get_sharding_parallel_world_size=lambda: 2), []
+    processes = ProcessGroup()
+    processes.size = 4
+    monkeypatch.setattr(fleet_groups.dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(fleet, "init", lambda is_collective, strategy: plans.append(strategy.hybrid_configs))
+    monkeypatch.setattr(fleet, "get_hybrid_communicate_group", lambda: made)
+    monkeypatch.setattr(fleet.fleet, "_hcg", None, raising=False)
+    assert fleet_groups.groups_of(processes, 2) is made
+    (plan,) = plans
+    assert (plan["dp_degree"], plan["sharding_degree"]) == (2, 2)
+    monkeypatch.setattr(fleet.fleet, "_hcg", made)
+    assert fleet_groups.groups_of(processes, 2) is made and len(plans) == 1
+    with pytest.raises(RefusedError, match="sharding_degree=4.*already.*groups of 2"):
+        fleet_groups.groups_of(processes, 4)
+
+
+def test_the_store_of_the_launcher_is_in_the_main_process(monkeypatch):
+    from oneloop.backends.paddle.parallel import rendezvous
+
+    for name in ("MASTER_ADDR", "MASTER_PORT", "PADDLE_MASTER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PADDLE_TRAINER_ENDPOINTS", "10.0.0.1:6170,10.0.0.2:6171")
+    assert rendezvous() == ("10.0.0.1", 6170)
+    monkeypatch.setenv("PADDLE_MASTER", "10.0.0.3:80")
+    assert rendezvous() == ("10.0.0.3", 80)
+    monkeypatch.setenv("MASTER_ADDR", "10.0.0.4")
+    monkeypatch.setenv("MASTER_PORT", "81")
+    assert rendezvous() == ("10.0.0.4", 81)
+
+
 # -- stages 2 and 3, which Paddle runs on accelerators alone: what it is asked, with a stand-in for its answer
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from oneloop import Trainer, TrainerCallback
-from oneloop.backends.torch import quantized_state, weights
+from oneloop.backends.torch import models, quantized_state, weights
 from oneloop.errors import CheckpointError
 from tests.backends.kits.torch_kit import Kit
 from tests.backends.support import rows, same_bytes
@@ -89,12 +89,13 @@ class Own(torch.optim.Optimizer):
     """SGD with momentum that keeps integers in an object, a count in each group, and the moments in a dict of it."""
 
     def __init__(self, params, lr=0.1):
-        super().__init__(params, {"lr": lr, "sign": lambda: 1})
+        super().__init__(params, {"lr": lr, "sign": lambda: 1, "scale": torch.tensor(2.0, dtype=torch.float64)})
 
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
             group["step"] = group.get("step", torch.tensor(0, dtype=torch.int16)) + 1
+            group.setdefault("hook", lambda: 1)
             moments = group.setdefault("state", {})
             for p in (p for p in group["params"] if p.grad is not None):
                 of_p = moments.setdefault(p, {"moment": torch.zeros_like(p), "updates": 0})
@@ -131,6 +132,47 @@ def test_state_in_groups_and_in_objects_is_stored(arguments, tmp_path, known):
     assert [each["updates"] for each in group["state"].values()] == [6] * len(group["params"])
 
 
+def check_loaded(model, tensors, data):
+    """What cannot be stored is added anew, the dtype of a tensor is that which the optimizer has, and nothing is shared
+    with the file."""
+    fresh, before = Own(model.parameters()), {name: tensor.clone() for name, tensor in tensors.items()}
+    data = json.loads(json.dumps(data))
+    del data["groups"][0]["scale"]["dtype"]  # of an earlier release
+    weights.load_optimizer(fresh, model, dict(tensors), data, "x")
+    (group,) = fresh.param_groups
+    assert "hook" not in group and group["sign"]() == 1
+    assert group["scale"].dtype == torch.float64 and float(group["scale"]) == 2.0
+    for state in fresh.state.values():
+        state["seen"].codes.fill_(7)
+    assert all(torch.equal(tensors[name], before[name]) for name in before)
+
+
+def test_the_first_rate_of_a_group_is_stored_where_it_is_its_own():
+    model = KIT.classifier()
+    first, *rest = model.parameters()
+    optimizer = torch.optim.SGD([{"params": rest}, {"params": [first], "lr": 0.5}], lr=0.1)
+    for group in optimizer.param_groups:
+        group["initial_lr"] = group["lr"]
+    _, data = weights.optimizer_state(optimizer, model)
+    assert [group.get("initial_lr") for group in data["groups"]] == [None, 0.5]
+
+
+def test_a_wrapper_of_another_package_is_looked_into(monkeypatch):
+    """As DeepSpeed's engine, which may have a wrapped model in it."""
+
+    class Engine(nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+    monkeypatch.setattr(models, "_PARALLEL", models._PARALLEL)
+    inner = nn.Linear(2, 2)
+    wrapped = Engine(nn.DataParallel(inner))
+    assert models.unwrap(wrapped) is wrapped
+    models.know_wrapper(Engine)
+    assert models.unwrap(wrapped) is inner
+
+
 class Finds(TrainerCallback):
     """The last state that a checkpoint would have."""
 
@@ -158,8 +200,7 @@ def test_what_a_checkpoint_may_say_of_them(arguments, known, wrong, words):
     Trainer(model, args, train_dataset=rows(24), optimizers=(Own(model.parameters()), None), callbacks=[finds]).train()
     tensors, data = finds.stored
     data = json.loads(json.dumps(data))
-    fresh = Own(model.parameters())
-    weights.load_optimizer(fresh, model, dict(tensors), json.loads(json.dumps(data)), "x")
+    check_loaded(model, tensors, data)
     wrong(data, next(iter(data["values"])))
     with pytest.raises(CheckpointError, match=words):
         weights.load_optimizer(Own(model.parameters()), model, dict(tensors), data, "x")
