@@ -1,5 +1,6 @@
 """The accelerator of a Trainer: accelerate's state objects behind it, and its names on every framework."""
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -102,12 +103,24 @@ print(AcceleratorState().mixed_precision, type(trainer.accelerator.state).__name
 print(isinstance(trainer.accelerator.gradient_state, GradientState), AcceleratorState().deepspeed_plugin)
 Trainer(torch.nn.Linear(2, 2), TrainingArguments("out", use_cpu=True, report_to="none"))
 print(AcceleratorState().mixed_precision)
+
+# Two processes that shard the model, and then one that does not.
+from types import SimpleNamespace
+from oneloop.compat import accelerate_plugins as plugins, accelerate_state
+alone, plugins.world = plugins.world, lambda: SimpleNamespace(size=2)
+args = TrainingArguments("out", use_cpu=True, report_to="none")
+args.sharding = "stage2"
+accelerate_state.accelerator_state(args)
+print(AcceleratorState().distributed_type.value, AcceleratorState().fsdp_plugin is plugins.plugin_of(args))
+plugins.world = alone
+Trainer(torch.nn.Linear(2, 2), TrainingArguments("out", use_cpu=True, report_to="none"))
+print(AcceleratorState().distributed_type.value)
 """
 
 
 def test_states_of_accelerate_are_initialised_as_by_transformers():
     pytest.importorskip("torch")
-    assert run(STATES) == ["bf16", "AcceleratorState", "True", "None", "no"]
+    assert run(STATES) == ["bf16", "AcceleratorState", "True", "None", "no", "FSDP", "True", "NO"]
 
 
 def test_accelerate_is_not_imported_for_it():
@@ -151,5 +164,31 @@ def test_the_plugin_of_fsdp_says_what_is_done(sharding, reshards, monkeypatch, t
     plugin = accelerate_plugins.plugin_of(args)
     assert (plugin.fsdp_version, plugin.reshard_after_forward, plugin.ignored_modules) == (2, reshards, "head.*")
     assert accelerate_plugins.plugin_of(args) is plugin
+    assert type(plugin.cpu_offload).__name__ == "OffloadPolicy"
     args.sharding = ""
     assert accelerate_plugins.plugin_of(args) is None
+
+
+def test_the_plugin_of_fsdp_has_the_precision_and_where_the_weights_are(monkeypatch, tmp_path):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(accelerate_plugins, "world", lambda: SimpleNamespace(size=2))
+    args = TrainingArguments(str(tmp_path), device="cpu", bf16=True)
+    args.sharding = "stage3 offload"
+    plugin = accelerate_plugins.plugin_of(args)
+    assert type(plugin.cpu_offload).__name__ == "CPUOffloadPolicy"
+    assert plugin.mixed_precision_policy.param_dtype is torch.bfloat16
+
+
+def test_variables_of_the_launcher_are_set_again(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with accelerate_plugins._without_settings_of_launcher():
+        assert "ACCELERATE_DEEPSPEED_ZERO_STAGE" not in os.environ and "ACCELERATE_USE_DEEPSPEED" in os.environ
+    assert os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == "2"
+
+
+def test_fsdp_is_that_of_pytorch(backend, arguments, monkeypatch):
+    trainer = Trainer(backend.classifier(), arguments())
+    trainer.args.sharding = "stage2"
+    monkeypatch.setattr(accelerate_plugins, "world", lambda: SimpleNamespace(size=2))
+    assert trainer.is_fsdp_enabled == (backend.name == "torch")

@@ -11,7 +11,7 @@ from oneloop.compat import mode
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5.22")
-pytest.importorskip("accelerate")
+accelerate = pytest.importorskip("accelerate")
 
 OFTEN = """evaluate predict evaluation_loop prediction_step training_step compute_loss create_optimizer create_scheduler
 get_batch_samples _maybe_log_save_evaluate _clip_grad_norm save_model log""".split()
@@ -125,6 +125,27 @@ def test_a_copied_loop_finds_the_end_of_the_data(tmp_path):
     assert own["eval_loss"] == pytest.approx(metrics["eval_loss"], rel=1e-6), (
         "each sample of the last batch counts once"
     )
+
+
+class Calls(Trainer):
+    """Its evaluation loop is that of the Trainer."""
+
+    def evaluation_loop(self, *args, **kwargs):
+        return super().evaluation_loop(*args, **kwargs)
+
+
+def test_loaders_are_those_of_accelerate_for_a_copied_loop_alone(tmp_path, monkeypatch):
+    def ready(loader):
+        return isinstance(loader, accelerate.data_loader.DataLoaderShard)
+
+    args = TrainingArguments(tmp_path, report_to="none", use_cpu=True)
+    given = {"train_dataset": ROWS, "eval_dataset": ROWS}
+    copy, calls = (cls(Line(Config()), args, **given) for cls in (copied("evaluation_loop"), Calls))
+    assert ready(copy.get_eval_dataloader()) and not ready(copy.get_train_dataloader())
+    assert not ready(calls.get_eval_dataloader())
+    monkeypatch.setattr(type(copy.accelerator), "num_processes", 2)
+    loader = object()
+    assert copy.accelerator.for_evaluation(loader) is loader, "it has been divided"
 
 
 def test_a_copied_load_names_what_does_not_fit(tmp_path, caplog):

@@ -8,7 +8,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.callbacks import CallbackHandler
-from oneloop.compat.introspect import shards_itself
+from oneloop.compat.introspect import class_overrides, shards_itself
 from oneloop.data.process_sharding import ProcessShard
 from oneloop.distributed.step_sync import SharedUpdate
 from oneloop.trainer.internals import internals_of
@@ -227,6 +227,12 @@ def test_may_change_control(decisions, make, attributes, answer, reason):
 def test_an_attribute_that_is_no_bool_overrules_nothing(decisions, value):
     assert CallbackHandler([stops(may_change_control=value)], None, None, None, None).may_change_control
     assert decisions("may_change_control") == ["may_change_control of Stops: True (by its code)"]
+
+
+def test_a_property_that_is_assigned_to_the_class_is_an_override(monkeypatch):
+    assert not class_overrides(Trainer, "_train_batch_size")
+    monkeypatch.setattr(Trainer, "_train_batch_size", property(lambda self: 1))
+    assert class_overrides(Trainer, "_train_batch_size")
 
 
 def test_an_attribute_of_the_instance_overrules_nothing():

@@ -10,6 +10,7 @@ import oneloop
 from oneloop import EarlyStoppingCallback, Trainer, TrainerCallback, TrainerState
 from oneloop.compat import mode
 from oneloop.errors import ModelError
+from oneloop.plan import request
 from tests.backends.support import rows
 
 
@@ -56,6 +57,10 @@ def test_all_arguments_by_position(backend, arguments, monkeypatch):
 def test_the_output_directory_exists_after_the_constructor(backend, arguments, tmp_path, monkeypatch):
     Trainer(backend.classifier(), arguments(output_dir=tmp_path / "a" / "b"))
     assert (tmp_path / "a" / "b").is_dir()
+    for place, name, value in ((request, "_current", request.Request({})), (type(arguments()), "should_save", False)):
+        with monkeypatch.context() as patch:  # `oneloop plan`, and a process that writes nothing
+            patch.setattr(place, name, value)
+            Trainer(backend.classifier(), arguments(output_dir=tmp_path / "c"))
     monkeypatch.setattr(mode, "_followed", set())
     Trainer(backend.classifier(), arguments(output_dir=tmp_path / "c"))
     assert not (tmp_path / "c").exists()
@@ -74,6 +79,26 @@ def test_labels_of_a_model_for_question_answering():
     assert label_names(names, "TinyForQuestionAnswering") == names[1:]
     assert label_names(names, "Tiny") == ["kind_label"]
     assert label_names(names[:3], "Tiny") == names[1:3]
+    assert label_names(names[:2], "TinyForQuestionAnswering") == ["labels"], "one position alone is an input"
+    assert label_names(["start_positions", "labels"], "TinyForQuestionAnswering") == ["labels"]
+
+
+def renamed(model, name, forward):
+    """A model of a class of that name, with this forward."""
+    model.__class__ = type(name, (type(model),), {"forward": forward, "construct": forward})
+    return model
+
+
+def test_what_the_name_of_a_model_says_of_its_labels(backend, arguments):
+    def answers(self, x, start_positions=None, end_positions=None, kind_label=None):
+        return {}
+
+    trainer = Trainer(renamed(backend.classifier(), "TinyForQuestionAnswering", answers), arguments())
+    assert trainer.label_names == ["start_positions", "end_positions", "kind_label"]
+    assert trainer._loss_shifts_labels is False
+    trainer = Trainer(renamed(backend.classifier(), "TinyForCausalLM", answers), arguments())
+    assert trainer.label_names == ["kind_label"]
+    assert trainer._loss_shifts_labels == (backend.name != "paddle"), "there, the data set has shifted them"
 
 
 # -- callbacks
@@ -117,7 +142,25 @@ def test_on_save_comes_before_the_next_step(backend, arguments, monkeypatch):
     assert in_background[3]
 
 
+def test_a_save_of_all_processes_waits_for_no_callback(backend, arguments, monkeypatch):
+    """Which may be that of one process, and then this one alone would wait for the others."""
+    trainer = Trainer(backend.classifier(), arguments(), train_dataset=rows(8), callbacks=[Saves()])
+    checkpointer = trainer._oneloop.run.checkpointer
+    assert not checkpointer._in_background
+    monkeypatch.setattr(type(trainer._oneloop.strategy), "in_parts", True)
+    assert checkpointer._in_background
+
+
 # -- names of transformers
+
+
+def test_the_seconds_of_a_run_in_its_logs(backend, arguments):
+    """If tokens are counted."""
+    args = arguments(max_steps=2, logging_steps=1, include_num_input_tokens_seen=True)
+    trainer = Trainer(backend.classifier(), args, train_dataset=rows(8))
+    trainer.train()
+    seconds = [entry["train_runtime"] for entry in trainer.state.log_history]
+    assert 0 <= seconds[0] <= seconds[1] < 1000
 
 
 def test_the_schedule_that_the_trainer_created(backend, arguments):
@@ -293,6 +336,19 @@ def test_a_step_that_updates_the_model_itself(arguments, monkeypatch, caplog):
         trainer().train()
 
 
+def test_a_loss_that_no_parameter_has_a_part_in_is_an_error(arguments):
+    """With the step of oneloop, which leaves gradients wherever there are any."""
+    torch = pytest.importorskip("torch")
+
+    class Model(torch.nn.Linear):
+        def forward(self, x, labels=None):
+            return {"loss": x.requires_grad_().sum()}
+
+    trainer = Trainer(Model(6, 2), arguments(max_steps=1), train_dataset=rows(8))
+    with pytest.raises(ModelError, match="no gradients to update the model with"):
+        trainer.train()
+
+
 # -- models
 
 
@@ -427,12 +483,16 @@ def test_token_ids_filled_up(backend, tmp_path):
     args = oneloop.Seq2SeqTrainingArguments(tmp_path, report_to="none", device="cpu")
     ids = np.array([[1, 2], [3, 4]])
 
-    def filled(tokenizer):
-        trainer = oneloop.Seq2SeqTrainer(backend.classifier(), args, lambda rows: rows, processing_class=tokenizer)
+    def filled(tokenizer, config=None):
+        model = backend.classifier()
+        model.config = config
+        trainer = oneloop.Seq2SeqTrainer(model, args, lambda rows: rows, processing_class=tokenizer)
         return backend.numpy(trainer._pad_tensors_to_max_len(backend.tensor(ids), 4)).tolist()
 
     assert filled(Tokens(0)) == [[1, 2, 0, 0], [3, 4, 0, 0]]
     assert filled(Tokens(None)) == [[1, 2, 9, 9], [3, 4, 9, 9]]
+    for without in (None, object()):  # such as the processor of images
+        assert filled(without, Tokens(7)) == [[1, 2, 7, 7], [3, 4, 7, 7]]
     with pytest.raises(ValueError, match="needs a pad token"):
         filled(None)
 
