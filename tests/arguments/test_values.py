@@ -75,6 +75,11 @@ def test_a_value_is_stored_as(name, given, stored):
     assert type(value) is type(stored) or isinstance(value, str)
 
 
+@pytest.mark.parametrize(("given", "stored"), [(True, "end_to_end"), (" Wrapped", "wrapped"), ("no", False)])
+def test_ways_of_packing(given, stored):
+    assert TrainingArguments("out", packing=given, max_length=8).packing == stored
+
+
 @pytest.mark.parametrize(
     ("name", "given"),
     [

@@ -12,6 +12,7 @@ from oneloop.backends import load
 from oneloop.data.packed_streams import OPEN, PACKERS, PackedStream, SinglePacker
 from oneloop.data.process_sharding import ProcessShard
 from oneloop.errors import DataError
+from oneloop.trainer.dataloaders import _with_source
 from tests.backends.support import names
 
 lengths_of_all = st.lists(st.integers(0, 40), min_size=1, max_size=60).filter(any)
@@ -44,6 +45,15 @@ def stream(how, lengths, width):
 
 def plain(pack):
     return {name: values.tolist() for name, values in pack.items()}
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_stream_of_other_documents_is_packed_alike(joins):
+    """Those of a process that reads its own shards."""
+    given = PACKERS["wrapped"](4), ("input_ids",), False, joins
+    divided = _with_source(PackedStream(Documents([9]), *given), Documents([2, 3, 3]))
+    assert [plain(pack)["lengths"] for pack in divided] == ([[4], [4]] if joins else [[2, 2], [1, 3]])
+    assert divided.accepted == ("input_ids",)
 
 
 @given(packers, lengths_of_all, st.integers(1, 50))

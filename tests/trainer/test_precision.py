@@ -201,6 +201,7 @@ def test_memory_figures(backend, trained):
     assert "eval_mem_cpu_alloc_delta" in trainer.evaluate()
     assert "test_mem_cpu_alloc_delta" in trainer.predict(rows(4)).metrics
     assert isinstance(trainer.result.metrics["train_mem_cpu_peaked_delta"], int)
+    assert trainer.result.metrics["before_init_mem_cpu"] > 2**20, "what the process had"
 
 
 def test_tokens_per_second_and_operations(backend, trained):
