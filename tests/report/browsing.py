@@ -15,7 +15,7 @@ FLAGS = [
     "--disable-sync",
 ]
 DOCS = Path(__file__).parents[2] / "docs"
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def executable():
