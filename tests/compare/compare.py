@@ -145,7 +145,8 @@ def worktree(commit: str, folder: Path) -> Iterator[Path]:
 
 def compare(old_tree: Path, new_tree: Path, names: list[str], folder: Path, jobs: int, explained: list) -> bool:
     """Play the runs on both trees and say what differs; whether all is well."""
-    sides = {"commit": old_tree, "working tree": new_tree}
+    # Folders with names of the same length: processes broadcast paths, and the bytes are compared.
+    sides = {"old": old_tree, "new": new_tree}
     with ThreadPoolExecutor(jobs) as pool:
         started = []
         for framework in FRAMEWORKS:

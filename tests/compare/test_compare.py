@@ -93,13 +93,13 @@ def test_a_run_is_equal_to_itself_and_its_record_says_something(name, tmp_path, 
     assert name in names_of("plain")
     assert compare(ROOT, ROOT, [name], tmp_path, 1, [])
     assert capsys.readouterr().out.splitlines()[0] == f"equal    {name}"
-    record = read(tmp_path / "commit", name, ROOT)
+    record = read(tmp_path / "old", name, ROOT)
     of_process = record["phases"][0][0]
     assert {"out/checkpoint-5/model.safetensors", "out/checkpoint-5/manifest.json"} <= record["files"].keys()
     assert len(of_process["reads"]) == 13 and any(of_process["reads"])  # 12 steps, and what is before them
     assert of_process["events"][0].startswith("on_init_end 0") and of_process["history"][0]
     with pytest.raises(SystemExit, match="not with the oneloop of"):
-        read(tmp_path / "commit", name, tmp_path)
+        read(tmp_path / "old", name, tmp_path)
 
 
 def test_a_planted_difference_is_found(name, tmp_path, capsys):
