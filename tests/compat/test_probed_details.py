@@ -146,9 +146,9 @@ def test_a_save_of_all_processes_waits_for_no_callback(backend, arguments, monke
     """Which may be that of one process, and then this one alone would wait for the others."""
     trainer = Trainer(backend.classifier(), arguments(), train_dataset=rows(8), callbacks=[Saves()])
     checkpointer = trainer._oneloop.run.checkpointer
-    assert not checkpointer._in_background
+    assert not checkpointer.in_background
     monkeypatch.setattr(type(trainer._oneloop.strategy), "in_parts", True)
-    assert checkpointer._in_background
+    assert checkpointer.in_background
 
 
 # -- names of transformers

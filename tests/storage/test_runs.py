@@ -10,7 +10,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments, get_last_checkpoint
 from oneloop.checkpoint import store
-from oneloop.checkpoint.checkpointer import Checkpointer
+from oneloop.checkpoint.checkpointer import Checkpointer, gather
 from oneloop.checkpoint.safetensors_io import read
 from oneloop.distributed.strategy import Strategy
 from oneloop.errors import ArgumentError, CheckpointError, MissingPackageError, StorageError
@@ -518,13 +518,12 @@ def test_a_save_of_parts_that_fails_leaves_nothing(make, in_parts, storage, monk
         if kind == "put_file" and "checkpoint-4/model" in path:
             raise PermissionError("not allowed")
 
-    def failing(self, is_shared, path):
-        if self.core.trainer.state.global_step == 6:
+    def failing(run, is_sharded, path):
+        if run.core.trainer.state.global_step == 6:
             raise OSError("the disk has failed")
-        return gather(self, is_shared, path)
+        return gather(run, is_sharded, path)
 
-    gather = Checkpointer._gather
-    monkeypatch.setattr(Checkpointer, "_gather", failing)
+    monkeypatch.setattr("oneloop.checkpoint.checkpointer.gather", failing)
     monkeypatch.setattr(MachineParts, "close", lambda self: closed.append(self.name))
     storage.fault = fault
     trainer = make(save_async=False, save_total_limit=None)

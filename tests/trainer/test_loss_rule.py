@@ -58,6 +58,7 @@ def test_with_an_incomplete_last_update(backend, run):
     run(backend.classifier, rows(21), SPLITS, max_steps=6)
 
 
+@pytest.mark.once_on("mindspore")
 @pytest.mark.parametrize("signature", ["plain", "kwargs"])
 @pytest.mark.parametrize("unlabelled", [(), (0, 5, 9)], ids=["labelled", "some rows without a label"])
 def test_tokens_weigh_equally_in_uneven_micro_batches(backend, run, signature, unlabelled):
