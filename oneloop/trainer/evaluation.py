@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -22,18 +22,39 @@ logger = logging.getLogger(__name__)
 
 
 def batch_rows(inputs: Any) -> int | None:
-    """Number of samples in a batch: the first axis of its first array."""
+    """Number of samples in a batch: the first axis of its first array, or the length of its first column of text."""
+    counts = (_array_rows, _text_rows, _nested_rows, _uncollated_rows)
+    return next((rows for count in counts if (rows := count(inputs)) is not None), None)
+
+
+def _columns(inputs: Any) -> Sequence[Any]:
     if isinstance(inputs, Mapping):
-        inputs = list(inputs.values())
-    if isinstance(inputs, (list, tuple)):
-        for value in inputs:
-            rows = batch_rows(value)
-            if rows is not None:
-                return rows
-        # Samples that have not been collated, such as prompts of a trainer that tokenizes them later.
-        return len(inputs) if inputs and all(isinstance(value, Mapping) for value in inputs) else None
-    shape = getattr(inputs, "shape", None)
-    return int(shape[0]) if shape is not None and len(shape) >= 1 else None
+        return list(inputs.values())
+    return inputs if isinstance(inputs, (list, tuple)) else [inputs]
+
+
+def _array_rows(inputs: Any) -> int | None:
+    return next((int(column.shape[0]) for column in _columns(inputs) if getattr(column, "shape", None)), None)
+
+
+def _text_rows(inputs: Any) -> int | None:
+    """Texts that the model tokenizes itself. Beside them, arrays within a column are those of one sample each, such as
+    the labels of its documents."""
+    columns = [column for column in _columns(inputs) if isinstance(column, (list, tuple)) and column]
+    return next((len(column) for column in columns if all(isinstance(value, str) for value in column)), None)
+
+
+def _nested_rows(inputs: Any) -> int | None:
+    if not isinstance(inputs, (Mapping, list, tuple)):
+        return None
+    found = ((_array_rows(column), _nested_rows(column)) for column in _columns(inputs))
+    return next((rows for pair in found for rows in pair if rows is not None), None)
+
+
+def _uncollated_rows(inputs: Any) -> int | None:
+    """Samples that have not been collated, such as prompts of a trainer that tokenizes them later."""
+    is_samples = isinstance(inputs, (list, tuple)) and inputs and all(isinstance(v, (Mapping, str)) for v in inputs)
+    return len(inputs) if is_samples else None
 
 
 def loader_rows(loader: Any) -> int | None:
