@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import secrets
+from ..compat import mode
 from ..distributed.preemption import parse
 from ..enums import HubStrategy, SaveStrategy
 from . import values
 from .fields import Group, declare
 
 if TYPE_CHECKING:
-    from .given import Text
+    from .given import Integer, Text
 
 arg = declare("Saving")
 
@@ -19,6 +20,12 @@ def to_token(name: str, value: "Text") -> str | None:
     """A dumped `<HUB_TOKEN>` is a placeholder, not a token."""
     text = values.to_text(name, value)
     return None if secrets.is_mask(name, text) else text
+
+
+def to_limit(name: str, value: "Integer") -> int | None:
+    """A number of checkpoints. For transformers none is no limit; sentence-transformers' `fit` passes 0."""
+    number = values.to_int(name, value)
+    return None if number <= 0 and mode.follows("transformers") else number
 
 
 @dataclass
@@ -30,6 +37,7 @@ class Saving(Group):
     save_total_limit: int | None = arg(
         None,
         "Maximum number of checkpoints to keep, including the best; with 1, the newest and the best.",
+        convert=to_limit,
         low=1,
         shown="all",
     )
