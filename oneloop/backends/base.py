@@ -94,8 +94,9 @@ class Models(Protocol):
     def counts_ignored(self, criterion: Any) -> bool:
         """Whether a criterion's mean includes ignored labels."""
 
-    def train_mode(self, model: Any) -> None:
-        """Switch to training mode."""
+    def train_mode(self, model: Any, every_layer: bool = False) -> None:
+        """Switch to training mode. A model in training mode keeps its layers in evaluation mode, unless
+        `every_layer`."""
 
     def eval_mode(self, model: Any) -> list[Any]:
         """Switch to evaluation mode; returns the layers that were in training mode, for restore_mode."""

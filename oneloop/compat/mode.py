@@ -25,6 +25,11 @@ def follows(library: str) -> bool:
     return library in _behaviours()
 
 
+def follows_any() -> bool:
+    """Whether this process runs a script for another library."""
+    return bool(_followed)
+
+
 def follows_only(library: str) -> bool:
     """Whether it is for that library and for no other."""
     return _behaviours() == {library}

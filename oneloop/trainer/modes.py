@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..compat import mode
 from .averages import WeightAverage
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class Modes:
         self.average = WeightAverage(core)
         self.paused: list[Any] = []  # layers that return to training mode when training goes on
         self.waiting = True  # train() has to be called before the next micro-batch
+        self.begun = False
 
     def evaluate(self, model: Any) -> None:
         """Switch to evaluation mode; within train(), until the next micro-batch."""
@@ -37,8 +39,18 @@ class Modes:
         """Training goes on. Called, if it is waiting, before each micro-batch, and before the callbacks at the start of
         a step or an epoch, which may freeze layers by their mode."""
         self.restore()
+        if not self.begun:
+            self._begin()
         # An optimizer with modes is switched each time, as in transformers: a callback may have changed its mode.
         self.waiting = _switch(self.core.trainer.optimizer, "train")
+
+    def _begin(self) -> None:
+        """Before the first micro-batch. In scripts of other libraries every layer is put into training mode, as their
+        Trainers do: `from_pretrained` leaves a model in evaluation mode, also if it is a part of one in training mode,
+        such as the model of a SentenceTransformer."""
+        self.begun = True
+        if mode.follows_any():
+            self.core.backend.models.train_mode(self.core.trainer.model_wrapped, every_layer=True)
 
     def finish(self) -> None:
         """After the last step: an optimizer with modes leaves the weights in the model that it evaluates."""

@@ -290,3 +290,36 @@ def test_a_generation_config_is_checked_before_training(tmp_path):
     assert trainer(max_new_tokens=3).model.generation_config.max_new_tokens == 3
     with pytest.raises(ValueError, match="top_p"):
         trainer(top_p=0.9)
+
+
+# -- layers in evaluation mode, and the number of checkpoints
+
+
+@pytest.mark.parametrize("followed", [{"transformers"}, set()])
+def test_every_layer_is_in_training_mode_when_training_begins(backend, arguments, monkeypatch, followed):
+    """A model that from_pretrained has left in evaluation mode may be a part of one in training mode."""
+    monkeypatch.setattr(mode, "_followed", followed)
+    seen = []
+
+    class Watches(Trainer):
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            seen.append(bool(self.model.dropout.training))
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    model = backend.classifier(dropout=0.1)
+    for layer, training in ((model, True), (model.dropout, False)):
+        layer.set_train(training) if hasattr(layer, "set_train") else (layer.train() if training else layer.eval())
+    args = arguments(max_steps=4, eval_strategy="steps", eval_steps=2, per_device_train_batch_size=4)
+    Watches(model, args, train_dataset=rows(16), eval_dataset=rows(4)).train()
+    in_training = bool(followed)
+    assert seen == [in_training, in_training, False, in_training, in_training, False]
+
+
+@pytest.mark.parametrize("limit", [0, -1, "0"])
+def test_no_checkpoints_to_keep_is_no_limit(arguments, monkeypatch, limit):
+    """sentence-transformers' model.fit passes 0."""
+    assert arguments(save_total_limit=limit).save_total_limit is None
+    assert arguments(save_total_limit=2).save_total_limit == 2
+    monkeypatch.setattr(mode, "_followed", set())
+    with pytest.raises(ValueError, match="save_total_limit"):
+        arguments(save_total_limit=limit)

@@ -369,6 +369,68 @@ def several_labels(folder):
 
 
 @scenario
+def texts_alone(folder):
+    """A cross-encoder whose batches are columns of text without labels; the last one of an evaluation is smaller."""
+    from sentence_transformers.cross_encoder import losses
+
+    model = cross_model(folder)
+    given = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 4}
+    more = {"eval_dataset": pairs(5, 7)}
+    loss = losses.MultipleNegativesRankingLoss(model, num_negatives=None)
+    return run(folder, "cross", model, pairs(16), loss, given=given, trainer_options=more)
+
+
+@scenario
+def dropout(folder):
+    """from_pretrained leaves the BERT in evaluation mode, and the model around it is in training mode."""
+    from sentence_transformers.sentence_transformer import losses
+
+    model = sentence_model(folder, dropout=0.2)
+    given = {"eval_strategy": "steps", "eval_steps": 2, "max_steps": 5} | in_transformers_order()
+    loss = losses.MultipleNegativesRankingLoss(model)
+    return run(folder, "sentence", model, pairs(16), loss, given=given, trainer_options={"eval_dataset": pairs(8, 7)})
+
+
+def in_transformers_order():
+    """On oneloop, the argument with which random numbers are drawn as by transformers."""
+    from transformers import TrainingArguments
+
+    return {"data_order": "transformers"} if hasattr(TrainingArguments, "data_order") else {}
+
+
+@scenario
+def fitted(folder):
+    """The older model.fit, which keeps any number of checkpoints."""
+    import random
+
+    from sentence_transformers import InputExample
+    from sentence_transformers.sentence_transformer import losses
+    from torch.utils.data import DataLoader
+    from transformers import set_seed
+
+    model, data, seen = sentence_model(folder), pairs(8), []
+    examples = [InputExample(texts=[row["anchor"], row["positive"]]) for row in data]
+    objective = DataLoader(examples, batch_size=4), losses.MultipleNegativesRankingLoss(model)
+    set_seed(3)
+    random.seed(3)
+    model.fit(
+        [objective],
+        epochs=2,
+        warmup_steps=1,
+        optimizer_params={"lr": 1e-3},
+        show_progress_bar=False,
+        evaluator=similarity(),
+        evaluation_steps=1,
+        callback=lambda score, epoch, steps: seen.append([score, epoch, steps]),
+        output_path=str(folder / "out"),
+        checkpoint_path=str(folder / "checkpoints"),
+        checkpoint_save_steps=1,
+    )
+    sums = {name: float(value.detach().double().abs().sum()) for name, value in model.named_parameters()}
+    return {"seen": seen, "weights": sums, "checkpoints": sorted(each.name for each in folder.glob("checkpoints/ch*"))}
+
+
+@scenario
 def multi_vector(folder):
     """Embeddings of tokens, with an evaluator, accumulation, and the best model by its metric."""
     from sentence_transformers.multi_vector_encoder import evaluation, losses

@@ -24,6 +24,8 @@ SLOW = (
     "round_robin",
     "several_labels",
     "multi_vector",
+    "texts_alone",
+    "dropout",
 )
 TOLERANCE = 1e-5
 # Files of a checkpoint: pickles there, safetensors and JSON here.
@@ -104,6 +106,16 @@ def test_the_run_is_that_of_transformers(quick, name):
 @pytest.mark.parametrize("name", SLOW)
 def test_more_runs_are_those_of_transformers(slow, name):
     assert_same_run(name, *(side[name] for side in slow))
+
+
+@pytest.mark.slow
+def test_the_older_fit(tmp_path):
+    theirs, ours = (side["fitted"] for side in both(tmp_path, ["fitted"]))
+    assert ours["checkpoints"] == theirs["checkpoints"] and len(ours["checkpoints"]) == 4
+    assert len(ours["seen"]) == len(theirs["seen"]) > 0
+    for before, after in zip(theirs["seen"], ours["seen"]):
+        assert after == pytest.approx(before, rel=TOLERANCE, abs=TOLERANCE)
+    assert_close(theirs["weights"], ours["weights"], "fit")
 
 
 def test_what_the_runs_show(quick):

@@ -72,8 +72,8 @@ def counts_ignored(criterion: Any) -> bool:
     return False
 
 
-def train_mode(model: Any) -> None:
-    if not unwrap(model).training:
+def train_mode(model: Any, every_layer: bool = False) -> None:
+    if every_layer or not unwrap(model).training:
         unwrap(model).set_train(True)
 
 

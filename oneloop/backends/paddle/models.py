@@ -88,9 +88,9 @@ def counts_ignored(criterion: Any) -> bool:
     return criterion.ignore_index < 0 and criterion.weight is None
 
 
-def train_mode(model: nn.Layer) -> None:
+def train_mode(model: nn.Layer, every_layer: bool = False) -> None:
     # A wrapper is created in training mode, whatever the mode of the model in it.
-    if not model.training or not unwrap(model).training:
+    if every_layer or not model.training or not unwrap(model).training:
         model.train()
 
 

@@ -107,9 +107,9 @@ def counts_ignored(criterion: Any) -> bool:
     return False
 
 
-def train_mode(model: nn.Module) -> None:
+def train_mode(model: nn.Module, every_layer: bool = False) -> None:
     # A wrapper is created in training mode, whatever the mode of the model in it.
-    if not model.training or not unwrap(model).training:
+    if every_layer or not model.training or not unwrap(model).training:
         model.train()
 
 

@@ -41,7 +41,7 @@ def counts_ignored(criterion):
     return False
 
 
-def train_mode(model):
+def train_mode(model, every_layer=False):
     model.training = True
 
 
