@@ -1,8 +1,13 @@
 """The messages of a step: what is packed comes out again, and the layout on the wire is known."""
 
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 
-from oneloop.distributed.step_sync import FLAGS, ControlMessage, StepMessage
+from oneloop.data.order import BatchSampler, Order
+from oneloop.distributed.step_sync import FLAGS, NO_NEWS, ControlMessage, StepMessage, StepSync
 
 MESSAGES = [
     StepMessage(),
@@ -42,3 +47,64 @@ def test_every_flag_of_the_control_travels():
 
     control = TrainerControl()
     assert set(FLAGS) == {name for name in vars(control) if name.startswith("should_")}
+
+
+# -- one of two processes, of which the other is not asked
+
+
+class Alone(StepSync):
+    """After two updates, an epoch of eight samples is over."""
+
+    def __init__(self):
+        loader = SimpleNamespace(batch_sampler=BatchSampler(partial(Order, 8), 2, world=2))
+        core = SimpleNamespace(processes=SimpleNamespace(size=2, count_collective=lambda: None))
+        super().__init__(SimpleNamespace(core=core, plan=SimpleNamespace(loader=loader, accumulation=1)))
+        self.run.position = SimpleNamespace(step_in_epoch=2)
+        self.signals = SimpleNamespace(signals=())
+        self.compared = 0
+
+    def _compare_control(self):
+        self.compared += 1
+        return NO_NEWS
+
+
+@pytest.mark.parametrize("may_ask", [True, False])
+def test_at_the_end_of_an_epoch_processes_compare_what_they_want_if_they_did_in_its_steps(may_ask):
+    """Without another message: all know that nobody has a batch."""
+    sync = Alone()
+    sync._messages = lambda: replace(NO_NEWS, may_ask=may_ask)
+    sync.agree()
+    assert not sync.share([], None).has_batch
+    sync.agree()
+    assert sync.compared == 2 * may_ask
+
+
+@pytest.mark.parametrize(("length", "all_have"), [(7, False), (8, True), (9, True)])
+def test_nobody_is_asked_where_all_have_whole_batches(length, all_have):
+    sync = Alone()
+    run = sync.run
+    run.plan.loader.batch_sampler = BatchSampler(partial(Order, length), 2, world=2)
+    run.position.step_in_epoch = 1
+    run.core.processes.is_async = True
+    run.core.strategy = SimpleNamespace(goes_ahead=True)
+    run.core.trainer = SimpleNamespace(args=SimpleNamespace(auto_find_batch_size=False))
+    counting, contract = SimpleNamespace(is_given=False), SimpleNamespace(gathers=False)
+    run.update = SimpleNamespace(counting=counting, contract=contract, split=1)
+    assert sync._all_have_batches() is all_have
+
+
+@pytest.mark.parametrize("signals", [1, 11, 12, 40])
+def test_numbers_that_travel_with_gradients_fit_beside_the_loss(signals, monkeypatch):
+    ddp = pytest.importorskip("oneloop.backends.torch.ddp")
+    carried, sync = [], Alone()
+    run = sync.run
+    run.update = SimpleNamespace(counting=SimpleNamespace(counts=False))
+    run.checkpointer = SimpleNamespace(has_news=False)
+    run.core.strategy = SimpleNamespace(carries=True, carry=lambda numbers, expected: carried.append(numbers))
+    for name, value in (("_may_ask", False), ("_received", (False,) * signals), ("_all_have_batches", True)):
+        monkeypatch.setattr(sync, name, lambda value=value: value)
+    for name in ("_go_ahead", "_send"):
+        monkeypatch.setattr(sync, name, lambda *given: None)
+    run.core.trainer = SimpleNamespace(args=SimpleNamespace(average_tokens_across_devices=True))
+    sync.share(["batch"], None)
+    assert all(len(numbers) + 1 <= ddp.WORD for numbers in carried) and len(carried) == (signals < 12)

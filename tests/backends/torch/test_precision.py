@@ -1,11 +1,15 @@
 """Recompute, compilation, past states and out-of-memory errors, in PyTorch's own ways."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from oneloop import Trainer
+from oneloop.backends.torch import ddp, parallel
+from oneloop.backends.torch.engine import Engine
 from oneloop.errors import RefusedError
 from tests.backends.kits.torch_kit import Kit
 from tests.backends.support import rows, same_bytes, tagged
@@ -185,3 +189,33 @@ def test_out_of_memory_in_the_middle_of_a_backward_pass(trained):
     assert trainer.state.global_step == 5
     for name, value in KIT.weights(plain).items():
         np.testing.assert_allclose(value, KIT.weights(model)[name], atol=2e-6)
+
+
+def test_processes_are_told_the_loss_before_it_is_scaled():
+    seen = []
+
+    class Tells(parallel.Alone):
+        def send(self, loss):
+            seen.append(loss.item())
+
+        def backward(self, loss, **kwargs):
+            seen.append(loss.item())
+
+    model = KIT.classifier()
+    engine = Engine(model, torch.device("cpu"), half="fp16", loss_scale=8.0)
+    engine.strategy = Tells.__new__(Tells)
+    engine.backward(sum((p * 0).sum() for p in model.parameters()) + 2.0)
+    assert seen == [2.0, 16.0]
+
+
+def test_numbers_that_travel_with_gradients_leave_them_as_they_are():
+    """Also those of a loss that is not a number, with a gradient of its own."""
+    strategy = ddp.DataParallel.__new__(ddp.DataParallel)
+    strategy.ddp = SimpleNamespace(word=nn.Parameter(torch.zeros(ddp.WORD)))
+    weight = nn.Parameter(torch.tensor([3.0, 4.0]))
+    for numbers in ([1.0, 5.0], [2.0], None):
+        strategy._word, weight.grad = numbers, None
+        strategy.backward(weight**2, gradient=torch.tensor([1.0, 10.0]))
+        assert weight.grad.tolist() == [6.0, 80.0]
+        if numbers is not None:
+            assert strategy.ddp.word.grad.tolist() == numbers + [0.0] * (ddp.WORD - len(numbers))
