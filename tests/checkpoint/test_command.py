@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oneloop.checkpoint import store
+from oneloop.checkpoint import resume, store
 from oneloop.checkpoint.contents import Contents
 from oneloop.cli.main import main
 from tests.checkpoint.test_run_state import POSITION, RUN
@@ -45,6 +45,55 @@ def write_foreign(parent, step, whole=True):
     if not whole:
         (path / "optimizer.pt").unlink()
     return path
+
+
+@pytest.mark.parametrize("before", [write, write_foreign])
+def test_what_was_there_stays_if_a_checkpoint_cannot_take_its_place(before, tmp_path, monkeypatch):
+    """One of ours, or of another trainer, which a new one does not replace but moves aside."""
+
+    def fails(path):
+        raise OSError("the disk has failed")
+
+    path = before(tmp_path, 5)
+    there = {each.name: each.read_bytes() for each in path.iterdir()}
+    stage = store.open_stage(tmp_path, 5)
+    (stage / "new.txt").write_text("new")
+    monkeypatch.setattr(store, "sync_directory", fails)
+    with pytest.raises(OSError, match="the disk has failed"):
+        store.take_place(stage, path)
+    assert {each.name: each.read_bytes() for each in path.iterdir()} == there
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([path.name, stage.name])
+
+
+def test_one_that_could_not_be_removed_is_not_taken_for_complete(tmp_path, monkeypatch):
+    def fails(path):
+        raise OSError("the disk has failed")
+
+    monkeypatch.setattr(store, "remove_tree", fails)
+    for path in (write(tmp_path, 5), write(tmp_path, 6).rename(tmp_path / "copy")):
+        with pytest.raises(OSError, match="the disk has failed"):
+            store.delete(path)
+    assert len(list(tmp_path.iterdir())) == 2 and not list(tmp_path.glob("*/manifest.json"))
+
+
+def test_a_rotation_keeps_the_newest_also_beside_the_one_just_written(tmp_path):
+    """The run was resumed from an earlier one, and the newest may be corrupt, or not."""
+    paths = [write(tmp_path, step) for step in (10, 20, 30)]
+    assert store.rotate(tmp_path, "a" * 16, 1, {str(paths[1])}) == paths[:1]
+    assert [each.step for each in store.find(tmp_path)] == [20, 30]
+
+
+def test_a_later_one_of_another_trainer_comes_after_those_of_the_run(tmp_path):
+    write(tmp_path, 4)
+    write_foreign(tmp_path, 7)
+    (tmp_path / "checkpoint-9").mkdir()
+    assert [each.step for each in store.newest_first(tmp_path)] == [9, 4, 7], "9 is torn, which a resume warns about"
+
+
+def test_a_checkpoint_that_is_named_is_resumed_whatever_is_in_it(tmp_path):
+    path = write(tmp_path, 4)
+    write(path, 2)
+    assert resume.find(str(path), "elsewhere") == (path, [])
 
 
 @pytest.fixture

@@ -32,6 +32,12 @@ def test_batches_change_from_epoch_to_epoch(samples, batch):
     check(lengths, [LengthGroups(lengths, batch, 0, epoch)[:].reshape(-1, batch).tolist() for epoch in range(6)])
 
 
+@pytest.mark.parametrize("epoch", range(20))
+def test_the_longest_sample_is_in_the_first_batch_wherever_its_batch_was(epoch):
+    lengths = np.arange(1, 17)
+    assert 15 in LengthGroups(lengths, 4, 0, epoch)[:4]
+
+
 class Recording(Trainer):
     """Keeps which samples each micro-batch holds."""
 

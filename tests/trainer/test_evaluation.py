@@ -314,3 +314,21 @@ def test_metrics_that_cannot_be_computed_are_told_of(backend, arguments, caplog,
     caplog.clear()
     trainer.predict([{"x": row["x"]} for row in rows(6)])  # nobody expects metrics of these
     assert "compute_metrics" not in caplog.text
+
+
+def test_what_comes_before_and_after_the_batches_of_an_evaluation(backend, arguments, monkeypatch):
+    """The strategy brings what processes have in common, and the workers of the loader are stopped."""
+    seen = []
+
+    class Own(Trainer):
+        def prediction_step(self, *args, **kwargs):
+            seen.append("batch")
+            return super().prediction_step(*args, **kwargs)
+
+    trainer = Own(backend.classifier(), arguments(per_device_eval_batch_size=4), eval_dataset=rows(4))
+    core = trainer._oneloop
+    for name in ("settle", "unsettle"):
+        monkeypatch.setattr(core.strategy, name, lambda model, name=name: seen.append(name))
+    monkeypatch.setattr(core.backend.loaders, "close", lambda loader: seen.append("closed"))
+    trainer.evaluate()
+    assert seen == ["settle", "batch", "closed", "unsettle"]

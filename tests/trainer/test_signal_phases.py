@@ -202,7 +202,8 @@ def test_a_resumed_run_ends_with_the_same_bytes(backend, arguments, monkeypatch,
     assert same_bytes(backend.weights(resumed.model), backend.weights(straight.model))
 
 
-def test_random_numbers_of_an_evaluation_that_was_given_up(torch_kit, arguments, monkeypatch, tmp_path):
+@pytest.mark.parametrize("by_callback", [True, False])
+def test_random_numbers_of_an_evaluation_that_was_given_up(torch_kit, arguments, monkeypatch, tmp_path, by_callback):
     """The checkpoint has the streams from before it."""
 
     class Noisy(Sending):
@@ -214,12 +215,38 @@ def test_random_numbers_of_an_evaluation_that_was_given_up(torch_kit, arguments,
 
     def evaluate(trainer):
         seen.append(np.random.get_state()[1:3])
-        trainer.evaluate(Noisy(signal.SIGTERM))
+        if by_callback:
+            trainer.evaluate(Noisy(signal.SIGTERM))
 
-    monkeypatch.setitem(PHASES, "noisy", (lambda number: {"callback": Evaluates("on_step_end", evaluate)}, 2))
+    def noisily(trainer):
+        np.random.rand()
+        return Trainer.evaluate(trainer)
+
+    if not by_callback:
+        monkeypatch.setattr(Started, "_evaluate", lambda self, trial, ignore_keys: noisily(self))
+    of_loop = {"eval_dataset": Noisy(signal.SIGTERM), "eval_strategy": "steps", "eval_steps": 2}
+    given = {"callback": Evaluates("on_step_end", evaluate)} | ({} if by_callback else of_loop)
+    monkeypatch.setitem(PHASES, "noisy", (lambda number: given, 2))
     check(torch_kit, arguments, monkeypatch, tmp_path, "noisy", "SIGTERM", "works")
     after = np.random.get_state()[1:3]
     assert (after[0] == seen[0][0]).all() and after[1] == seen[0][1]
+
+
+def test_a_step_that_was_saved_is_not_saved_again(backend, arguments):
+    """The signal comes with its save."""
+    saved = []
+
+    class Sends(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            if not saved:
+                os.kill(os.getpid(), signal.SIGTERM)
+            saved.append(state.global_step)
+
+    args = arguments(**RUN, save_async=False)
+    trainer = Trainer(backend.classifier(), args, train_dataset=rows(32), callbacks=[Sends()])
+    with pytest.raises(Preempted, match="checkpoint-3"):
+        trainer.train()
+    assert saved == [3] and trainer.state.global_step == 3
 
 
 def test_without_a_state_no_resume_is_advised(backend, arguments):

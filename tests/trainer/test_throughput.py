@@ -40,6 +40,18 @@ def test_figures_of_a_run(backend, arguments, tmp_path):
     assert not any(key.endswith(("mfu", "data_wait")) for entry in trainer.state.log_history for key in entry)
 
 
+def test_samples_of_data_that_come_in_batches_of_their_own(backend, arguments, tmp_path):
+    class Own(Trainer):
+        def get_train_dataloader(self):
+            loader = super().get_train_dataloader()
+            loader.own_batch_size = 3  # as that of a pipeline of MindSpore
+            return loader
+
+    Own(backend.tagger(), arguments(**RUN), train_dataset=tagged([4] * 16)).train()
+    for line in lines(tmp_path):
+        assert line["samples_per_second"] == pytest.approx(3 * line["steps_per_second"], rel=1e-2)
+
+
 def test_in_the_logs_if_asked(backend, arguments, tmp_path):
     trainer = Trainer(backend.tagger(), arguments(**RUN, log_throughput=True), train_dataset=tagged([4] * 16))
     trainer.train()
