@@ -99,7 +99,7 @@ def test_numbers_that_travel_with_gradients_fit_beside_the_loss(signals, monkeyp
     carried, sync = [], Alone()
     run = sync.run
     run.update = SimpleNamespace(counting=SimpleNamespace(counts=False))
-    run.checkpointer = SimpleNamespace(has_news=False)
+    run.checkpointer = SimpleNamespace(pending=SimpleNamespace(has_news=False))
     run.core.strategy = SimpleNamespace(carries=True, carry=lambda numbers, expected: carried.append(numbers))
     for name, value in (("_may_ask", False), ("_received", (False,) * signals), ("_all_have_batches", True)):
         monkeypatch.setattr(sync, name, lambda value=value: value)

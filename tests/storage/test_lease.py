@@ -33,7 +33,8 @@ def elsewhere(remote, **given):
     remote.write(lease.NAME, json.dumps(found).encode())
 
 
-def test_a_run_elsewhere_that_renews_its_lease_keeps_others_out(remote, make, storage):
+def test_a_run_elsewhere_that_renews_its_lease_keeps_others_out(remote, make, storage, monkeypatch):
+    monkeypatch.setattr(lease, "VOID", 30)  # a busy machine may renew it late
     ends = threading.Event()
 
     def renew(count=0):
@@ -85,7 +86,7 @@ def test_two_trainers_of_one_process_share_it_and_it_is_renewed(remote):
     first, second = Lease(remote), Lease(remote)
     assert first.take() and second.take()
     before = remote.read(lease.NAME)
-    for _ in range(200):
+    for _ in range(3000):
         if remote.read(lease.NAME) != before:
             break
         threading.Event().wait(0.01)

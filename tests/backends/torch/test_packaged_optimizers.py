@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from oneloop import Trainer, TrainerCallback
-from oneloop.backends.torch import models, quantized_state, weights
+from oneloop.backends.torch import quantized_state, weights
 from oneloop.errors import CheckpointError
 from tests.backends.kits.torch_kit import Kit
 from tests.backends.support import rows, same_bytes
@@ -155,22 +155,6 @@ def test_the_first_rate_of_a_group_is_stored_where_it_is_its_own():
         group["initial_lr"] = group["lr"]
     _, data = weights.optimizer_state(optimizer, model)
     assert [group.get("initial_lr") for group in data["groups"]] == [None, 0.5]
-
-
-def test_a_wrapper_of_another_package_is_looked_into(monkeypatch):
-    """As DeepSpeed's engine, which may have a wrapped model in it."""
-
-    class Engine(nn.Module):
-        def __init__(self, module):
-            super().__init__()
-            self.module = module
-
-    monkeypatch.setattr(models, "_PARALLEL", models._PARALLEL)
-    inner = nn.Linear(2, 2)
-    wrapped = Engine(nn.DataParallel(inner))
-    assert models.unwrap(wrapped) is wrapped
-    models.know_wrapper(Engine)
-    assert models.unwrap(wrapped) is inner
 
 
 class Finds(TrainerCallback):
