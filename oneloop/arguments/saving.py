@@ -71,7 +71,9 @@ class Saving(Group):
         shown="that of the logged-in user",
         repr=False,
     )
-    hub_private_repo: bool | None = arg(False, "With push_to_hub: make the repository private.")
+    hub_private_repo: bool | None = arg(
+        None, "With push_to_hub: make a new repository private or public. By default, as its owner's settings say."
+    )
     hub_always_push: bool = arg(False, "With push_to_hub: push even if the previous push has not finished.")
     hub_revision: str | None = arg(None, "With push_to_hub: the branch to push to.", shown="the main branch")
 

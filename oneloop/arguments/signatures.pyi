@@ -299,7 +299,7 @@ class ArgumentFields(Group):
     hub_token: str | None = ...
     """With push_to_hub: the token. It is never written to a file or log."""
     hub_private_repo: bool | None = ...
-    """With push_to_hub: make the repository private."""
+    """With push_to_hub: make a new repository private or public. By default, as its owner's settings say."""
     hub_always_push: bool = ...
     """With push_to_hub: push even if the previous push has not finished."""
     hub_revision: str | None = ...
@@ -891,7 +891,7 @@ class ArgumentFields(Group):
         hub_model_id: Text | None = None,
         hub_strategy: HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] | str = "every_save",
         hub_token: Text | None = None,
-        hub_private_repo: Switch | None = False,
+        hub_private_repo: Switch | None = None,
         hub_always_push: Switch = False,
         hub_revision: Text | None = None,
         local_rank: Integer = -1,
@@ -1262,7 +1262,7 @@ class ArgumentFields(Group):
             hub_model_id: With push_to_hub: the repository.
             hub_strategy: With push_to_hub: what to push, and when.
             hub_token: With push_to_hub: the token. It is never written to a file or log.
-            hub_private_repo: With push_to_hub: make the repository private.
+            hub_private_repo: With push_to_hub: make a new repository private or public. By default, as its owner's settings say.
             hub_always_push: With push_to_hub: push even if the previous push has not finished.
             hub_revision: With push_to_hub: the branch to push to.
             local_rank: Rank of this process on its machine.
@@ -1649,7 +1649,7 @@ class GenerationFields(ArgumentFields):
         hub_model_id: Text | None = None,
         hub_strategy: HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] | str = "every_save",
         hub_token: Text | None = None,
-        hub_private_repo: Switch | None = False,
+        hub_private_repo: Switch | None = None,
         hub_always_push: Switch = False,
         hub_revision: Text | None = None,
         local_rank: Integer = -1,
@@ -2025,7 +2025,7 @@ class GenerationFields(ArgumentFields):
             hub_model_id: With push_to_hub: the repository.
             hub_strategy: With push_to_hub: what to push, and when.
             hub_token: With push_to_hub: the token. It is never written to a file or log.
-            hub_private_repo: With push_to_hub: make the repository private.
+            hub_private_repo: With push_to_hub: make a new repository private or public. By default, as its owner's settings say.
             hub_always_push: With push_to_hub: push even if the previous push has not finished.
             hub_revision: With push_to_hub: the branch to push to.
             local_rank: Rank of this process on its machine.
@@ -2443,7 +2443,7 @@ class CompressionFields(ArgumentFields):
         hub_model_id: Text | None = None,
         hub_strategy: HubStrategy | Literal["end", "every_save", "checkpoint", "all_checkpoints"] | str = "every_save",
         hub_token: Text | None = None,
-        hub_private_repo: Switch | None = False,
+        hub_private_repo: Switch | None = None,
         hub_always_push: Switch = False,
         hub_revision: Text | None = None,
         local_rank: Integer = -1,
@@ -2830,7 +2830,7 @@ class CompressionFields(ArgumentFields):
             hub_model_id: With push_to_hub: the repository.
             hub_strategy: With push_to_hub: what to push, and when.
             hub_token: With push_to_hub: the token. It is never written to a file or log.
-            hub_private_repo: With push_to_hub: make the repository private.
+            hub_private_repo: With push_to_hub: make a new repository private or public. By default, as its owner's settings say.
             hub_always_push: With push_to_hub: push even if the previous push has not finished.
             hub_revision: With push_to_hub: the branch to push to.
             local_rank: Rank of this process on its machine.

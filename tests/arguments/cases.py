@@ -313,7 +313,7 @@ LOGGING = {
         name: shows(probes.of_trackio, *seen, report_to="trackio")
         for name, seen in {
             "project": (("one", {"project": "one"}), ("two", {"project": "two"})),
-            "trackio_space_id": ((None, {}), ("me/space", {"space_id": "me/space", "private": False})),
+            "trackio_space_id": ((None, {}), ("me/space", {"space_id": "me/space", "private": None})),
             "trackio_bucket_id": ((None, {}), ("me/bucket", {"bucket_id": "me/bucket"})),
         }.items()
     },

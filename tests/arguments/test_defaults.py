@@ -42,7 +42,7 @@ from oneloop.enums import IntervalStrategy, OptimizerNames
         ("half_precision_backend", "auto"),
         ("scale_loss", 32768),
         ("hub_strategy", "every_save"),
-        ("hub_private_repo", False),
+        ("hub_private_repo", None),
         ("sharding", ""),
         ("fsdp", ""),
         ("sharded_ddp", ""),

@@ -542,7 +542,7 @@ def _(s, text):
 
 @row("init_hf_repo", lambda s: s.trainer.init_hf_repo())
 def _(s, found):
-    assert s.hub.repositories == {"me/model": False} and s.trainer.hub_model_id == "me/model"
+    assert s.hub.repositories == {"me/model": None} and s.trainer.hub_model_id == "me/model"
 
 
 @row("push_to_hub", lambda s: s.trainer.push_to_hub(f"Said {s.moment}"))

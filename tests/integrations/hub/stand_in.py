@@ -17,7 +17,7 @@ class Hub:
     """What was created and committed, and how it should fail."""
 
     def __init__(self):
-        self.repositories = {}  # name -> private
+        self.repositories = {}  # name -> private, or None if the request does not say
         self.branches = []
         self.commits = []
         self.files = {}  # (repository, revision) -> {path: bytes}
@@ -36,7 +36,8 @@ class Hub:
             given = json.loads(body)
             name = f"{given.get('organization') or 'me'}/{given['name']}"
             known = name in self.repositories
-            self.repositories.setdefault(name, given.get("visibility") == "private" or given.get("private", False))
+            asked = {"private": True, "public": False}.get(given.get("visibility"), given.get("private"))
+            self.repositories.setdefault(name, asked)
             return (409 if known else 200), {
                 "url": f"{self.url}/{name}",
                 "error": "You already created this model repo",

@@ -79,7 +79,7 @@ def test_the_four_strategies(make, hub, strategy, messages, folders, tmp_path):
     assert tree["model.safetensors"] == last.read_bytes()
     if strategy == "checkpoint":
         assert tree["last-checkpoint/manifest.json"] == (last.parent / "manifest.json").read_bytes()
-    assert hub.repositories == {"me/model": False} and trainer.hub_model_id == "me/model"
+    assert hub.repositories == {"me/model": None} and trainer.hub_model_id == "me/model"
     assert not list((tmp_path / "out").glob(".pushes/*"))
 
 
@@ -168,7 +168,7 @@ def test_a_token_that_no_header_can_hold_is_not_shown(make, hub):
     assert TOKEN not in str(caught.value)
 
 
-@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("private", [True, False, None])
 def test_private_or_not(make, hub, private):
     make(hub_private_repo=private)
     assert hub.repositories == {"me/model": private}
