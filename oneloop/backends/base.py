@@ -98,6 +98,10 @@ class Models(Protocol):
         """Switch to training mode. A model in training mode keeps its layers in evaluation mode, unless
         `every_layer`."""
 
+    def layers_in_eval(self, model: Any) -> list[str]:
+        """Names of the outermost layers that have weights to train, and are in evaluation mode although the model is in
+        training mode; not norms, whose statistics are frozen like this."""
+
     def eval_mode(self, model: Any) -> list[Any]:
         """Switch to evaluation mode; returns the layers that were in training mode, for restore_mode."""
 

@@ -1,14 +1,18 @@
 """Training and evaluation mode of the model's layers, and of optimizers that have modes of their own."""
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..backends._common.helpers import some
 from ..compat import mode
 from .averages import WeightAverage
 
 if TYPE_CHECKING:
     from .internals import Internals
+
+logger = logging.getLogger(__name__)
 
 
 class Modes:
@@ -47,10 +51,19 @@ class Modes:
     def _begin(self) -> None:
         """Before the first micro-batch. In scripts of other libraries every layer is put into training mode, as their
         Trainers do: `from_pretrained` leaves a model in evaluation mode, also if it is a part of one in training mode,
-        such as the model of a SentenceTransformer."""
+        such as the model of a SentenceTransformer. Elsewhere layers stay as they are, and those that look forgotten are
+        named."""
         self.begun = True
-        if mode.follows_any():
-            self.core.backend.models.train_mode(self.core.trainer.model_wrapped, every_layer=True)
+        models, trainer = self.core.backend.models, self.core.trainer
+        is_pretrained = not models.base_of(trainer.model).training  # PEFT's wrapper around it is in training mode
+        if is_pretrained or mode.follows_any():
+            models.train_mode(trainer.model_wrapped, every_layer=True)
+        elif layers := models.layers_in_eval(trainer.model):
+            logger.warning(
+                "These layers are trained in evaluation mode, without dropout: %s. from_pretrained leaves a model in "
+                "it. Call model.train() before train(), unless you mean it.",
+                some(layers),
+            )
 
     def finish(self) -> None:
         """After the last step: an optimizer with modes leaves the weights in the model that it evaluates."""

@@ -129,3 +129,21 @@ def test_an_evaluation_between_micro_batches_is_in_its_own_mode(backend, argumen
     trainer.train()
     evaluated = [("loss", False, False), ("after", False)]
     assert modes == (evaluated + [("loss", True, False)]) * 4
+
+
+def test_layers_that_look_forgotten_in_evaluation_mode_are_named(backend, trained, caplog):
+    """A frozen norm is meant, and so is a layer whose weights are not trained."""
+
+    def warned(*layers, frozen=None):
+        model = in_training(backend.classifier(norm=True))
+        for name in layers:
+            freeze(getattr(model, name))
+        if frozen is not None:
+            backend.freeze(getattr(model, frozen))
+        caplog.clear()
+        trained(model, rows(8), max_steps=2, per_device_train_batch_size=4)
+        return [record.getMessage() for record in caplog.records if "in evaluation mode" in record.getMessage()]
+
+    assert warned() == warned("norm", "dropout") == warned("hidden", frozen="hidden") == []
+    (message,) = warned("norm", "hidden", "head")
+    assert message.startswith("These layers are trained in evaluation mode, without dropout: hidden, head.")

@@ -10,6 +10,7 @@ from mindspore import nn
 from ...errors import ModelError, RefusedError
 from .._common import helpers
 from .._common.buffers import Buffer
+from .._common.modes import outermost_in_eval
 from . import dropout
 from .compiling import Compiled
 
@@ -75,6 +76,16 @@ def counts_ignored(criterion: Any) -> bool:
 def train_mode(model: Any, every_layer: bool = False) -> None:
     if every_layer or not unwrap(model).training:
         unwrap(model).set_train(True)
+
+
+def layers_in_eval(model: Any) -> list[str]:
+    """Names of the outermost cells to train that are in evaluation mode, in a model in training mode."""
+
+    def trains(cell: nn.Cell) -> bool:
+        own = cell.parameters_and_names(expand=False)
+        return not isinstance(cell, _NORMS) and any(p.requires_grad for _, p in own)
+
+    return outermost_in_eval(unwrap(model), lambda cell: cell.name_cells().items(), trains)
 
 
 def eval_mode(model: Any) -> list[nn.Cell]:

@@ -12,10 +12,12 @@ from paddle import nn
 from ...errors import ArgumentError, ModelError, RefusedError
 from .._common import helpers
 from .._common.buffers import Buffer
+from .._common.modes import outermost_in_eval
 from .adapters import is_adapter
 
 HALF_LEVELS = ("O0", "O1", "O2", "O3")  # of fp16_opt_level
 NEAREST_HALF = "half weights with float32 master weights; the closest level, O1 (autocast),"
+_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm, nn.layer.norm._BatchNormBase, nn.layer.norm._InstanceNormBase)
 
 
 class Compiled(nn.Layer):
@@ -92,6 +94,16 @@ def train_mode(model: nn.Layer, every_layer: bool = False) -> None:
     # A wrapper is created in training mode, whatever the mode of the model in it.
     if every_layer or not model.training or not unwrap(model).training:
         model.train()
+
+
+def layers_in_eval(model: nn.Layer) -> list[str]:
+    """Names of the outermost layers to train that are in evaluation mode, in a model in training mode."""
+
+    def trains(layer: nn.Layer) -> bool:
+        own = layer.parameters(include_sublayers=False)
+        return not isinstance(layer, _NORMS) and any(not p.stop_gradient for p in own)
+
+    return outermost_in_eval(unwrap(model), nn.Layer.named_children, trains)
 
 
 def eval_mode(model: nn.Layer) -> list[nn.Layer]:

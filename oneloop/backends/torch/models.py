@@ -10,6 +10,7 @@ from torch import nn
 from ...errors import ArgumentError, ModelError, RefusedError
 from .._common import helpers
 from .._common.buffers import Buffer
+from .._common.modes import outermost_in_eval
 
 HALF_LEVELS = ("O0", "O1", "O3")  # of fp16_opt_level; the others are mapped to O1 with a warning
 NEAREST_HALF = "half weights with float32 master weights; the closest level, O1 (autocast),"
@@ -111,6 +112,15 @@ def train_mode(model: nn.Module, every_layer: bool = False) -> None:
     # A wrapper is created in training mode, whatever the mode of the model in it.
     if every_layer or not model.training or not unwrap(model).training:
         model.train()
+
+
+def layers_in_eval(model: nn.Module) -> list[str]:
+    """Names of the outermost layers to train that are in evaluation mode, in a model in training mode."""
+
+    def trains(module: nn.Module) -> bool:
+        return not isinstance(module, _NORMS) and any(p.requires_grad for p in module.parameters(recurse=False))
+
+    return outermost_in_eval(unwrap(model), nn.Module.named_children, trains)
 
 
 def eval_mode(model: nn.Module) -> list[nn.Module]:

@@ -280,3 +280,18 @@ def test_an_adapter_of_a_model_that_is_not_of_transformers(trained, tmp_path):
     trainer = trained(model, rows(8), **OPTIONS)
     Trainer(other, trainer.args, train_dataset=rows(8)).train(resume_from_checkpoint=f"{tmp_path}/out/checkpoint-3")
     assert same_bytes(KIT.weights(model), KIT.weights(other))
+
+
+def test_an_adapter_on_a_model_that_from_pretrained_has_left_in_evaluation_mode(arguments, caplog):
+    """PEFT's wrapper around it is in training mode."""
+    seen = []
+
+    class Watches(Trainer):
+        def compute_loss(self, model, inputs, *args, **kwargs):
+            seen.append({layer.training for layer in model.modules()})
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    model = peft.get_peft_model(llama().eval(), peft.LoraConfig(**CAUSAL, r=2, target_modules=["q_proj"]))
+    assert model.training and not model.get_base_model().training
+    Watches(model, arguments(max_steps=2), train_dataset=texts()).train()
+    assert seen == [{True}, {True}] and "in evaluation mode" not in caplog.text

@@ -45,6 +45,10 @@ def train_mode(model, every_layer=False):
     model.training = True
 
 
+def layers_in_eval(model):
+    return []
+
+
 def eval_mode(model):
     was, model.training = model.training, False
     return [model] if was else []
