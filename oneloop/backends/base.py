@@ -232,13 +232,23 @@ class Engine(Protocol):
     strategy: Any
     parameters: list[Any]
     skipped: int  # updates skipped because of a loss-scale overflow or nonfinite="skip"
+    autocasts_forward: bool  # whether autocast is on in the model's forward pass alone, wherever the model is called
 
     @property
     def is_bad(self) -> Any:
         """Whether the loss or a gradient of the current update is not finite: a bool, or a flag on the device."""
 
     def autocast(self, cache_enabled: bool | None = True) -> AbstractContextManager:
-        """The context of the forward pass."""
+        """Mixed precision, if it is enabled."""
+
+    def limit_autocast(self) -> None:
+        """Autocast in the forward pass alone, with outputs in float32, where that is supported."""
+
+    def loss_context(self) -> AbstractContextManager:
+        """The context of compute_loss."""
+
+    def forward_context(self, model: Any = None) -> AbstractContextManager:
+        """The context of train() and of evaluations, for forward passes of the model, or of another one."""
 
     def backward(self, loss: Any, **kwargs: Any) -> None:
         """Add the gradients of a loss to the accumulated ones."""

@@ -268,7 +268,9 @@ class Accelerator:
             return self._trainer.model_wrapped
         if device_placement is not False:
             model = core.backend.devices.place(model, self.device)
-        if self.mixed_precision != "no":
+        if core.engine.autocasts_forward:
+            core.engine.forward_context(model).__enter__()  # for good: what prepared a model never ends
+        elif self.mixed_precision != "no":
             model.forward = _within(core.engine.autocast, model.forward)
         return model
 

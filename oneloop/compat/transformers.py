@@ -303,8 +303,8 @@ class TransformersNames(CheckpointHooks):
         self._oneloop.run.set_batch_size(value)
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:
-        """The context of mixed precision."""
-        return self._oneloop.engine.autocast(cache_enabled)
+        """The context of compute_loss."""
+        return self._oneloop.engine.loss_context()
 
     def get_tp_size(self) -> int:
         """Tensor parallelism: always 1."""

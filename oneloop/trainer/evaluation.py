@@ -76,7 +76,8 @@ def run_loop(
     loop = trainer.prediction_loop if args.use_legacy_prediction_loop else trainer.evaluation_loop
     streams = randomness.get_state(core.backend) if core.abandons_evaluations else None
     average = core.run.update.modes.average.in_model(args.eval_with_average)
-    with average, core.half_precision_evaluation(), core.processes.explaining_lost_peers():
+    precision = core.engine.forward_context()
+    with average, core.half_precision_evaluation(), precision, core.processes.explaining_lost_peers():
         try:
             return loop(
                 loader,

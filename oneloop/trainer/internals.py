@@ -306,6 +306,8 @@ class Internals:
             nonfinite=args.nonfinite,
         )
         self.engine.strategy = self.strategy
+        if mode.follows("transformers") and not args.torch_compile:  # hooks would be compiled into the graph
+            self.engine.limit_autocast()
 
 
 def create(trainer: "Trainer", model: Any, model_init: Any) -> Internals:

@@ -152,7 +152,8 @@ class Run:
             with surviving(self.events.output_lost), self.sync.watching(trainer.args.preemption_signals):
                 try:
                     self._begin(checkpoint, trial)
-                    loop.run(self)
+                    with self.core.engine.forward_context():
+                        loop.run(self)
                 except EvaluationInterrupted:  # of a callback, or the one before the first step
                     self.step_end.leave()
                 output = self._end()

@@ -341,8 +341,9 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         return (loss, outputs) if return_outputs else loss
 
     def compute_loss_context_manager(self) -> AbstractContextManager:
-        """The context of the forward pass: autocast if mixed precision is enabled."""
-        return self._oneloop.engine.autocast()
+        """The context of compute_loss: autocast if mixed precision is enabled. In scripts of transformers the model's
+        forward pass is autocast instead."""
+        return self._oneloop.engine.loss_context()
 
     def floating_point_ops(self, inputs: Any) -> float:
         """Floating-point operations of forward and backward: six per matrix weight and token. May be overridden."""

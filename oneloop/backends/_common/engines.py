@@ -3,12 +3,32 @@ No framework."""
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from .loss_scaling import SMALLEST_LOSS_SCALE
 
 
-class TapeEngine:
+class WideAutocast:
+    """Autocast in all of compute_loss, and nowhere else."""
+
+    autocasts_forward = False  # whether it is on in the model's forward pass alone, wherever the model is called
+
+    autocast: Callable[..., AbstractContextManager]
+
+    def limit_autocast(self) -> None:
+        """Autocast in the forward pass alone, where that is supported."""
+
+    def loss_context(self) -> AbstractContextManager:
+        """The context of compute_loss."""
+        return self.autocast()
+
+    def forward_context(self, model: Any = None) -> AbstractContextManager:
+        """The context of train() and of evaluations, for forward passes of the model, or of another one."""
+        return nullcontext()
+
+
+class TapeEngine(WideAutocast):
     """PyTorch and Paddle: a loss is differentiated after it was computed, and a scaler of the framework steps."""
 
     strategy: Any  # set by the Trainer
@@ -20,7 +40,6 @@ class TapeEngine:
     _scaled: bool  # whether the accumulated gradients are scaled: an override may call loss.backward() itself
     _loss: Any
 
-    autocast: Callable[..., Any]
     backward: Callable[..., None]
     loss_scale: Callable[[], float | None]
     groups_of: Callable[[Any], list[dict[str, Any]]]  # of an optimizer
@@ -30,7 +49,7 @@ class TapeEngine:
         if self.dtype is None:
             loss = compute()
         else:
-            with self.autocast():
+            with self.loss_context():
                 loss = compute()
         if divisor is not None:
             loss = loss / divisor
@@ -71,7 +90,7 @@ class TapeEngine:
             self.scaler.load_state_dict(state["scaler"])
 
 
-class FunctionEngine:
+class FunctionEngine(WideAutocast):
     """MindSpore and mindtorch: a function is differentiated, oneloop scales, and all results are on the host."""
 
     strategy: Any  # set by the Trainer

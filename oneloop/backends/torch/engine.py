@@ -15,6 +15,8 @@ from .._common.engines import TapeEngine
 from .._common.helpers import some
 from . import masked_steps, parallel
 from .devices import recorded_event
+from .forward_autocast import ForwardAutocast
+from .models import unwrap
 from .optimizers import groups, step_optimizer
 
 logger = logging.getLogger(__name__)
@@ -79,6 +81,17 @@ class Engine(TapeEngine):
         if self.dtype is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype, cache_enabled=cache_enabled)
+
+    def limit_autocast(self) -> None:
+        self.autocasts_forward = self.dtype is not None
+
+    def loss_context(self) -> contextlib.AbstractContextManager:
+        return contextlib.nullcontext() if self.autocasts_forward else self.autocast()
+
+    def forward_context(self, model: nn.Module | None = None) -> contextlib.AbstractContextManager:
+        if not self.autocasts_forward:
+            return contextlib.nullcontext()
+        return ForwardAutocast(unwrap(self.model) if model is None else model, self.autocast)
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Add the gradients of a loss to the accumulated ones."""
