@@ -322,7 +322,7 @@ LOGGING = {
         for name, seen, more in (
             (
                 "hub_model_id",
-                (("me/one", {"repositories": {"me/one": False}}), ("two", {"repositories": {"me/two": False}})),
+                (("me/one", {"repositories": {"me/one": None}}), ("two", {"repositories": {"me/two": None}})),
                 {},
             ),
             (
@@ -350,7 +350,7 @@ LOGGING = {
             ("hub_revision", ((None, {"revisions": {"main"}}), ("dev", {"revisions": {"dev"}})), {}),
         )
     },
-    "push_to_hub": shows(probes.pushed, (False, {}), (True, {"repositories": {"me/out": False}})),
+    "push_to_hub": shows(probes.pushed, (False, {}), (True, {"repositories": {"me/out": None}})),
     "include_num_input_tokens_seen": shows(probes.tokens_seen, ("no", 0), ("all", 80), ("non_padding", 48)),
     "log_throughput": shows(
         lambda tiny_run: [len(rates) for rates in [log("train_data_wait")(tiny_run)]], (False, [0]), (True, [4])
