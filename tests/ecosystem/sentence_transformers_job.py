@@ -391,6 +391,17 @@ def dropout(folder):
     return run(folder, "sentence", model, pairs(16), loss, given=given, trainer_options={"eval_dataset": pairs(8, 7)})
 
 
+@scenario
+def half(folder):
+    """In bfloat16, with a loss that multiplies embeddings outside of the model."""
+    from sentence_transformers.sentence_transformer import losses
+
+    model = sentence_model(folder)
+    given = {"bf16": True, "eval_strategy": "steps", "eval_steps": 2, "max_steps": 5} | in_transformers_order()
+    loss = losses.MultipleNegativesRankingLoss(model)
+    return run(folder, "sentence", model, pairs(16), loss, given=given, trainer_options={"eval_dataset": pairs(8, 7)})
+
+
 def in_transformers_order():
     """On oneloop, the argument with which random numbers are drawn as by transformers."""
     from transformers import TrainingArguments

@@ -26,6 +26,7 @@ SLOW = (
     "multi_vector",
     "texts_alone",
     "dropout",
+    "half",
 )
 TOLERANCE = 1e-5
 # Files of a checkpoint: pickles there, safetensors and JSON here.
