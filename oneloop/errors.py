@@ -83,6 +83,9 @@ class StateChangedError(CheckpointError):
 class DiskError(OSError, CheckpointError):
     """A directory or file cannot be written: the disk is full or read-only, or the path is not a directory."""
 
+    def __init__(self, *args: Any) -> None:  # OSError's does not call that of the next base
+        super().__init__(*(clean_text(each) if isinstance(each, str) else each for each in args))
+
     def __str__(self) -> str:
         return self.strerror or ""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .compat import mode
 from .errors import CheckpointError, InvalidTypeError
+from .secrets import clean
 
 if TYPE_CHECKING:
     from .arguments import TrainingArguments
@@ -58,6 +59,8 @@ class TrainerState:
         """The JSON with these texts of the entries of the history."""
         rest = copy.copy(self)
         rest.log_history = []
+        for name in ("stateful_callbacks", "trial_params", "trial_name"):
+            setattr(rest, name, clean(getattr(rest, name)))
         text = json.dumps(to_plain(dataclasses.asdict(rest)), indent=2, sort_keys=True, allow_nan=False) + "\n"
         history = "[\n" + ",\n".join(rows) + "\n  ]" if rows else "[]"
         return text.replace('\n  "log_history": []', f'\n  "log_history": {history}', 1)

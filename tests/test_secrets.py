@@ -1,43 +1,63 @@
 """No secret in anything that is written, pushed or printed; and nothing hidden that is none."""
 
 import dataclasses
+import importlib.util
 import json
+import keyword
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
-from oneloop import Trainer, TrainerCallback, TrainingArguments, secrets
-from oneloop.errors import ArgumentError, DataError
+from oneloop import ArgumentParser, Trainer, TrainerCallback, TrainingArguments, secrets
+from oneloop.cli.main import main
+from oneloop.errors import ArgumentError, DataError, StorageError
 from oneloop.integrations.writers.base import configuration, public_arguments
+from oneloop.report import write_comparison, write_page
+from oneloop.state import ExportableState
+from oneloop.trainer.event_log import LONGEST
 from tests.backends.support import rows
 from tests.integrations.hub.stand_in import serving
-
-CANARY = "c4n4ry-"
-SECRET_NAMES = (
-    "hub_token token HF_TOKEN api_token bearer_token github_token refreshToken push_to_hub_token openai_api_key apikey "
-    "openaiApiKey WANDB_API_KEY db_password passwd passphrase client_secret secret aws_secret_access_key "
-    "aws_access_key_id private_key ssh_key AZURE_STORAGE_KEY connection_string gcp_credentials slack_webhook_url "
-    "session_cookie authorization jwt"
-).split()
-INNOCENT_NAMES = (
-    "tokenizer_name max_new_tokens num_input_tokens_seen pad_token_id pad_token eos_token bos_token unk_token "
-    "sep_token cls_token mask_token image_token decoder_start_token_id additional_special_tokens tokens "
-    "tokens_per_second include_tokens_per_second include_num_input_tokens_seen token_type_ids tokenizer_kwargs "
-    "skip_special_tokens keyword key label_key sort_key primary_key hub_model_id author authors monkey turkey "
-    "tokenize max_tokens min_tokens num_key_value_heads key_value_cache add_eos_token ignore_keys_for_eval private "
-    "hub_private_repo keys passed secretary cookiecutter authentication tool_call_token stop_token prompt_token "
-    "encoder_key_dim first_token max_token_length key_padding_mask token_dropout compass_direction"
-).split()
+from tests.secret_cases import (
+    CANARY,
+    INNOCENT_NAMES,
+    INNOCENT_TEXTS,
+    SECRET_NAMES,
+    Mail,
+    canary,
+    objects,
+    seen,
+    texts,
+)
 
 
 def test_names_of_secrets_and_innocent_ones():
+    assert len(SECRET_NAMES) >= 60 and len(INNOCENT_NAMES) >= 80
     assert [name for name in SECRET_NAMES if not secrets.is_secret(name)] == []
-    assert len(INNOCENT_NAMES) >= 50
     assert [name for name in INNOCENT_NAMES if secrets.is_secret(name)] == []
 
 
-def canary(name, depth=0):
-    return f"{CANARY}{name}-{depth}".lower()
+def test_no_argument_of_ours_or_of_other_libraries_is_hidden(tmp_path):
+    own = {item.name for item in dataclasses.fields(TrainingArguments)}
+    assert {name for name in own if secrets.is_secret(name)} == {"hub_token", "push_to_hub_token"} & own
+    shown = TrainingArguments(str(tmp_path), hub_token=canary("mine")).to_dict()
+    assert [name for name, value in shown.items() if "<" in str(value)] == ["hub_token"]
+
+
+@pytest.mark.parametrize("module", ["transformers", "peft", "trl"])
+def test_no_field_of_other_libraries_is_hidden(module):
+    """Their names are read from the source: importing all classes of transformers takes half a minute."""
+    spec = importlib.util.find_spec(module)
+    if spec is None:
+        pytest.skip(f"{module} is not installed")
+    names = set()
+    for path in Path(spec.origin).parent.rglob("*.py"):
+        if "config" in path.name or "training_args" in path.name:
+            names |= set(re.findall(r"^ {4,8}([a-z]\w*)\s*: ", path.read_text(encoding="utf-8"), re.MULTILINE))
+    assert len(names) > 100 and {"peft": "lora_alpha", "trl": "beta"}.get(module, "max_steps") in names
+    secret = {name for name in names if secrets.hides(name, "some value")}
+    assert secret <= {"hub_token", "push_to_hub_token", "token", "use_auth_token"}
 
 
 def nested(depth):
@@ -70,6 +90,86 @@ def test_innocent_values_come_through_unchanged():
     values = {name: f"value of {name}" for name in INNOCENT_NAMES}
     assert secrets.clean({"a": [values]}) == {"a": [values]}
     assert secrets.clean({"hub_token": None, "use_auth_token": True}) == {"hub_token": None, "use_auth_token": True}
+
+
+@pytest.mark.parametrize("text", texts())
+def test_texts_with_secrets(monkeypatch, text):
+    monkeypatch.setattr(secrets, "_known", {})
+    found = secrets.clean_text(text)
+    assert seen(found) == [] and "<" in found
+    assert secrets.clean_text(found) == found
+    assert seen(str(DataError(f"cannot read: {text}"))) == [] == seen(str(StorageError(None, f"no answer: {text}")))
+
+
+@pytest.mark.parametrize("text", INNOCENT_TEXTS)
+def test_innocent_texts_come_through_unchanged(text):
+    assert secrets.clean_text(text) == text
+
+
+@pytest.mark.parametrize("name", objects())
+def test_objects_with_secrets(monkeypatch, name):
+    monkeypatch.setattr(secrets, "_known", {})
+    found = secrets.clean({name: objects()[name]})
+    assert seen(json.dumps(found, default=str) + repr(found)) == []
+    secrets.remember(name, objects()[name])  # and from now on in any text, wherever it was
+    assert secrets._known or name in ("path", "raw", "words", "argv", "pairs", "PASSWORD_AS_NUMBER")
+
+
+def test_objects_without_secrets_stay_what_they_are():
+    @dataclasses.dataclass
+    class Shape:
+        max_tokens: int = 3
+        sort_key: str = "length"
+
+    values = {
+        "shape": Shape(),
+        "kind": Shape,
+        "path": Path("/tmp/tokenizer"),
+        "raw": b"tokens",
+        "loss": print,
+        "x": 0.5,
+    }
+    found = secrets.clean(values)
+    assert all(found[name] is value for name, value in values.items())
+    assert secrets.clean({"api_tokens": [1, 2], "smtp_pass": "", "eval_password_f1": 0.5, "hub_tokens": []}) == {
+        "api_tokens": [1, 2],
+        "smtp_pass": "",
+        "eval_password_f1": 0.5,
+        "hub_tokens": [],
+    }
+
+
+def test_what_the_value_says_where_the_name_is_not_enough():
+    shown = {
+        "rollout_key": "completion",
+        "acme_key": "messages.0.content",
+        "user_token": "<|user|>",
+        "file_pat": "data",
+    }
+    assert secrets.clean(shown) == shown
+    hidden = {
+        "rollout_key": "9f86d081884c",
+        "acme_key": "AbXyKqPwZz",
+        "user_token": "u1-7c9e6679",
+        "file_pat": "a7/x==",
+    }
+    assert secrets.clean(hidden) == {name: f"<{name.upper()}>" for name in hidden}
+
+
+def test_passwords_of_urls_are_known_afterwards(monkeypatch):
+    monkeypatch.setattr(secrets, "_known", {})
+    secrets.remember("database_url", f"postgres://me:{canary('url')}@db/x")
+    assert secrets.clean_text(f"authentication of me with {canary('url')} failed") == (
+        "authentication of me with <PASSWORD> failed"
+    )
+    monkeypatch.setenv("REDIS_URL", f"redis://:{canary('redis')}@cache/0")
+    assert secrets.clean_text(f"no {canary('redis')}") == "no <PASSWORD>"
+
+
+def test_a_secret_with_line_breaks_is_found_as_errors_quote_it(monkeypatch):
+    monkeypatch.setattr(secrets, "_known", {})
+    secrets.remember("hub_token", f"{canary('first')}\n'{canary('second')}")
+    assert seen(secrets.clean_text(repr([f"x {canary('first')}\n'{canary('second')}"]))) == []
 
 
 @pytest.mark.parametrize(
@@ -112,31 +212,44 @@ def test_a_token_passed_to_a_wrong_argument_is_not_printed(monkeypatch):
 
 
 DECLARED = ("hub_token", "push_to_hub_token")  # by TrainingArguments itself
+FIELDS = [name for name in SECRET_NAMES if name.isidentifier() and not keyword.iskeyword(name)]
 
 
 def make_arguments(tmp_path, **given):
     cls = dataclasses.make_dataclass(
         "Mine",
         [
-            *((name, str, None) for name in SECRET_NAMES if name not in DECLARED),
+            *((name, str, None) for name in FIELDS if name not in DECLARED),
             ("settings", dict, dataclasses.field(default_factory=dict)),
+            ("things", dict, dataclasses.field(default_factory=dict)),
+            ("mail", Mail, None),
+            ("notes", list, None),
             ("innocent", dict, dataclasses.field(default_factory=dict)),
         ],
         bases=(TrainingArguments,),
     )
-    secret = {name: canary(name) for name in SECRET_NAMES if name != DECLARED[1]}
+    secret = {name: canary(name) for name in FIELDS if name != DECLARED[1]}
+    secret |= {"things": objects(), "mail": Mail(), "notes": texts()}
     innocent = {name: f"{name} is shown" for name in INNOCENT_NAMES}
     return cls(str(tmp_path / "out"), **secret, settings={"a": [nested(1)]}, innocent=innocent, **given)
 
 
-class Talkative(TrainerCallback):
-    """Writes secrets wherever it can."""
+class Talkative(TrainerCallback, ExportableState):
+    """Writes secrets wherever it can, which nobody has seen before."""
 
     def __init__(self, trainer):
         self.trainer = trainer
+        self.settings = {"api_key": canary("state", 7), "url": f"https://me:{canary('url', 7)}@host", "count": 0}
+
+    def state(self):
+        return {"args": {"hub_tokens": [canary("state arguments", 7)]}, "attributes": {"settings": self.settings}}
 
     def on_step_end(self, args, state, control, **kwargs):
+        self.settings["count"] += 1
         self.trainer.record_event("own", note=f"used {args.openai_api_key}", token=args.token, tokens=3)
+        self.trainer.record_event("own", more=nested(7), texts=texts(7), mail=Mail(password=canary("mail", 7)))
+        self.trainer.record_event("own", text="x" * (LONGEST - 10) + f" password={canary('cut', 7)}")
+        self.trainer.log({"note": f"hub_token={canary('log', 7)}", "smtp_pass": canary("log", 8), "tokens": 3})
 
 
 @pytest.fixture
@@ -165,19 +278,49 @@ def test_a_run_writes_no_secret_anywhere(backend, hub, tmp_path, capfd, caplog):
     trainer.push_to_hub()
     trainer.save_model(str(tmp_path / "model"))
     trainer.create_model_card()
-    print(args, repr(args), args.to_sanitized_dict(), public_arguments(args))
+    trainer.save_metrics("train", {"train_loss": 1.0, "url": texts(9)[0]})
+    print(args, repr(args), args.to_json_string(), args.to_sanitized_dict(), public_arguments(args))
+    args.print_config()
+    args.print_config(Mail(), "Mail")
+    write_page(tmp_path / "out", arguments={"openai_key": canary("page", 7), "note": texts(9)[0]})
+    (tmp_path / "given.html").write_bytes((tmp_path / "out" / "report.html").read_bytes())
+    write_page(tmp_path / "out")
+    write_comparison([tmp_path / "out"], tmp_path / "compare.html")
+    main(["checkpoints", str(tmp_path / "out")])
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert {"training_args.json", "run.jsonl", "README.md"} <= {path.name for path in files}
-    assert [str(path) for path in files if CANARY.encode() in contents(path).lower()] == []
-    assert [path for path, data in hub.tree().items() if CANARY.encode() in data.lower()] == []
+    expected = {"training_args.json", "run.jsonl", "README.md", "report.html", "compare.html", "trainer_state.json"}
+    assert expected | {"log.jsonl", "train_results.json"} <= {path.name for path in files}
+    assert [f"{path}: {found}" for path in files if (found := seen(contents(path)))] == []
+    assert [f"{path}: {found}" for path, data in hub.tree().items() if (found := seen(data))] == []
     assert {"README.md", "training_args.json"} <= set(hub.tree())
     assert canary("hub_token") in hub.tokens
     printed = capfd.readouterr()
-    assert CANARY not in (printed.out + printed.err + caplog.text).lower()
+    assert seen(printed.out + printed.err + caplog.text) == []
     stored = json.loads((tmp_path / "model" / "training_args.json").read_text())
     assert stored["innocent"] == {name: f"{name} is shown" for name in INNOCENT_NAMES}
     assert stored["openai_api_key"] == "<OPENAI_API_KEY>"
+    assert stored["mail"] == "Mail(host='mail.example', password='<PASSWORD>')"
     assert "openai_api_key" not in public_arguments(args) and "innocent" in public_arguments(args)
+    assert [entry["tokens"] for entry in trainer.state.log_history if "tokens" in entry] == [3, 3]
+
+
+def test_a_callback_goes_on_with_its_own_secrets(backend, tmp_path):
+    def run(steps):
+        args = TrainingArguments(str(tmp_path / "out"), max_steps=steps, save_steps=1, report_to="none")
+        args.restore_callback_states_from_checkpoint = True
+        trainer = Trainer(backend.classifier(), args, train_dataset=rows(8))
+        callback = Talkative(trainer)
+        callback.on_step_end = lambda *_, **__: callback.settings.update(count=callback.settings["count"] + 1)
+        callback.hub_tokens = [canary("of this process")]
+        trainer.add_callback(callback)
+        trainer.train(resume_from_checkpoint=steps > 1)
+        return callback
+
+    first, second = run(1), run(2)
+    assert second.settings == {**first.settings, "count": 2}
+    assert second.hub_tokens == [canary("of this process")]
+    state = (tmp_path / "out" / "checkpoint-2" / "trainer_state.json").read_text()
+    assert seen(state) == [] and '"count": 2' in state
 
 
 def test_a_models_configuration_is_reported_without_secrets():
@@ -206,5 +349,51 @@ def test_a_failed_run_records_no_secret(backend, tmp_path):
 def test_names_that_read_back_as_masks_are_not_taken_for_secrets(tmp_path):
     args = make_arguments(tmp_path)
     again = type(args).from_dict(args.to_dict())
-    assert again.hub_token is None
+    assert again.hub_token is None and again.openai_key is None and again.basic_auth is None
+    assert seen(json.dumps(again.to_dict(), default=str)) == []
     assert "<HUB_TOKEN>" not in again.to_dict().values()
+
+
+def test_secrets_that_are_assigned_are_hidden(tmp_path, monkeypatch):
+    monkeypatch.setattr(secrets, "_known", {})
+    args = make_arguments(tmp_path)
+    args.wandb_key = canary("assigned")
+    assert args.to_dict()["wandb_key"] == "<WANDB_KEY>"
+    assert str(DataError(f"refused {canary('assigned')}")) == "refused <WANDB_KEY>"
+
+
+def test_a_command_line_with_secrets(capsys):
+    @dataclasses.dataclass
+    class Options:
+        smtp_pass: int = 3
+        openai_key: str = canary("default")
+
+    parser = ArgumentParser(Options)
+    for words in (["--smtp_pass", canary("wrong type")], ["--smtp_pas", "x"], [f"hub_token={canary('stray')}"]):
+        with pytest.raises(SystemExit):
+            parser.parse_args_into_dataclasses(words, look_for_args_file=False)
+    parser.print_help()
+    printed = capsys.readouterr()
+    assert seen(printed.out + printed.err) == [] and "<OPENAI_KEY>" in printed.out
+
+
+def test_a_checked_script_with_secrets(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from transformers import Trainer, TrainingArguments\n"
+        f"args = TrainingArguments('out', **{{'hub_token': '{canary('script')}'}})\nTrainer(args=args)\n"
+    )
+    for options in ([], ["--json"]):
+        main(["check", *options, str(script)])
+    assert seen(capsys.readouterr().out) == []
+
+
+def test_a_page_of_files_that_were_written_with_secrets(tmp_path):
+    """By another trainer, or by an earlier release."""
+    event = {"run": "r", "time": 1.0, "step": 0, "event": "started", "arguments": {"openai_key": canary("old")}}
+    lines = [event, {**event, "event": "own", "note": texts()[0]}, {**event, "event": "failed", "message": texts()[6]}]
+    (tmp_path / "run.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "log.jsonl").write_text(json.dumps({"run": "r", "step": 1, "time": 2.0, "loss": 1.0}) + "\n")
+    write_page(tmp_path)
+    write_comparison([tmp_path], tmp_path / "compare.html")
+    assert seen((tmp_path / "report.html").read_bytes() + (tmp_path / "compare.html").read_bytes()) == []

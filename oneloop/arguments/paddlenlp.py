@@ -4,6 +4,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ..distributed.world import world
+from ..secrets import clean
 
 
 class PaddleProperties:
@@ -45,7 +46,7 @@ class PaddleProperties:
         """Print arguments as a table: these, or another dataclass or object under the heading `key`."""
         if not self.should_log:  # type: ignore[attr-defined]
             return
-        shown = self.to_dict() if args is None else _values(args)  # type: ignore[attr-defined]
+        shown = self.to_dict() if args is None else clean(_values(args))  # type: ignore[attr-defined]
         width = max(map(len, shown), default=0)
         print(f"***** {key or 'Training'} arguments *****")
         for name in sorted(shown):

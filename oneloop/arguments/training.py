@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import Field, dataclass
+from dataclasses import MISSING, Field, dataclass
 from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
@@ -38,8 +38,7 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
     ]
 
     def __post_init__(self) -> None:
-        for item in stored_fields(self):
-            secrets.remember(item.name, getattr(self, item.name))
+        self._take_secrets()
         for name in self._VALID_DICT_FIELDS:
             value = getattr(self, name, None)
             if isinstance(value, str) and value.lstrip().startswith("{"):
@@ -48,6 +47,14 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
         self.validate()
         accelerate_state.initialise_processes(self)
         accelerate_state.divide_loaded_models(self)
+
+    def _take_secrets(self) -> None:
+        """Hide the secrets among the values from now on. What stands for one in a file is not taken for a value."""
+        for item in stored_fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, str) and secrets.is_mask(item.name, value):
+                setattr(self, item.name, None if item.default is MISSING else item.default)
+            secrets.remember(item.name, value)
 
     def check_together(self) -> None:
         super().check_together()
@@ -63,6 +70,7 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
         plain = {}
         for item in stored_fields(self):
             value = getattr(self, item.name)
+            secrets.remember(item.name, value)  # it may have been assigned
             name = (known[item.name][1]["public"] if item.name in known else None) or item.name
             plain[name] = _plain(value)
         return secrets.clean(plain)
@@ -106,7 +114,7 @@ def _plain(value: Any) -> Any:
         return None  # as if nothing was given
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):  # whose names may be those of secrets
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}

@@ -10,6 +10,7 @@ from .. import loop
 from ..compat import mode, trl_state
 from ..data.process_sharding import fits_any_number
 from ..errors import CheckpointError
+from ..secrets import restored
 from ..state import TrainerControl, TrainerState
 from . import log_history, store
 from .contents import WEIGHTS
@@ -201,6 +202,8 @@ def load_callbacks(trainer: Any) -> None:
         values = dict(stored["attributes"])
         if trainer.args.restore_callback_states_from_checkpoint:
             values |= stored["args"]
+        # A secret is not in the file: the callback has its own.
+        values = {key: restored(value, getattr(callback, key, None), key) for key, value in values.items()}
         _check_attributes(callback, values)
         with restoring(f"the state of {type(callback).__name__}", STATE):
             for name, value in values.items():

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from ..distributed.collectives import ProcessGroup
 from ..errors import CheckpointError, NonFiniteError
+from ..secrets import clean_text
 from . import contents as whole
 from .contents import Contents, split
 from .durable import sync_directory
@@ -37,7 +38,8 @@ def note_text(facts: dict[str, Any] | None, error: BaseException | None = None) 
     """The files of a process with their manifest entries, or the error that kept it from writing them."""
     number = getattr(error, "errno", None) or (errno.EIO if error is not None else 0)
     values = isinstance(error, NonFiniteError)
-    return json.dumps({"facts": facts, "errno": number, "error": "" if error is None else str(error), "values": values})
+    why = "" if error is None else clean_text(str(error))
+    return json.dumps({"facts": facts, "errno": number, "error": why, "values": values})
 
 
 def leave_note(stage: Path, rank: int, facts: dict[str, Any] | None, error: BaseException | None = None) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ProcessLostError
+from ..secrets import clean_text
 from .world import World
 
 LOST = "lost"
@@ -65,7 +66,7 @@ class Heartbeat:
         self._stopped.set()
         self._thread.join(2 * self.every)
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        why = f"{type(error).__name__}: {error}"[:500] if error is not None else ""
+        why = clean_text(f"{type(error).__name__}: {error}")[:500] if error is not None else ""
         _within(2.0, lambda: self._note(left=why))
 
     def who_is_lost(self, cause: str) -> str:

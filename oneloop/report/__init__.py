@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from ..secrets import clean
 from . import comparison, page, page_data, picture, summary
 from .history import Run
 from .log_reader import Directory
@@ -57,7 +58,7 @@ def write_page(
         folder.mkdir(parents=True, exist_ok=True)
     data = page_data.run_page(directory, title, verify=verify)
     if arguments is not None:
-        data["arguments"] = [[str(name), summary.text(value), ""] for name, value in arguments.items()]
+        data["arguments"] = [[str(name), summary.text(value), ""] for name, value in clean(arguments).items()]
     return _write(folder / "report.html", page.html(data))
 
 

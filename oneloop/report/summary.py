@@ -10,6 +10,7 @@ from ..arguments.evaluation import higher_is_better
 from ..checkpoint import command
 from ..checkpoint.reading import json_object
 from ..errors import OneloopError
+from ..secrets import clean
 from .history import TIMES
 from .log_reader import STARTS, Directory, number
 
@@ -23,11 +24,11 @@ def arguments_of(folder: Path, directory: Directory | None = None) -> dict[str, 
     """The arguments that the run recorded; {} if it recorded none."""
     noted = directory.start().get("arguments") if directory is not None else None
     if isinstance(noted, dict):
-        return noted
+        return clean(noted)
     written = [folder / ARGUMENTS_FILE, *sorted(folder.glob(f"checkpoint-*/{ARGUMENTS_FILE}"), key=_modified)[::-1]]
     for path in written:
         if given := json_object(path):
-            return given
+            return clean(given)  # another trainer, or an earlier release, may have written it
     return {}
 
 
@@ -193,7 +194,7 @@ def _died(resumed: dict[str, Any]) -> dict[str, Any]:
 
 
 def _event(event: dict[str, Any]) -> dict[str, Any]:
-    kind = event["event"]
+    event, kind = clean(event), event["event"]
     title, words = _describe(kind, event)
     step, when = number(event.get("step")) or 0, number(event.get("time"))
     return {"kind": kind, "step": step, "time": moment(when) if when else "", "title": title, "text": words}

@@ -31,7 +31,7 @@ class Record:
         entry = {"run": run, "time": round(time.time(), 3), "step": step, "event": event, **facts}
         path = Path(directory) / NAME
         try:
-            append_line(path, json.dumps(secrets.clean(plain(entry))).encode())
+            append_line(path, json.dumps(plain(secrets.clean(entry))).encode())
         except OSError as error:
             if not self._failed:
                 logger.warning("Cannot write %s (%s); events of this run will be missing from it.", path, error)

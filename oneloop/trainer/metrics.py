@@ -5,9 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.model_files import write_json, writing
 from ..checkpoint.reading import json_object
+from ..secrets import clean
 
 if TYPE_CHECKING:
     from .internals import Internals
+
+
+def hide_secrets(logs: dict[str, Any]) -> None:
+    """Replace the secrets in texts that are logged, before they are in the history and in files."""
+    if any(not isinstance(value, (int, float)) for value in logs.values()):
+        logs.update(clean(logs))
 
 
 class MetricsMethods:
@@ -59,7 +66,7 @@ class MetricsMethods:
         """
         if not self.is_world_process_zero():
             return
-        folder = self._oneloop.run.checkpointer.directory.path
+        folder, metrics = self._oneloop.run.checkpointer.directory.path, clean(metrics)
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / f"{split}_results.json", metrics)

@@ -38,7 +38,7 @@ from .inputs import in_half, with_past
 from .internals import Internals, create
 from .loss import external_loss, find_loss, smoothing_of
 from .loss_spikes import RolledBack
-from .metrics import MetricsMethods
+from .metrics import MetricsMethods, hide_secrets
 from .optimization import build_optimizer, build_scheduler
 from .prediction import predict_batch
 from .validation import has_length
@@ -718,6 +718,7 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
                 if mode.follows("transformers"):
                     logs["train_runtime"] = round(seconds, 4)
                 logs["train_tokens_per_second"] = round(self.state.num_input_tokens_seen / max(seconds, 1e-9), 3)
+        hide_secrets(logs)
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs=logs)
         core.run.checkpointer.directory.storage.upload_files(is_strict=False)

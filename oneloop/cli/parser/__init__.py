@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, cast
 
 from ...compat import mode
 from ...errors import ArgumentError, OneloopError, UnknownArgumentError
+from ...secrets import clean, clean_text
 from . import files
 from .help import NOTE, FieldAction, HelpFormatter, NegationAction, describe, summary
 from .options import Option, collect, nearest, spellings
@@ -124,6 +125,9 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
             if option.type.is_switch and not option.name.startswith("no_") and no not in self._fields:
                 hidden = argparse.SUPPRESS
                 groups[key].add_argument(*spellings(no), action=NegationAction, nargs=0, help=hidden, **common)
+
+    def error(self, message: str) -> NoReturn:
+        super().error(clean_text(message))
 
     def format_help(self) -> str:
         # Not in the constructor: default factories may be slow, and most runs never show the help.
@@ -273,7 +277,7 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
             if first != name and taken != value:
                 raise ArgumentError(
                     f"{prefix}{first} and {prefix}{name} are aliases of one argument, but have different values: "
-                    f"{taken!r} and {value!r}. Pass one of them."
+                    f"{clean(taken, first)!r} and {clean(value, name)!r}. Pass one of them."
                 )
         return [cls(**keywords[cls]) for cls in self.dataclass_types]
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from ...secrets import clean
 from .options import Option
 
 NOTE = (
@@ -105,9 +106,9 @@ def _default(option: Option) -> str:
     if option.metadata.get("shown"):
         return str(option.metadata["shown"])
     if field.default_factory is dataclasses.MISSING:
-        return _plain(field.default)
+        return _plain(clean(field.default, field.name))
     try:
-        return _plain(field.default_factory())
+        return _plain(clean(field.default_factory(), field.name))
     except Exception:
         return "computed at run time"
 

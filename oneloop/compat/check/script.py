@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...errors import ArgumentError
+from ...secrets import clean, clean_text
 from .arguments import Arguments
 from .classes import Classes
 from .code import Reader
@@ -17,9 +18,9 @@ def run(script: str, words: Sequence[str], library: str | None = None, as_json: 
     """Print the findings; returns 1 if anything is refused, otherwise 0."""
     found, libraries, framework = check(script, words, library)
     if as_json:
-        print(json.dumps(as_data(found, libraries, framework), indent=2))
+        print(json.dumps(clean(as_data(found, libraries, framework)), indent=2))
     else:
-        print(as_text(found, libraries, framework))
+        print(clean_text(as_text(found, libraries, framework)))
     return int(any(each.answer == "refused" for each in found))
 
 

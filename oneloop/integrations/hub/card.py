@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ...backends import registry
+from ...secrets import clean_text
 
 # Evaluation values about speed, not about the quality of the model.
 SPEED = ("_runtime", "_per_second", "_compilation_time")
@@ -44,7 +45,7 @@ def write(facts: dict[str, Any], arguments: dict[str, Any], defaults: dict[str, 
     if course:
         parts.append("## Training results\n\n" + course)
     parts.append("## Versions\n\n" + _versions(facts["framework"]))
-    return _signed("\n".join(parts))
+    return _signed(clean_text("\n".join(parts)))
 
 
 def _signed(text: str) -> str:

@@ -11,7 +11,7 @@ from ...checkpoint import store
 from ...checkpoint.model_files import writing
 from ...checkpoint.run_state import OPTIMIZER, RANDOM, RUN, STATE
 from ...errors import HubError
-from ...secrets import is_secret
+from ...secrets import clean_text, public
 from . import card, uploads
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class HubPushes:
             try:
                 trainer.push_to_hub(blocking=False)
             except (HubError, OSError) as error:
-                logger.error("The model was NOT pushed at the end of training: %s", error)
+                logger.error("The model was NOT pushed at the end of training: %s", clean_text(str(error)))
             if self.repository is not None:
                 self.repository.wait()
 
@@ -181,7 +181,7 @@ class HubPushes:
             "framework": backend.NAME,
             **self._card_facts,
         }
-        arguments = {name: value for name, value in trainer.args.to_dict().items() if not is_secret(name)}
+        arguments = public(trainer.args.to_dict())
         defaults = type(trainer.args)(output_dir=trainer.args.output_dir).to_dict()
         return card.write(facts, arguments, defaults, copy.copy(state.log_history))
 

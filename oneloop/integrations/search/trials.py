@@ -13,6 +13,7 @@ from ...arguments.fields import declared, stored_fields
 from ...compat.trainer_utils import takes_trial
 from ...errors import ArgumentError, NonFiniteError, UnknownArgumentError
 from ...outputs import plain_metrics
+from ...secrets import clean
 from ...storage import urls
 from ...trainer.internals import internals_of
 
@@ -172,4 +173,4 @@ def name_of(trainer: "Trainer", given: Any, number: Any) -> str:
 
 def shown(values: Mapping[str, Any]) -> str:
     """Values as text, for error messages."""
-    return ", ".join(f"{name}={value!r}" for name, value in values.items()) or "no values"
+    return ", ".join(f"{name}={value!r}" for name, value in clean(values).items()) or "no values"

@@ -44,11 +44,7 @@ def configuration(model: Any) -> dict[str, Any]:
     """The model's configuration as plain data, without secrets."""
     config: Any = getattr(model, "config", None)
     found = config.to_dict() if callable(getattr(config, "to_dict", None)) else config
-    return _public(found) if isinstance(found, dict) else {}
-
-
-def _public(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in secrets.clean(values).items() if not secrets.is_secret(name)}
+    return secrets.public(found) if isinstance(found, dict) else {}
 
 
 def flat(values: dict[str, Any], prefix: str = "", joint: str = "/") -> dict[str, Any]:
@@ -257,7 +253,7 @@ class Writer(TrainerCallback, ExportableState):
                 self.name,
                 what,
                 type(error).__name__,
-                error,
+                secrets.clean_text(str(error)),
             )
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -294,7 +290,7 @@ class Writer(TrainerCallback, ExportableState):
 
 def public_arguments(args: TrainingArguments) -> dict[str, Any]:
     """The arguments as plain data; anything named like a secret is removed."""
-    return _public(args.to_dict())
+    return secrets.public(args.to_dict())
 
 
 def log_directory(args: TrainingArguments, run: dict[str, Any], output_dir: Path) -> str:

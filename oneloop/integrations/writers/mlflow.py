@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ... import secrets
 from ...arguments import TrainingArguments
 from ...errors import ArgumentError
 from ...state import TrainerState
@@ -50,7 +51,8 @@ class MLflowCallback(Writer):
         try:
             self._client.get_run(self.run["id"])
         except mlflow.exceptions.MlflowException as error:
-            logger.warning("MLflow run %s no longer exists (%s); starting a new one.", self.run["id"], error)
+            why = secrets.clean_text(str(error))
+            logger.warning("MLflow run %s no longer exists (%s); starting a new one.", self.run["id"], why)
             return None
         return self.run["id"]
 
