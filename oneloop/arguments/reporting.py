@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from ..enums import IntervalStrategy
+from ..storage import urls
 from . import values
 from .fields import Group, declare
 from .packages import WRITERS, usual_writers
@@ -120,6 +121,8 @@ class Logging(Group):
     def check(self) -> None:
         if self.logging_strategy == "steps" and self.logging_steps == 0:
             raise values.wrong("logging_steps", 0, "at least 1 with logging_strategy='steps', or a ratio below 1")
+        if urls.is_url(self.logging_dir):
+            urls.checked("logging_dir", str(self.logging_dir))
         self.fill("report_to", usual_writers(every=False))
 
     def fill_logging_dir(self, output_dir: str) -> None:

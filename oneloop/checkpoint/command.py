@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..cli.terminal import printable
 from ..errors import ArgumentError, CheckpointError
 from ..storage import urls
 from ..storage.view import opened
@@ -224,10 +225,11 @@ def run(
         return 1 if wrong else 0
     verb = "would be deleted" if dry_run else "deleted"
     for entry in gone:
-        print(f"{verb}: {entry.name} ({_amount(entry.bytes)})")
+        print(printable(f"{verb}: {entry.name} ({_amount(entry.bytes)})", keep=""))
     if action == "prune":
         print(f"{len(gone)} {verb}, {_amount(sum(e.bytes for e in gone))}\n" if gone else "nothing to delete\n")
-    print("\n".join(_text(shown, entries, leftovers, now, by_size=action == "list")))
+    lines = _text(shown, entries, leftovers, now, by_size=action == "list")
+    print("\n".join(printable(line, keep="") for line in lines))
     return 1 if wrong else 0
 
 
@@ -258,7 +260,8 @@ def _row(entry: Entry, now: float) -> tuple[str, ...]:
     marks = ", ".join(name for name, true in (("latest", entry.latest), ("best", entry.best)) if true)
     run, reason = (entry.run or "-")[:8], entry.reason or "-"
     size, age = _amount(entry.bytes), _age(now - entry.written)
-    return (entry.name, str(entry.step), run, reason, size, age, entry.framework or "-", entry.state, marks)
+    cells = (entry.name, str(entry.step), run, reason, size, age, entry.framework or "-", entry.state, marks)
+    return tuple(printable(cell, keep="") for cell in cells)  # before the columns are aligned
 
 
 def _amount(size: float) -> str:

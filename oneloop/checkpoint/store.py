@@ -435,7 +435,7 @@ def remove_leftovers(parent: Path) -> None:
 def get_last_checkpoint(folder: str | os.PathLike) -> str | None:
     """Path of the newest checkpoint in a directory, or None. For the output_dir of a run in object storage, it may be
     one that train() is going to download. That of a URL is a URL."""
-    url = str(folder) if urls.is_url(str(folder)) else urls.url_of(folder)
+    url = urls.checked("folder", str(folder)) if urls.is_url(str(folder)) else urls.url_of(folder)
     if url is not None:
         from ..storage.staging import newest_checkpoint
 

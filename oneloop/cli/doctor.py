@@ -13,6 +13,8 @@ from typing import Any
 
 from ..arguments import capabilities
 from ..backends import registry
+from ..secrets import clean_text
+from .terminal import printable
 
 
 def installed(name: str) -> str | None:
@@ -34,7 +36,7 @@ def ask(name: str, timeout: float = 120.0) -> dict[str, Any]:
         return {"error": f"no response within {timeout:.0f} s"}
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        return {"error": lines[-1] if lines else f"exited with status {done.returncode}"}
+        return {"error": clean_text(lines[-1]) if lines else f"exited with status {done.returncode}"}
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
@@ -67,7 +69,7 @@ def run(as_json: bool = False) -> int:
     if as_json:
         print(json.dumps({"python": platform.python_version(), "frameworks": found}, indent=2))
     else:
-        print("\n".join(_text(found, len(rows))))
+        print(printable("\n".join(_text(found, len(rows)))))
     return 0 if usable else 1
 
 

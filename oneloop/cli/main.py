@@ -10,6 +10,8 @@ from ..compat import commands as migration
 from ..errors import ArgumentError, OneloopError
 from ..plan import command as plans
 from ..report import command as pages
+from ..secrets import clean_text
+from .terminal import printable
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return options.run(options)
     except (OneloopError, OSError) as error:
-        print(f"oneloop {options.command}: {error}", file=sys.stderr)
+        print(printable(clean_text(f"oneloop {options.command}: {error}")), file=sys.stderr)
         return options.failure
 
 

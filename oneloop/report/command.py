@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..cli.terminal import printable
 from ..errors import MissingPackageError
 from ..storage import urls, view
 from ..storage.remote import RemoteDirectory
@@ -44,9 +45,9 @@ def _report(options: argparse.Namespace) -> int:
         try:
             written.append(write_picture(folder, title=options.title))
         except MissingPackageError as error:
-            print(f"oneloop report: {error}", file=sys.stderr)
+            print(printable(f"oneloop report: {error}"), file=sys.stderr)
         for path in (*written, html):
-            print(_uploaded(path, options.directory) if urls.is_url(options.directory) else path)
+            print(printable(_uploaded(path, options.directory) if urls.is_url(options.directory) else str(path)))
     return 0
 
 
@@ -61,7 +62,7 @@ def _compare(options: argparse.Namespace) -> int:
 
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(view.local_folder(each)) for each in options.directories]
-        print(write_comparison(folders, options.output, options.title))
+        print(printable(str(write_comparison(folders, options.output, options.title))))
     return 0
 
 

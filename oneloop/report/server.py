@@ -21,7 +21,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
+from ..cli.terminal import printable
 from ..errors import ArgumentError, DataError
+from ..secrets import clean_text
 from . import comparison, page, page_data, summary
 from .follow import Runs
 from .log_reader import NOT_CURVES, Directory, number
@@ -270,7 +272,7 @@ class Server(ThreadingHTTPServer):
         """Ignore a browser that disconnects during a response; print other errors."""
         error = sys.exc_info()[1]
         if not isinstance(error, ConnectionError | TimeoutError):
-            print(f"oneloop watch: {type(error).__name__}: {error}", file=sys.stderr)
+            print(printable(clean_text(f"oneloop watch: {type(error).__name__}: {error}")), file=sys.stderr)
 
 
 def serve(folder: Path, port: int = PORT) -> Server:
@@ -295,7 +297,7 @@ def watch(folder: Path, port: int = PORT, name: str | None = None) -> int:
     if not folder.resolve().parent.is_dir():
         raise DataError(f"{folder} does not exist, nor does the directory above it. Pass the output_dir of a run.")
     with serve(folder, port) as server:
-        print(f"Watching {name or folder}: {server.url} (Ctrl-C to stop)", flush=True)
+        print(f"Watching {printable(str(name or folder))}: {server.url} (Ctrl-C to stop)", flush=True)
         if not folder.is_dir():
             print(f"{folder} does not exist yet: the page waits for a run to begin in it.", flush=True)
         try:

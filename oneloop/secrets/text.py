@@ -56,7 +56,7 @@ def _headers() -> re.Pattern[str]:
 def _user_of_url() -> re.Pattern[str]:
     """scheme://user:password@host. A password may have an @, and a slash if it is not mistaken for a port's."""
     return re.compile(
-        r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)"
+        r"(?P<scheme>\b[a-z][a-z0-9+.-]+:/{1,2})"  # one slash in a path
         r"(?P<user>[^\s/:@?#'\"<>]*)"
         r"(?P<password>:(?:[^\s/?#'\"<>]*|(?!\d+/)[^\s/@?#'\"<>]+[^\s@'\"<>]*))?@",
         re.IGNORECASE,
@@ -122,7 +122,7 @@ def _scrub(text: str) -> str:
         text = _private_key().sub("<PRIVATE_KEY>", text)
     if "://" in text or "/" in text:
         text = _hooks().sub(r"\g<place><WEBHOOK>", text)
-    if "://" in text:
+    if ":/" in text:
         text = _user_of_url().sub(_without_user, text)
     if "=" in text or ":" in text:
         text = _without_named(text)
@@ -137,7 +137,7 @@ _scrub_short = lru_cache(maxsize=1024)(_scrub)  # each save writes the same argu
 
 def passwords(text: str) -> list[str]:
     """The passwords of the URLs in a text."""
-    if "://" not in text:
+    if ":/" not in text:
         return []
     return [found["password"][1:] for found in _user_of_url().finditer(text) if found["password"]]
 

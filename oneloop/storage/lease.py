@@ -11,6 +11,7 @@ import time
 import uuid
 from typing import Any
 
+from ..cli.terminal import printable
 from ..errors import StorageError
 from .remote import RemoteDirectory, clean
 
@@ -133,7 +134,7 @@ class Lease:
 
 def _holder(current: dict[str, Any]) -> str:
     host, pid = current.get("host"), current.get("pid")
-    return f"another run, process {pid} on {host}" if host and pid else "another run"
+    return printable(f"another run, process {pid} on {host}") if host and pid else "another run"
 
 
 def _machine() -> str:

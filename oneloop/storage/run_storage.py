@@ -230,6 +230,8 @@ class RunStorage:
     def saving(self, output_dir: Any) -> Iterator[Any]:
         """A context for save_model: the local directory to write to, which is uploaded at its end."""
         url = self.run.core.trainer.args.output_url
+        if isinstance(output_dir, os.PathLike) and urls.is_url(os.fspath(output_dir)):
+            output_dir = os.fspath(output_dir)
         if not urls.is_url(output_dir):
             yield output_dir
             self.upload_files()

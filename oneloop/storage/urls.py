@@ -8,7 +8,10 @@ from urllib.parse import urlsplit
 
 from ..errors import ArgumentError
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")  # at least two letters: a single one is a drive of Windows
+# At least two letters: a single one is a drive of Windows. A chain (simplecache::s3://...) and a URL that has lost a
+# slash in a pathlib.Path are URLs too, which checked() refuses: as paths, they would be directories named like secrets.
+_URL = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*::)*[A-Za-z][A-Za-z0-9+.-]+:/")
+_ADDRESS = re.compile(r"\[[0-9A-Fa-f:.]*\]")  # of IPv6
 _staged: dict[str, str] = {}  # local directory -> its URL, for those of this process
 
 
@@ -19,6 +22,15 @@ def is_url(value: object) -> bool:
 
 def checked(name: str, url: str) -> str:
     """A URL that may be written to files and logs, without a slash at the end."""
+    if "::" in _ADDRESS.sub("", url):
+        raise ArgumentError(
+            f"Invalid {name}: a chain of file systems (cache::scheme://...) cannot hold the files of a run. Pass the "
+            "URL of the storage itself, such as s3://bucket/run."
+        )
+    if "://" not in url:
+        raise ArgumentError(
+            f"Invalid {name}: a URL has lost a slash, as in a pathlib.Path. Pass it as text, such as 's3://bucket/run'."
+        )
     parts = urlsplit(url)
     if "@" in parts.netloc or parts.query:
         raise ArgumentError(

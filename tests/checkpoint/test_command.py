@@ -154,6 +154,45 @@ def test_the_text_for_people(run, capsys):
     assert ".checkpoint-50.0123abcd.partial" in text
 
 
+ESCAPES = "\x1b]0;title\x07\x1b[2J\x9b31m\u202e\r\n"
+
+
+@pytest.mark.parametrize("action", [["list"], ["verify"], ["prune", "--keep", "1", "--damaged"]])
+def test_no_control_sequence_reaches_the_terminal(tmp_path, capsys, action):
+    """Whoever wrote the directory chose the names in it, and what its files say."""
+    folder = tmp_path / f"run{ESCAPES[:-2]}"
+    for step in (1, 2, 3):
+        write(folder, step, run=f"{ESCAPES}abc"[:16], reason=f"save{ESCAPES}", written=float(step))
+    manifest = json.loads((folder / "checkpoint-2" / "manifest.json").read_text())
+    manifest["files"][f"w{ESCAPES}"] = {"bytes": 3, "crc32": 1}
+    (folder / "checkpoint-2" / "manifest.json").write_text(json.dumps(manifest))
+    run = json.loads((folder / "checkpoint-3" / "run.json").read_text()) | {"framework": f"torch{ESCAPES}"}
+    (folder / "checkpoint-3" / "run.json").write_text(json.dumps(run))
+    (folder / f".checkpoint-9.{ESCAPES}").mkdir()
+    (folder / f"checkpoint-4.transformers{ESCAPES}").mkdir()
+    main(["checkpoints", str(folder), *action])
+    main(["checkpoints", str(folder / "nothing" / ESCAPES)])
+    printed = capsys.readouterr()
+    acting = {c for c in printed.out + printed.err if not c.isprintable()} - {"\n"}
+    assert acting == set() and r"\x1b]0;title\x07" in printed.out and r"\u202e" in printed.out + printed.err
+    lines = printed.out.splitlines()
+    assert not [line for line in lines if line.startswith(("abc", "]0;"))]
+
+
+@pytest.mark.parametrize("command", ["report", "compare", "check"])
+def test_no_control_sequence_in_what_other_commands_print(run, capsys, command, monkeypatch):
+    monkeypatch.chdir(run)
+    place = run / f"other{ESCAPES}"
+    write(place, 1)
+    (place / "log.jsonl").write_text(json.dumps({"run": "a", "step": 1, "time": 1.0, "loss": 1.0}) + "\n")
+    (place / "script.py").write_text("from transformers import Trainer\nTrainer(**{'\\x1b': 3})\n")
+    given = str(place / "script.py") if command == "check" else str(place)
+    main([command, given])
+    main([command, str(run / f"nothing{ESCAPES}")])
+    printed = capsys.readouterr()
+    assert {c for c in printed.out + printed.err if not c.isprintable()} <= {"\n", "\t"}
+
+
 def test_verify_reads_what_list_does_not(run, capsys):
     file = run / "checkpoint-40" / "model.safetensors"
     content = bytearray(file.read_bytes())

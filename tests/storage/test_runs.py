@@ -12,8 +12,9 @@ from oneloop import Trainer, TrainerCallback, TrainingArguments, get_last_checkp
 from oneloop.checkpoint import store
 from oneloop.checkpoint.checkpointer import Checkpointer, gather
 from oneloop.checkpoint.safetensors_io import read
+from oneloop.cli.main import main
 from oneloop.distributed.strategy import Strategy
-from oneloop.errors import ArgumentError, CheckpointError, MissingPackageError, StorageError
+from oneloop.errors import ArgumentError, CheckpointError, MissingPackageError, OneloopError, StorageError
 from oneloop.storage import mirror, remote_checkpoints
 from oneloop.storage.machine_parts import MachineParts
 from oneloop.storage.mirror import Upload, superseded
@@ -588,6 +589,12 @@ def test_a_local_directory_and_a_url_can_both_be_chosen(make, tmp_path, storage)
     [
         ({"output_dir": "s3://key:hunter2hunter2@bucket/run"}, "credentials come from the environment"),
         ({"output_dir": "memory://bucket/run?token=hunter2hunter2"}, "credentials come from the environment"),
+        ({"output_dir": "simplecache::s3://key:hunter2hunter2@bucket/run"}, "a chain of file systems"),
+        ({"output_dir": "out", "output_url": "filecache::memory://hunter2:x@a/b"}, "a chain of file systems"),
+        ({"output_dir": "zip://a.zip::s3://key:hunter2hunter2@bucket/run"}, "a chain of file systems"),
+        ({"output_dir": Path("s3://key:hunter2hunter2@bucket/run")}, "has lost a slash"),
+        ({"output_dir": Path("simplecache::s3://key:hunter2hunter2@bucket/run")}, "a chain of file systems"),
+        ({"output_dir": "out", "logging_dir": "s3://key:hunter2hunter2@bucket/run"}, "credentials come from"),
         ({"output_dir": "memory://"}, "a place within the storage"),
         ({"output_dir": "memory://a/b", "output_url": "memory://a/c"}, "are two URLs"),
         ({"output_dir": "out", "output_url": "bucket/run"}, "a URL such as s3://bucket/run"),
@@ -597,6 +604,33 @@ def test_urls_that_are_refused(given, message, machine):
     with pytest.raises(ArgumentError, match=message) as raised:
         TrainingArguments(**given)
     assert "hunter2" not in str(raised.value)
+    assert not [path for path in Path().rglob("*") if "hunter2" in str(path)]
+
+
+def test_places_for_a_model_that_are_refused(make, storage, machine, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trainer = make(max_steps=1, save_strategy="no")
+    for place in ("simplecache::s3://k:hunter2hunter2@b/x", Path("s3://k:hunter2hunter2@b/x")):
+        with pytest.raises(ArgumentError, match="Invalid output_dir: a ") as raised:
+            trainer.save_model(place)
+        assert "hunter2" not in str(raised.value)
+        with pytest.raises(ArgumentError, match="Invalid folder: a ") as raised:
+            get_last_checkpoint(place)
+    for place in ("simplecache::s3://k:hunter2hunter2@b/x", "s3:/k:hunter2hunter2@b/x"):
+        with pytest.raises(OneloopError) as refused:
+            trainer.train(resume_from_checkpoint=place)
+        assert "hunter2" not in str(refused.value)
+    assert not [path for path in tmp_path.rglob("*") if "hunter2" in str(path)]
+
+
+@pytest.mark.parametrize("command", ["checkpoints", "report", "compare", "watch"])
+def test_commands_print_no_password_of_a_url(command, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for place in ("simplecache::s3://k:hunter2hunter2@b/x", "s3://k:hunter2hunter2@b/x", "s3:/k:hunter2hunter2@b/x"):
+        assert main([command, place]) > 0
+        printed = capsys.readouterr()
+        assert "hunter2" not in printed.out + printed.err and f"oneloop {command}: " in printed.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_fsspec_the_error_names_the_extra(monkeypatch, machine):

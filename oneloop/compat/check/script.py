@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...cli.terminal import printable
 from ...errors import ArgumentError
 from ...secrets import clean, clean_text
 from .arguments import Arguments
@@ -20,7 +21,7 @@ def run(script: str, words: Sequence[str], library: str | None = None, as_json: 
     if as_json:
         print(json.dumps(clean(as_data(found, libraries, framework)), indent=2))
     else:
-        print(clean_text(as_text(found, libraries, framework)))
+        print(printable(clean_text(as_text(found, libraries, framework))))
     return int(any(each.answer == "refused" for each in found))
 
 
