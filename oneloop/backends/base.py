@@ -88,8 +88,12 @@ class Models(Protocol):
     def label_names(self, model: Any) -> list[str]:
         """The names of the model's labels."""
 
-    def shifts_labels(self, model: Any) -> bool:
-        """Whether the model's loss compares position i with label i+1, as causal language models do."""
+    def shifts_labels(self, model: Any) -> bool | None:
+        """Whether the model's loss compares position i with label i+1, as causal language models do. None: it does not
+        say so, and the Trainer computes it."""
+
+    def seems_to_shift(self, model: Any) -> bool:
+        """A guess, where shifts_labels returns None and it cannot be computed."""
 
     def counts_ignored(self, criterion: Any) -> bool:
         """Whether a criterion's mean includes ignored labels."""

@@ -161,10 +161,7 @@ def _lengths(core: "Internals", sources: Sequence[Any], where: str) -> list[np.n
 def _keeps_first(core: "Internals") -> bool:
     """Whether labels are known to be compared with their own position, as in token classification. Where it is not
     known, the first label of each document is left out, rather than predicted from another one."""
-    if core.model_info.shifts_labels:
-        return False
-    base = core.backend.models.base_of(core.trainer.model)
-    return getattr(base, "shifts_labels", None) is False or _is_of_transformers(base)
+    return bool(core.model_info.keeps_first_label)
 
 
 def _tell(core: "Internals", data: PackedDocuments, where: str, dropped: list[str]) -> None:
@@ -192,25 +189,42 @@ def _tell(core: "Internals", data: PackedDocuments, where: str, dropped: list[st
 def _collator(core: "Internals", tokens: np.ndarray, extra: Sequence[str] = ()) -> PackCollator:
     """`tokens` are some that the model has, to find out how it keeps documents apart."""
     pad = getattr(core.trainer.processing_class, "pad_token_id", None)
-    columns = core.model_info.pack_columns
+    columns, rows = core.model_info.pack_columns, _probe_rows(tokens, extra)
+    if core.model_info.is_causal is None:
+        core.know_of_model(is_causal=_find_causal(core, rows))
     if packing_of(core.trainer.args) == WRAPPED:
-        columns = _find_columns_of_whole_rows(core, _probe_rows(tokens, extra))
+        columns = _find_columns_of_whole_rows(core, rows)
     elif columns is None:
-        columns = _find_columns(core, _probe_rows(tokens, extra))
+        columns = _find_columns(core, rows)
         core.know_of_model(pack_columns=columns)
-    return PackCollator(core.backend.NAME, columns, 0 if pad is None else pad, _is_causal(core))
+    return PackCollator(core.backend.NAME, columns, 0 if pad is None else pad, core.model_info.is_causal)
 
 
 def _is_of_transformers(model: Any) -> bool:
     return any(base.__module__.partition(".")[0] == "transformers" for base in type(model).__mro__)
 
 
-def _is_causal(core: "Internals") -> bool:
-    """Whether the mask also has to exclude the tokens that follow. Your own model may declare `is_causal = False`."""
+def _find_causal(core: "Internals", rows: Sequence[Columns] | None) -> bool:
+    """Whether the mask also has to exclude the tokens that follow: in models of transformers, if the last token changes
+    nothing of what they say about the first one. Your own model may declare `is_causal = False`."""
     base = core.backend.models.base_of(core.trainer.model)
-    if _is_of_transformers(base):
+    if not _is_of_transformers(base):
+        return getattr(base, "is_causal", True) is not False
+    if rows is None:
         return bool(core.model_info.shifts_labels)
-    return getattr(base, "is_causal", True) is not False
+    row = rows[-1]
+    ids = row["input_ids"].copy()
+    ids[-1] = next(token for token in rows[0]["input_ids"] if token != ids[-1])
+    try:
+        outputs = _outputs(core, PackCollator(core.backend.NAME, (), 0), [row, {**row, "input_ids": ids}])
+    except Exception as error:
+        if core.backend.devices.is_out_of_memory(error):
+            raise
+        return bool(core.model_info.shifts_labels)
+    first, second = (each[:1] if each.ndim else each for each in outputs)
+    if not first.ndim:  # a loss alone
+        return bool(core.model_info.shifts_labels)
+    return _equal(first, second, _rounding(core))
 
 
 def _candidates(core: "Internals") -> Iterator[tuple[str, ...]]:
@@ -237,13 +251,14 @@ def _find_columns(core: "Internals", rows: Sequence[Columns] | None) -> tuple[st
     for columns in dict.fromkeys(_candidates(core)):
         tried.append(" and ".join(columns) or "none")
         try:
-            first, second, alone = _outputs(core, PackCollator(core.backend.NAME, columns, 0, _is_causal(core)), rows)
+            collate = PackCollator(core.backend.NAME, columns, 0, core.model_info.is_causal)
+            first, second, alone = _outputs(core, collate, rows)
         except Exception as raised:
             if core.backend.devices.is_out_of_memory(raised):
                 raise
             error = error or raised
             continue
-        rounding = 2.0**-6 if setup.half(core.trainer.args) else 2.0**-17
+        rounding = _rounding(core)
         if _equal(first, second, rounding):
             if not _equal(first, alone, max(rounding, 1e-3)) and core.processes.rank == 0:
                 logger.warning(
@@ -263,7 +278,7 @@ def _find_columns(core: "Internals", rows: Sequence[Columns] | None) -> tuple[st
 def _find_columns_of_whole_rows(core: "Internals", rows: Sequence[Columns] | None) -> tuple[str, ...]:
     """Where a row is like one document. Causal models of transformers need nothing for it. Your own model may need a
     mask to be causal, or for padding, so it is given what it would be given for several documents, if it takes that."""
-    if _is_of_transformers(core.backend.models.base_of(core.trainer.model)) and _is_causal(core):
+    if _is_of_transformers(core.backend.models.base_of(core.trainer.model)) and core.model_info.is_causal:
         return ()
     try:
         return _find_columns(core, rows)
@@ -331,6 +346,10 @@ def _output(core: "Internals", batch: Any, tokens: int) -> np.ndarray:
         if backend.tensors.is_tensor(value) and tuple(value.shape[:2]) == (1, width):
             return backend.tensors.to_numpy(backend.tensors.detach(value))[0, width - tokens :]
     return backend.tensors.to_numpy(backend.tensors.detach(find_loss(outputs, inputs)))
+
+
+def _rounding(core: "Internals") -> float:
+    return 2.0**-6 if setup.half(core.trainer.args) else 2.0**-17
 
 
 def _equal(first: np.ndarray, second: np.ndarray, rounding: float) -> bool:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..compat import mode
 from ..compat.introspect import NUM_ITEMS
+from . import label_shift
 from .internals import internals_of
-from .loss import split_labels
+from .loss import smoothing_of, split_labels
 
 if TYPE_CHECKING:
     from .trainer import Trainer
@@ -19,6 +20,8 @@ def predict_batch(
     core = internals_of(trainer)
     tensors, update = core.backend.tensors, core.run.update
     items = {}
+    if update.counting.is_read or smoothing_of(core):
+        label_shift.find(core, [inputs])
     if update.counting.is_read and update.contract.loss_takes_items:
         items = {NUM_ITEMS: update.count_items(inputs)}
     inputs = trainer._prepare_inputs(inputs)

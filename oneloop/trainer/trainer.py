@@ -30,7 +30,7 @@ from ..integrations.search.methods import SearchMethods
 from ..outputs import EvalLoopOutput, PredictionOutput, TrainOutput
 from ..plan import request as plan_request
 from ..state import TrainerControl, TrainerState
-from . import dataloaders, setup, validation
+from . import dataloaders, label_shift, setup, validation
 from .constructor import given_by_name
 from .evaluation import evaluation_loop, run_loop, with_speed
 from .export import export_model
@@ -474,6 +474,7 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         update = self._oneloop.run.update
         if self.is_in_train:
             return update.take(batch_samples)
+        label_shift.find(self._oneloop, batch_samples)
         return sum(update.count_items(batch) for batch in batch_samples) if batch_samples else None
 
     def _prepare_inputs(self, inputs: Any) -> Any:

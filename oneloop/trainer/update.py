@@ -14,9 +14,9 @@ from ..compat.clipping import clip
 from ..compat.introspect import NUM_ITEMS
 from ..distributed.step_sync import SharedUpdate
 from ..errors import ArgumentError, ModelError, NoGradientsError
-from . import batch_hints
+from . import batch_hints, label_shift
 from .evaluation import batch_rows
-from .loss import UNWEIGHTED, ItemCounting, LossContract, MicroBatchWeights, split_labels, weigh_labels
+from .loss import UNWEIGHTED, ItemCounting, LossContract, MicroBatchWeights, smoothing_of, split_labels, weigh_labels
 from .modes import Modes
 from .nonfinite import NonfiniteUpdates
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .run import Run
 
 logger = logging.getLogger(__name__)
+
+SHIFTED = "shift_labels"  # labels that a collator has shifted, as models of transformers take them
 
 
 class Update:
@@ -60,9 +62,12 @@ class Update:
         core, counting = self.run.core, self.counting
         _, labels = split_labels(batch, core.trainer.label_names)
         labels = labels[0] if isinstance(labels, tuple) else labels
+        shifted = core.model_info.shifts_labels
+        if isinstance(batch, Mapping) and batch.get(SHIFTED) is not None:
+            labels, shifted = batch[SHIFTED], False
         if labels is None:
             return batch_rows(batch) or 1
-        tensors, shifted = core.backend.tensors, core.model_info.shifts_labels
+        tensors = core.backend.tensors
         if counting.class_weights is not None:
             array = tensors.to_numpy(labels) if tensors.is_tensor(labels) else np.asarray(labels)
             if array.dtype.kind in "iu":  # for class probabilities as labels, the mean is unweighted
@@ -70,8 +75,17 @@ class Update:
                 return weigh_labels(array, counting.class_weights, ignored, shifted)
         return int(tensors.count_labels(labels, shifted, counting.ignore_index))
 
+    def _know_shift(self, batches: list[Any]) -> None:
+        """If anything depends on how the loss compares positions and labels, find it out."""
+        core, sources = self.run.core, self.run.meter.sources
+        if core.model_info.is_shift_guessed:
+            of_sources = sources is not None and sources.wants_losses
+            if self.counting.counts or of_sources or smoothing_of(core):
+                label_shift.find(core, batches)
+
     def take(self, batches: list[Any]) -> Any:
         """Count the items in the micro-batches of the next update; None if nothing needs their number."""
+        self._know_shift(batches)
         if not self.counting.counts or not batches:
             return None
         self.micro_items = [self.count_items(batch) for batch in batches]
@@ -136,6 +150,7 @@ class Update:
         core, sources = self.run.core, self.run.meter.sources
         if self.nonfinite.skips:
             self.nonfinite.begin()
+        self._know_shift(micro_batches)  # if an override has counted the items
         if sources is not None:
             sources.begin(micro_batches)
         if self.split > 1:

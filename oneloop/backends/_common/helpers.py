@@ -59,13 +59,6 @@ def parameter_names(function: Any) -> list[str] | None:
     return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)] or None
 
 
-def is_causal_language_model(cls: type) -> bool:
-    """By its name, or by that of the class of a library that it is derived from."""
-    libraries = ("transformers", "mindnlp")
-    base = next((each for each in cls.__mro__ if each.__module__.partition(".")[0] in libraries), cls)
-    return any(each.__name__.endswith(("ForCausalLM", "LMHeadModel")) for each in (cls, base))
-
-
 def label_names(names: list[str] | None, model_name: str = "") -> list[str]:
     """Which of the parameters of a model are its labels: of one for question answering, the positions too. In any other
     they are, if it has no other labels."""

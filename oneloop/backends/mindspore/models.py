@@ -8,7 +8,7 @@ import mindspore as ms
 from mindspore import nn
 
 from ...errors import ModelError, RefusedError
-from .._common import helpers
+from .._common import helpers, label_shift
 from .._common.buffers import Buffer
 from .._common.modes import outermost_in_eval
 from . import dropout
@@ -56,16 +56,19 @@ def label_names(model: Any) -> list[str]:
     return helpers.label_names(forward_parameters(model), type(base_of(model)).__name__)
 
 
-def shifts_labels(model: Any) -> bool:
-    """Whether the model's loss compares position i with label i+1, as causal language models do.
+def shifts_labels(model: Any) -> bool | None:
+    """Whether the model's loss compares position i with label i+1, as causal language models do; None if it declares
+    nothing, and it has to be computed.
 
     Your own model can declare it with a class attribute `shifts_labels = True`.
     """
     base = base_of(model)
-    declared = getattr(base, "shifts_labels", None)
-    if declared is not None:
-        return bool(declared)
-    return helpers.is_causal_language_model(type(base))
+    return label_shift.declared_shift(base, base.construct, ms.Tensor)
+
+
+def seems_to_shift(model: Any) -> bool:
+    """A guess, for a model that declares nothing and whose loss cannot be computed beforehand."""
+    return label_shift.seems_to_shift(type(base_of(model)))
 
 
 def counts_ignored(criterion: Any) -> bool:

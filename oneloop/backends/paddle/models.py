@@ -10,7 +10,7 @@ import paddle
 from paddle import nn
 
 from ...errors import ArgumentError, ModelError, RefusedError
-from .._common import helpers
+from .._common import helpers, label_shift
 from .._common.buffers import Buffer
 from .._common.modes import outermost_in_eval
 from .adapters import is_adapter
@@ -70,13 +70,20 @@ def label_names(model: nn.Layer) -> list[str]:
     return helpers.label_names(forward_parameters(model), type(base_of(model)).__name__)
 
 
-def shifts_labels(model: nn.Layer) -> bool:
-    """Whether the model's loss compares position i with label i+1.
+def shifts_labels(model: nn.Layer) -> bool | None:
+    """Whether the model's loss compares position i with label i+1; None if it declares nothing, and it has to be
+    computed.
 
-    A model can declare it with a class attribute `shifts_labels = True`. Unlike torch's, language models of PaddleNLP
-    expect labels that the dataset has already shifted.
+    A model can declare it with a class attribute `shifts_labels = True`.
     """
-    return bool(getattr(base_of(model), "shifts_labels", False))
+    base = base_of(model)
+    return label_shift.declared_shift(base, base.forward, paddle.to_tensor)
+
+
+def seems_to_shift(model: nn.Layer) -> bool:
+    """A guess, for a model that declares nothing and whose loss cannot be computed beforehand. Unlike torch's, language
+    models of PaddleNLP expect labels that the dataset has already shifted."""
+    return False
 
 
 def counts_ignored(criterion: Any) -> bool:

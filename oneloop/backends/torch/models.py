@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ...errors import ArgumentError, ModelError, RefusedError
-from .._common import helpers
+from .._common import helpers, label_shift
 from .._common.buffers import Buffer
 from .._common.modes import outermost_in_eval
 
@@ -82,23 +82,26 @@ def label_names(model: nn.Module) -> list[str]:
     return helpers.label_names(forward_parameters(model), type(base_of(model)).__name__)
 
 
-def shifts_labels(model: nn.Module) -> bool:
-    """Whether the model's loss compares position i with label i+1, as causal language models do.
+def shifts_labels(model: nn.Module) -> bool | None:
+    """Whether the model's loss compares position i with label i+1, as causal language models do; None if it declares
+    nothing, and it has to be computed.
 
     Your own model can declare it with a class attribute `shifts_labels = True`.
     """
     if _prepends_prompt(unwrap(model)):  # the last virtual token is compared with the first label
         return False
     base = base_of(model)
-    declared = getattr(base, "shifts_labels", None)
-    if declared is not None:
-        return bool(declared)
-    return helpers.is_causal_language_model(type(base))
+    return label_shift.declared_shift(base, base.forward, torch.from_numpy)
+
+
+def seems_to_shift(model: nn.Module) -> bool:
+    """A guess, for a model that declares nothing and whose loss cannot be computed beforehand."""
+    return label_shift.seems_to_shift(type(base_of(model)))
 
 
 def _prepends_prompt(model: Any) -> bool:
     """Whether PEFT puts virtual tokens before the inputs, and ignored labels before the labels."""
-    if not is_peft_model(model) or not type(model).__name__.endswith("ForCausalLM"):
+    if not is_peft_model(model) or model.active_peft_config.task_type != "CAUSAL_LM":
         return False
     return model.active_peft_config.peft_type in ("PROMPT_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING")
 
