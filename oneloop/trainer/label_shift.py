@@ -10,7 +10,7 @@ the answer matters.
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +36,8 @@ def find(core: "Internals", batches: Sequence[Any]) -> None:
     """Called before labels are counted or shifted. Where a forward pass is a collective, so is this."""
     if not core.model_info.is_shift_guessed:
         return
-    ready = next((each for each in map(lambda batch: _Labels.of(core, batch), batches) if each is not None), None)
+    found = (_Labels.of(core, batch) for batch in batches)
+    ready = next((each for each in found if each is not None), None)
     asked = ready is not None and ready.can_be_shifted
     together = core.strategy.lockstep and core.processes.size > 1
     if together:
@@ -143,12 +144,13 @@ def _computed(core: "Internals", labels: _Labels, together: bool) -> bool | None
 
 def _answer(core: "Internals", model: Any, labels: _Labels, together: bool) -> bool | None:
     try:
-        cases: Iterable[tuple[int, int]] = [(place, value) for place in (0, 1) for value in labels.values]
         without = _loss(core, model, labels.keeping(None, 0))
-        read = ((place, _differs(_loss(core, model, labels.keeping(place, value)), without)) for place, value in cases)
+        cases = [(place, value) for place in (0, 1) for value in labels.values]
+        losses = ((place, _loss(core, model, labels.keeping(place, value))) for place, value in cases)
+        found: Iterator[int] = (place for place, loss in losses if _differs(loss, without))
         if together:  # each process computes as often
-            read = iter(list(read))
-        place = next((place for place, differs in read if differs), None)
+            found = iter(list(found))
+        place = next(found, None)
         return None if place is None else place == 1
     except Exception as error:
         half = labels.halved() if core.backend.devices.is_out_of_memory(error) and not together else None

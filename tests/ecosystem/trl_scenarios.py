@@ -25,6 +25,7 @@ from tests.ecosystem.trl_data import (
     unpaired,
 )
 from tests.ecosystem.trl_experimental import EXPERIMENTAL, sdft, sdpo
+from tests.ecosystem.trl_images import IMAGES
 
 
 def sft(folder: Path, data: str = "texts", iterable: bool = False, n: int = N, **given: Any) -> Any:
@@ -219,4 +220,5 @@ SCENARIOS = [
     Scenario("grpo-rounds", rounds, differs=DRAWN, quick=True),
     Scenario("grpo-rounds-resume", rounds, resume=5, differs=DRAWN, quick=True),
     *CALLBACKS,
+    *IMAGES,
 ]  # fmt: skip

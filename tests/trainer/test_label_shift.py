@@ -121,9 +121,7 @@ def test_a_batch_without_labels_does_not_decide(backend, trained):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 2, "nonfinite": "skip"}
-    trained(
-        aligned(backend, "TinyForCausalLM"), data, Noting, train_sampling_strategy="sequential", **{**SGD, **sizes}
-    )
+    trained(aligned(backend, "TinyForCausalLM"), data, Noting, train_sampling_strategy="sequential", **{**SGD, **sizes})
     assert given[-1] == 16
 
 
