@@ -11,6 +11,7 @@ the answer matters.
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,20 +37,22 @@ def find(core: "Internals", batches: Sequence[Any]) -> None:
     """Called before labels are counted or shifted. Where a forward pass is a collective, so is this."""
     if not core.model_info.is_shift_guessed:
         return
-    found = (_Labels.of(core, batch) for batch in batches)
-    ready = next((each for each in found if each is not None), None)
-    asked = ready is not None and ready.can_be_shifted
+    labels = _Labels.of(core, batches)
+    asked = labels is not None and labels.can_be_shifted
+    waits = labels is None or (asked and not labels.known)  # for a batch with labels
     together = core.strategy.lockstep and core.processes.size > 1
     if together:
-        others = core.processes.all_gather([ready is not None, asked])
-        if not all(has for has, _ in others):
-            return  # one has no batch: the next update will tell
-        asked = all(ask for _, ask in others)
-    if ready is None:
+        others = core.processes.all_gather([labels is None, asked, waits])
+        if any(has_none for has_none, _, _ in others) or all(waiting for _, _, waiting in others):
+            return
+        asked = all(is_asked for _, is_asked, _ in others)
+    elif waits:
         return
-    answer = _computed(core, ready, together) if asked else None
+    assert labels is not None
+    answer = _computed(core, labels, together) if asked else None
     if together and asked:
-        answer = core.processes.broadcast_object(answer)
+        found = core.processes.all_gather([-1 if answer is None else int(answer)])
+        answer = next((bool(number) for (number,) in found if number >= 0), None)
     guess = core.model_info.shifts_labels
     core.know_of_model(shifts_labels=guess if answer is None else answer, is_shift_guessed=False)
     if asked:
@@ -76,27 +79,26 @@ class _Labels:
         self.core, self.batch, self.labels, self.ignored = core, batch, labels, ignored
 
     @classmethod
-    def of(cls, core: "Internals", batch: Any) -> "_Labels | None":
-        """None if it has no label that counts."""
-        _, labels = split_labels(batch, core.trainer.label_names)
-        labels = labels[0] if isinstance(labels, tuple) else labels
-        tensors = core.backend.tensors
-        array = tensors.to_numpy(labels) if tensors.is_tensor(labels) else labels
-        array = array if isinstance(array, np.ndarray) else np.zeros(0)
-        ignored = core.run.update.counting.ignore_index
-        made = cls(core, batch, array, IGNORED if ignored is None else ignored)
-        return made if not made.can_be_shifted or len(made.values) else None
+    def of(cls, core: "Internals", batches: Sequence[Any]) -> "_Labels | None":
+        """Of the first batch that has any label; None if there is no batch."""
+        found = [cls(core, batch, *_array_of(core, batch)) for batch in batches]
+        return next((each for each in found if each.known), found[0] if found else None)
 
     @property
     def can_be_shifted(self) -> bool:
         """Whether the question arises: classes by row and position."""
         return self.labels.dtype.kind == "i" and self.labels.ndim == 2 and self.labels.shape[1] > 1
 
+    @cached_property
+    def known(self) -> list[int]:
+        """Labels that the batch has: the lowest and the highest, since a model may know one too well for a loss."""
+        found = self.labels[(self.labels != self.ignored) & (self.labels >= 0)]
+        return [int(found.min()), int(found.max())] if found.size else []
+
     @property
     def values(self) -> list[int]:
-        """At most two labels that the batch has: a model may know one of them too well for a loss."""
-        found = np.unique(self.labels[(self.labels != self.ignored) & (self.labels >= 0)])
-        return sorted({int(value) for value in (*found[:1], *found[-1:])})
+        """Two labels to try, in any batch: it may have to be computed only because other processes do."""
+        return self.known or [int(self.ignored == 0)] * 2
 
     def halved(self) -> "_Labels | None":
         rows = batch_rows(self.batch) or 1
@@ -120,6 +122,15 @@ class _Labels:
             return (*self.batch[:-1], labels)
         first = next(name for name in self.core.trainer.label_names if name in self.batch)
         return {**self.batch, first: labels}
+
+
+def _array_of(core: "Internals", batch: Any) -> tuple[np.ndarray, int]:
+    """The labels of a batch as an array, which is empty if they are none, and the label that is ignored."""
+    _, labels = split_labels(batch, core.trainer.label_names)
+    labels = labels[0] if isinstance(labels, tuple) else labels
+    tensors, ignored = core.backend.tensors, core.run.update.counting.ignore_index
+    array = tensors.to_numpy(labels) if tensors.is_tensor(labels) else labels
+    return array if isinstance(array, np.ndarray) else np.zeros(0), IGNORED if ignored is None else ignored
 
 
 def _computed(core: "Internals", labels: _Labels, together: bool) -> bool | None:

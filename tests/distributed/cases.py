@@ -149,6 +149,24 @@ def tokens_accumulated(folder):
     return course(train(folder, "tokens_accumulated", KIT.tagger(), data, **given))
 
 
+def undeclared():
+    """A language model that does not say that it compares position i with label i + 1."""
+    model = KIT.language_model(masked=False)
+    model.__class__ = type("Plain", (type(model),), {"shifts_labels": None})
+    return model
+
+
+def told():
+    """Tokens as labels. The first ones have none, so that on several processes the first one has none to begin with."""
+    samples = tagged(LENGTHS, unlabelled=range(4))
+    return [row | {"labels": np.where(row["labels"] < 0, -100, row["input_ids"])} for row in samples]
+
+
+@case
+def shifted(folder):
+    return course(train(folder, "shifted", undeclared(), told(), train_sampling_strategy="sequential"))
+
+
 def documents(count, seed=0):
     random = np.random.RandomState(seed)
     return [{"input_ids": random.randint(1, WORDS, 2 + (11 * i) % 29).tolist()} for i in range(count)]

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EQUAL = ("sgd", "few_left", "accumulated", "tokens", "tokens_accumulated", "adamw", "with_workers")
 EQUAL += ("overridden", "loss_function", "summed", "own_step", "step_divides", "step_minds", "step_of_super")
 EQUAL += ("labels_of_some", "labels_of_some_accumulated", "loss_of_super", "loss_minds", "both_divide")
-EQUAL += ("packed", "packed_stream")
+EQUAL += ("packed", "packed_stream", "shifted")
 JOB = Path(__file__).with_name("job.py")
 CASES = Path(__file__).with_name("cases.py")
 

@@ -21,7 +21,7 @@ from oneloop.distributed import step_sync
 from oneloop.distributed.world import world
 from oneloop.errors import OneloopError, RefusedError
 from tests.backends.support import CLASSES, WORDS, rows, tagged
-from tests.distributed.cases import roll_back
+from tests.distributed.cases import roll_back, told, undeclared
 from tests.distributed.job import GLOBAL_BATCH, KIT, arguments, gradients_of, main, mean_of_predictions, train
 
 CASES = {}
@@ -145,6 +145,11 @@ def tokens_accumulated(folder):
     half = GLOBAL_BATCH // world().size // 2
     given = {"per_device_train_batch_size": half, "gradient_accumulation_steps": 2, "max_grad_norm": 0.1}
     return with_each(folder, "tokens", KIT.tagger, tagged(LENGTHS, unlabelled=UNLABELLED), **given)
+
+
+@case
+def shifted(folder):
+    return with_each(folder, "shifted", undeclared, told(), train_sampling_strategy="sequential")
 
 
 @case

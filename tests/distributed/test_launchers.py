@@ -15,7 +15,7 @@ from tests.distributed.test_equality import difference
 from tests.distributed.test_steps import check_rolled_back
 
 FRAMEWORKS = [name for name in backends_support.names() if name != "torch"]  # to which the rest of this folder belongs
-EQUAL = ("sgd", "few_left", "tokens_accumulated", "adamw", "iterable_in_parts")
+EQUAL = ("sgd", "few_left", "tokens_accumulated", "adamw", "iterable_in_parts", "shifted")
 CASES = (
     *EQUAL,
     "evaluated",

@@ -10,7 +10,7 @@ from tests.distributed.launch import results, run
 from tests.distributed.test_steps import check_rolled_back
 
 JOB = Path(__file__).with_name("sharding_job.py")
-EQUAL = ("sgd", "few_left", "tokens_accumulated", "odd", "adamw")
+EQUAL = ("sgd", "few_left", "tokens_accumulated", "shifted", "odd", "adamw")
 OTHERS = ("generated", "gradients", "read_in_parts", "best", "options", "units", "keys", "given_optimizer", "refused")
 STRATEGIES = ("ddp", "stage1", "stage2", "stage3")
 KEYS = ("none", "kept", "resharded", "recomputed", "prefetched", "one_unit", "ignored", "loaded_once")
