@@ -22,7 +22,7 @@ COUNTS_BUT_FIRST = {  # their loss reads all
 QUICK = [
     "LlamaForCausalLM", "GPT2LMHeadModel", "BertLMHeadModel", "LlavaForConditionalGeneration",
     "Qwen2VLForConditionalGeneration", "Gemma3ForConditionalGeneration", "BlipForConditionalGeneration",
-    "T5ForConditionalGeneration", "WhisperForConditionalGeneration", "XLNetLMHeadModel", "XLMWithLMHeadModel",
+    "T5ForConditionalGeneration", "XLNetLMHeadModel", "XLMWithLMHeadModel",
     "BartForCausalLM", "WhisperForCausalLM", "BertForMaskedLM", "BertForTokenClassification",
 ]  # fmt: skip
 SHIFTED = {*QUICK[:7]}

@@ -142,3 +142,18 @@ def test_a_subclass_with_a_name_of_its_own_is_causal_too(arguments):
     assert set(batch) == {"input_ids", "labels"} and trainer._oneloop.model_info.shifts_labels
     bert_of_own = type("Own", (transformers.BertForMaskedLM,), {})
     assert not Trainer(bert_of_own(made("bert").config), arguments())._oneloop.model_info.shifts_labels
+
+
+def test_a_causal_model_whose_labels_are_not_shifted(arguments):
+    """Bart's decoder: its mask excludes the tokens that follow, and first labels are not predicted from another
+    document."""
+    sizes = {"vocab_size": WORDS, "d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 2}
+    model = transformers.BartForCausalLM(
+        transformers.BartConfig(**sizes, decoder_ffn_dim=48, max_position_embeddings=64)
+    )
+    trainer = Trainer(model, arguments(packing=True, max_length=16), train_dataset=documents((5, 4, 7) * 4))
+    batch = next(iter(trainer.get_train_dataloader()))
+    mask = batch["attention_mask"][:, 0]
+    assert not mask.triu(1).any() and mask.diagonal(dim1=1, dim2=2).all()
+    starts = torch.nn.functional.pad(~mask.diagonal(-1, 1, 2), (1, 0), value=True)
+    assert starts.sum() > len(starts) and (batch["labels"][starts] == -100).all()
