@@ -120,6 +120,7 @@ def run(run: "Run") -> None:
         for micro_batches, shared in updates(run, batches):
             if run.update.modes.waiting:
                 run.update.modes.train()
+            run.update.begin(micro_batches, shared)
             run.call("on_step_begin")
             if shared is None:
                 run.update.leave_out()

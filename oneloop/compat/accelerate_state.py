@@ -152,6 +152,42 @@ class ProcessState:
         return self.local_process_index == 0
 
 
+@dataclass
+class OwnGradientState:
+    """What scripts read of accelerate's GradientState, without accelerate. It is of one Trainer, the other of a
+    process."""
+
+    plugin_kwargs: dict[str, Any]
+    sync_gradients: bool = True
+    in_dataloader: bool = False
+    end_of_dataloader: bool = False
+    remainder: int = -1
+
+    @property
+    def num_steps(self) -> int:
+        return self.plugin_kwargs.get("num_steps", 1)
+
+    @property
+    def adjust_scheduler(self) -> bool:
+        return self.plugin_kwargs.get("adjust_scheduler", False)
+
+    @property
+    def sync_with_dataloader(self) -> bool:
+        return self.plugin_kwargs.get("sync_with_dataloader", True)
+
+
+def gradient_state(args: Any) -> Any:
+    """accelerate's GradientState with the options of accelerator_config, or the same names."""
+    # The Trainer accumulates, so accelerate has one micro-batch a step, as with transformers.
+    options = {**(args.accelerator_config.gradient_accumulation_kwargs or {}), "num_steps": 1}
+    if not is_imported():
+        return OwnGradientState(options)
+    from accelerate.state import GradientState
+    from accelerate.utils import GradientAccumulationPlugin
+
+    return GradientState(GradientAccumulationPlugin(**options))
+
+
 def hf_deepspeed_config(args: Any) -> Any:
     """accelerate's view of the DeepSpeed configuration; None without one."""
     if not args.deepspeed or not _is_for(args):

@@ -1,13 +1,15 @@
 """The part of `self.accelerator` that overrides written for other trainers use."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ArgumentError
 from ..trainer.gathering import map_leaves
 from ..trainer.internals import internals_of
 from . import accelerate_state, mode
+from .accelerate_state import OwnGradientState
 from .introspect import replaces
 
 if TYPE_CHECKING:
@@ -22,7 +24,8 @@ class Accelerator:
 
     def __init__(self, trainer: "Trainer") -> None:
         self._trainer = trainer
-        self.sync_gradients = True
+        self.step = 0  # contexts of accumulate() that were entered
+        self._gradient_state: Any = accelerate_state.gradient_state(trainer.args)
         self._even_batches: bool | None = None  # None: as accelerator_config says
         if accelerate_state.is_imported():
             _ = self.state  # libraries read AcceleratorState() by themselves, which has to be initialised by then
@@ -117,9 +120,29 @@ class Accelerator:
     # -- gradients
 
     @property
+    def sync_gradients(self) -> bool:
+        """Whether the micro-batch under way is the last of its update; True outside of updates. The run sets it."""
+        return self.gradient_state.sync_gradients
+
+    @sync_gradients.setter
+    def sync_gradients(self, value: bool) -> None:
+        self.gradient_state.sync_gradients = value
+
+    @property
     def gradient_accumulation_steps(self) -> int:
-        """In scripts of transformers 1, as there: the Trainer accumulates."""
-        return 1 if mode.follows("transformers") else self._trainer.args.gradient_accumulation_steps
+        """In scripts of transformers 1, as there: the Trainer accumulates. There it may be set, for accumulate()."""
+        if mode.follows("transformers"):
+            return self.gradient_state.num_steps
+        return self._trainer.args.gradient_accumulation_steps
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, value: int) -> None:
+        if not mode.follows("transformers"):
+            raise ArgumentError(
+                f"accelerator.gradient_accumulation_steps was set to {value}, but the Trainer accumulates. Set "
+                "gradient_accumulation_steps in the TrainingArguments."
+            )
+        self.gradient_state.plugin_kwargs["num_steps"] = value
 
     @property
     def use_distributed(self) -> bool:
@@ -131,9 +154,23 @@ class Accelerator:
         """Whether the last update was left out, because it was not finite or the loss scale had overflowed."""
         return bool(internals_of(self._trainer).engine.is_bad)
 
-    def accumulate(self, *models: Any) -> AbstractContextManager:
-        """A context that changes nothing: the Trainer accumulates."""
-        return nullcontext()
+    @contextmanager
+    def accumulate(self, *models: Any) -> Iterator[None]:
+        """In scripts of transformers accelerate's context: it counts `step` and sets `sync_gradients` by its own
+        accumulation, of one micro-batch unless `gradient_accumulation_steps` is set. Otherwise it changes nothing: the
+        Trainer accumulates."""
+        if not mode.follows("transformers"):
+            yield
+            return
+        state = self.gradient_state
+        is_last = state.sync_with_dataloader and state.end_of_dataloader
+        self.step = 0 if is_last else self.step + 1
+        self.sync_gradients = is_last or self.step % state.num_steps == 0
+        every = self.use_distributed and state.plugin_kwargs.get("sync_each_batch", False)
+        with ExitStack() as contexts:
+            for model in () if self.sync_gradients or every else models:
+                contexts.enter_context(self.no_sync(model))
+            yield
 
     def on_main_process(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, called in the main process only; None in the others."""
@@ -145,16 +182,12 @@ class Accelerator:
 
     @property
     def gradient_state(self) -> Any:
-        """accelerate's GradientState, which its loaders write; needs accelerate."""
-        from accelerate.state import GradientState
-
-        options = self.dataloader_config.gradient_accumulation_kwargs
-        if not options:
-            return GradientState()
-        from accelerate.utils import GradientAccumulationPlugin
-
-        # The Trainer accumulates, so accelerate has one micro-batch a step, as with transformers.
-        return GradientState(GradientAccumulationPlugin(**{**options, "num_steps": 1}))
+        """accelerate's GradientState, which its loaders write, if some code has imported it; or the same names. The one
+        that train() finds at its start is written until its end."""
+        is_own = isinstance(self._gradient_state, OwnGradientState)
+        if is_own and accelerate_state.is_imported() and not self._trainer.is_in_train:
+            self._gradient_state = accelerate_state.gradient_state(self._trainer.args)
+        return self._gradient_state
 
     @property
     def _models(self) -> list[Any]:

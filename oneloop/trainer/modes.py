@@ -1,4 +1,5 @@
-"""Training and evaluation mode of the model's layers, and of optimizers that have modes of their own."""
+"""Training and evaluation mode of the model's layers, and of optimizers that have modes of their own; and whether an
+update is in the middle or at its end, which scripts ask the accelerator."""
 
 import contextlib
 import logging
@@ -29,6 +30,11 @@ class Modes:
         self.paused: list[Any] = []  # layers that return to training mode when training goes on
         self.waiting = True  # train() has to be called before the next micro-batch
         self.begun = False
+        self.gradients: Any = None  # the accelerator's state: an update sets `sync_gradients` in it
+
+    def start(self) -> None:
+        """At the start of train()."""
+        self.gradients = self.core.trainer.accelerator.gradient_state
 
     def evaluate(self, model: Any) -> None:
         """Switch to evaluation mode; within train(), until the next micro-batch."""

@@ -146,6 +146,7 @@ class Run:
         """Train from the checkpoint, or from the start, to the end."""
         trainer = self.core.trainer
         self.step_end.start(ignore_keys)
+        self.update.modes.start()
         trainer.is_in_train = True
         undo = self._add_hooks()
         try:
@@ -166,6 +167,7 @@ class Run:
             raise
         finally:
             trainer.is_in_train = False
+            trainer.accelerator.sync_gradients = True  # an error may have come in the middle of an update
             self.update.modes.restore()
             self.checkpointer.pending.finish()
             self.step_end.close_loaders()

@@ -145,6 +145,11 @@ class Update:
             return loss * self.weights.sharing
         return loss
 
+    def begin(self, micro_batches: list[Any], shared: SharedUpdate | None) -> None:
+        """Before on_step_begin: whether the first micro-batch, if any is computed, is the last as well."""
+        several = shared is not None and len(micro_batches) * self.split + shared.joins > 1
+        self.modes.gradients.sync_gradients = not several
+
     def accumulate(self, micro_batches: list[Any], shared: SharedUpdate) -> Any:
         """Compute the gradients of all micro-batches of an update; returns the loss of the update."""
         core, sources = self.run.core, self.run.meter.sources
@@ -221,7 +226,7 @@ class Update:
 
     def _accumulate(self, micro_batches: list[Any], shared: SharedUpdate) -> Any:
         core, strategy, sources = self.run.core, self.run.core.strategy, self.run.meter.sources
-        total = None
+        gradients, total = self.modes.gradients, None
         last = len(micro_batches) - 1
         weighs = bool(shared.num_items) and (last > 0 or core.processes.size > 1) and not self.contract.counts_batches
         model, closing = strategy.called(core.trainer.model_wrapped), last
@@ -230,6 +235,7 @@ class Update:
         if shared.joins:
             closing = -1
         for i, inputs in enumerate(micro_batches):
+            gradients.sync_gradients = i == closing
             self.run.call("on_load_data_end", inputs=inputs)
             items = self.micro_items[i] if weighs else None
             # A micro-batch without labels does not contribute; its own mean would be 0/0.
@@ -246,6 +252,8 @@ class Update:
                     sources.leave()
                 total = loss if total is None else total + loss
             if i != last:
+                if i == closing:  # the micro-batches that follow have no labels
+                    gradients.sync_gradients = False
                 self.run.call("on_substep_end")
         if shared.joins:
             self._join(model, shared, total)
@@ -255,6 +263,7 @@ class Update:
             strategy.add_nothing()
         if total is None and core.processes.size > 1:
             core.engine.stand_by()
+        gradients.sync_gradients = True
         return total
 
     def _step(self, model: Any, inputs: Any, shared: SharedUpdate) -> Any:
@@ -272,6 +281,7 @@ class Update:
             if i == shared.joins - 1 and shared.loss_travels:
                 strategy.closing(total, counts=False)
             self.weights = MicroBatchWeights(None, shared.num_items, shared.sharing)
+            self.modes.gradients.sync_gradients = i == shared.joins - 1
             with strategy.micro_batch(i == shared.joins - 1), strategy.muted(model):
                 given = (model, shared.spare, self._items_for_step(shared))
                 self.run.core.trainer.training_step(*given[: 3 if self.contract.step_takes_items else 2])

@@ -203,6 +203,28 @@ def labels_of_some_accumulated(folder):
     return course(train(folder, "some", KIT.tagger(), data, train_sampling_strategy="sequential", **given))
 
 
+class Closing(Trainer):
+    """Exchanges a number in the last micro-batch of each update, as TRL does, and so in all processes or in none."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        self.places.append(self.accelerator.sync_gradients)
+        if self.accelerator.sync_gradients:
+            processes = self._oneloop.processes
+            self.sums.append(sum(count for (count,) in processes.all_gather([len(self.places)])))
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+@case
+def closing(folder):
+    """Updates of three micro-batches and of two, of which some processes have only one."""
+    Closing.places, Closing.sums = [], []
+    size = GLOBAL_BATCH // world().size
+    data = rows(4 * GLOBAL_BATCH + 1)
+    trainer = train(folder, "closing", KIT.classifier(), data, Closing, num_train_epochs=1,
+                    gradient_accumulation_steps=3, per_device_train_batch_size=size)  # fmt: skip
+    return {"places": Closing.places, "sums": Closing.sums, "after": trainer.accelerator.sync_gradients}
+
+
 # -- evaluation
 
 

@@ -32,6 +32,7 @@ CASES = (
     "first_and_later",
     "searched",
     "dropout_of_each",
+    "closing",
 )
 
 
@@ -95,6 +96,15 @@ def test_a_sample_that_is_left_over_is_seen_once(runs):
     first, second = (of_rank["few_left"]["asked"] for of_rank in runs.two)
     assert (len(first), len(second)) == (18, 16)
     assert sorted(first[:9] + second[:8]) == sorted(first[9:] + second[8:]) == list(range(17))
+
+
+def test_what_is_done_once_in_an_update(runs):
+    """The second process has one micro-batch less in the last update, and does not join in: it closes it all the
+    same."""
+    assert runs.one["closing"]["places"] == [False, False, True, False, True]
+    first, second = (each["closing"] for each in runs.two)
+    assert (first["places"], second["places"]) == ([False, False, True, False, True], [False, False, True, True])
+    assert first["sums"] == second["sums"] == [6, 9] and first["after"] is second["after"] is True
 
 
 @pytest.mark.parametrize("data", DROPOUT)

@@ -168,3 +168,11 @@ def test_what_overrides_gather_themselves(many):
         assert found["scalars"] == found["nested"] == list(range(size))
         assert found["padded"] == [[float(rank)] * 2] * (rank + 1) + [[-1.0, -1.0]] * (size - rank - 1)
         assert (found["sum"], found["mean"]) == (size, sum(range(size)) / size)
+
+
+def test_what_is_done_once_in_an_update(many):
+    """Equally often, and last, in all processes, also in those that only join in."""
+    for each in many:
+        found, size = each["closing"], len(many)
+        assert found["places"] == [False, False, True, False, True] and found["after"] is True
+        assert found["sums"] == [3 * size, 5 * size]

@@ -136,6 +136,10 @@ def _averaged(trainer: Any, folder: Path) -> list[float]:
     return [float(abs(array).sum()) for _, array in sorted(load_file(folder / "bema" / "model.safetensors").items())]
 
 
+def _entropy_coefficient(trainer: Any, folder: Path) -> float:
+    return round(trainer.entropy_coef, 6)
+
+
 CALLBACKS = [
     Scenario("callback-rich", rich, dict(EVALUATED), outcome=_of_callback("shown")),
     Scenario("callback-completions", log_completions, outcome=_of_callback("table")),
@@ -155,6 +159,10 @@ BUILDERS = {
 }  # fmt: skip
 QUICK = {"sft-plain", "dpo-accumulation", "grpo-accumulation", "reward-best", "kto-plain", "rloo-plain"}
 
+# The coefficient of the entropy in the loss grows by 0.01 in an update of three micro-batches: to 0.03.
+ENTROPY = {
+    **ACCUMULATED, "max_steps": 3, "use_adaptive_entropy": True, "entropy_coef_delta": 0.01, "entropy_target": 10.0
+}  # fmt: skip
 RESUMED = {"train_loss": "oneloop: of all steps", "num_tokens": "transformers: since the resume"}
 MOVING = "transformers loses the moving average that is the teacher"
 DRAWN = "generation draws random numbers, at other moments than with transformers"
@@ -216,6 +224,10 @@ SCENARIOS = [
     *(
         Scenario(f"{name}-lora-resume", build, {**SAVED, "lora": True}, resume=2, explained=RESUMED)
         for name, build in (("sft", sft), ("dpo", dpo))
+    ),
+    Scenario("grpo-entropy", grpo, ENTROPY, outcome=_entropy_coefficient, quick=True),
+    Scenario(
+        "grpo-entropy-resume", grpo, {**ENTROPY, **SAVED}, resume=2, explained=RESUMED, outcome=_entropy_coefficient
     ),
     Scenario("grpo-rounds", rounds, differs=DRAWN, quick=True),
     Scenario("grpo-rounds-resume", rounds, resume=5, differs=DRAWN, quick=True),
