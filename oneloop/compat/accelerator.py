@@ -1,5 +1,6 @@
 """The part of `self.accelerator` that overrides written for other trainers use."""
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
@@ -10,13 +11,14 @@ from ..trainer.gathering import map_leaves
 from ..trainer.internals import internals_of
 from . import accelerate_state, mode
 from .accelerate_state import OwnGradientState
+from .accelerator_rest import RestOfAccelerator, called_if
 from .introspect import replaces
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
 
-class Accelerator:
+class Accelerator(RestOfAccelerator):
     """A view of the Trainer's engine with accelerate's names.
 
     State that accelerate has is its own object: `state`, `gradient_state`. Both are shared by the process, as there.
@@ -27,8 +29,18 @@ class Accelerator:
         self.step = 0  # contexts of accumulate() that were entered
         self._gradient_state: Any = accelerate_state.gradient_state(trainer.args)
         self._even_batches: bool | None = None  # None: as accelerator_config says
+        self._triggered = False  # by set_trigger(), in this process
         if accelerate_state.is_imported():
             _ = self.state  # libraries read AcceleratorState() by themselves, which has to be initialised by then
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Accelerator":
+        """Another view of the same Trainer, or of its copy if that is being copied."""
+        made = object.__new__(type(self))
+        memo[id(self)] = made
+        for name, value in vars(self).items():
+            is_shared = name == "_trainer" or (name == "_gradient_state" and not isinstance(value, OwnGradientState))
+            made.__dict__[name] = memo.get(id(value), value) if is_shared else copy.deepcopy(value, memo)
+        return made
 
     # -- the process and its device
 
@@ -84,6 +96,8 @@ class Accelerator:
     def is_fsdp2(self) -> bool:
         """Whether the model is sharded by FSDP2: `sharding` with stage 2 or 3."""
         return any(base.__name__ == "FSDPModule" for base in type(self._trainer.model).__mro__)
+
+    is_composable_parallelism_enabled = is_fsdp2
 
     # -- options of accelerator_config
 
@@ -174,11 +188,11 @@ class Accelerator:
 
     def on_main_process(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, called in the main process only; None in the others."""
-        return _called_if(lambda: self.is_main_process, function)
+        return called_if(lambda: self.is_main_process, function)
 
     def on_local_main_process(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, called in the main process of each machine only."""
-        return _called_if(lambda: self.is_local_main_process, function)
+        return called_if(lambda: self.is_local_main_process, function)
 
     @property
     def gradient_state(self) -> Any:
@@ -344,6 +358,8 @@ class Accelerator:
         internals_of(self._trainer).backend.devices.empty_cache(self.device)
         return tuple(None for _ in objects)
 
+    clear = free_memory
+
     def end_training(self) -> None:
         """Writers are closed by the Trainer."""
 
@@ -364,14 +380,6 @@ def _part(inputs: Any, rank: int, size: int, pad: bool) -> Any:
         return inputs[start:end]
     padded = [*range(start, end), len(inputs) - 1]
     return type(inputs)(inputs[i] for i in padded) if isinstance(inputs, (list, tuple)) else inputs[padded]
-
-
-def _called_if(condition: Callable[[], bool], function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) if condition() else None
-
-    return run
 
 
 def _within(context: Callable[[], AbstractContextManager], function: Callable[..., Any]) -> Callable[..., Any]:

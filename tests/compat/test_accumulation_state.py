@@ -146,6 +146,20 @@ def test_accumulating_by_accelerates_context(backend, arguments, monkeypatch):
     assert found == [(1, True), (2, True), (3, True), (4, False), (5, False), (6, True)]
 
 
+def test_the_end_of_a_loader_ends_an_update(arguments, monkeypatch):
+    """Of a loader of accelerate, in a loop of the script's own."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(mode, "_followed", {"transformers"})
+    monkeypatch.setattr(accelerate_state, "is_imported", lambda: False)
+    given = Trainer(torch.nn.Linear(2, 2), arguments()).accelerator
+    given.gradient_accumulation_steps, found = 3, []
+    for ends in (False, True, False):
+        given.gradient_state.end_of_dataloader = ends
+        with given.accumulate():
+            found.append((given.step, given.sync_gradients))
+    assert found == [(1, False), (0, True), (1, False)]
+
+
 class Model:
     """As DDP's wrapper: gradients are exchanged outside of no_sync()."""
 

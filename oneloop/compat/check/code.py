@@ -8,6 +8,7 @@ from pathlib import Path
 from ...callbacks import OF_PADDLENLP, TrainerCallback
 from ...trainer import Trainer
 from ..accelerator import Accelerator
+from ..accelerator_rest import REFUSED_METHODS
 from ..redirected_names import LIBRARIES, MODULES, REFUSED, source_of
 from ..transformers import UNUSED_LOOPS, UNUSED_OVERRIDES
 from . import libraries
@@ -42,7 +43,7 @@ def trainer_attributes() -> frozenset[str]:
 
 @cache
 def accelerator_attributes() -> frozenset[str]:
-    return frozenset([*dir(Accelerator), "sync_gradients"])
+    return frozenset(dir(Accelerator)) - REFUSED_METHODS.keys()
 
 
 class Reader:
@@ -210,7 +211,8 @@ class Reader:
         holder = node.value
         if isinstance(holder, ast.Attribute) and holder.attr == "accelerator" and self._is_trainer(holder.value):
             if node.attr not in accelerator_attributes():
-                text = "oneloop's accelerator has no such attribute; use trainer.args, or the framework"
+                use = REFUSED_METHODS.get(node.attr, "use trainer.args, or the framework")
+                text = f"oneloop's accelerator has no such attribute; {use}"
                 self._add(node, "attribute", f"accelerator.{node.attr}", "refused", text)
         elif self._is_arguments(holder):
             self._argument_attribute(node)
