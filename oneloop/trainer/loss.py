@@ -59,7 +59,7 @@ class LossContract:
     @classmethod
     def of(cls, core: "Internals") -> "LossContract":
         trainer: Any = core.trainer
-        function, criterion = trainer.compute_loss_func, trainer.criterion
+        function, criterion = loss_function(trainer), trainer.criterion
         own_loss = not is_overridden(trainer, "compute_loss")
         own_step = not is_overridden(trainer, "training_step")
         func_is_share = function is not None and reads(function)
@@ -88,10 +88,17 @@ class LossContract:
         )
 
 
+def loss_function(trainer: Any) -> Any:
+    """compute_loss_func; None if it is no function but a sign, see `scaled_for_accumulation`."""
+    return trainer.compute_loss_func if callable(trainer.compute_loss_func) else None
+
+
 def scaled_for_accumulation(trainer: Any) -> bool | None:
     """What a subclass says in transformers' words: True, its loss is used as it is. False, it is the mean of a
     micro-batch, and the update is the mean of these, whatever their items. None: the rule of this module."""
     said = trainer.loss_is_scaled_for_ga
+    if said is None and trainer.compute_loss_func is not None and loss_function(trainer) is None:
+        return True  # older versions of TRL say it so: transformers divides no loss if there is a compute_loss_func
     if said is None and trainer.compute_loss_func is None and not trainer.model_accepts_loss_kwargs:
         return False
     return said
@@ -122,7 +129,7 @@ class ItemCounting:
     @classmethod
     def of(cls, core: "Internals", contract: LossContract, accumulation: int) -> "ItemCounting":
         trainer: Any = core.trainer
-        args, backend, function = trainer.args, core.backend, trainer.compute_loss_func
+        args, backend, function = trainer.args, core.backend, loss_function(trainer)
         criterion = trainer.criterion if function is None else function
         ignored, weight = setting(criterion, "ignore_index"), setting(criterion, "weight")
         ignore_index: int | None = ignored if isinstance(ignored, int) else -100
@@ -248,7 +255,7 @@ def external_loss(trainer: "Trainer", model: Any, inputs: Any, num_items: int | 
             f"label_names is {trainer.label_names}. Add the labels to the dataset, or list their columns in "
             "label_names."
         )
-    function, criterion = trainer.compute_loss_func, trainer.criterion
+    function, criterion = loss_function(trainer), trainer.criterion
     needs_labels = criterion is None and function is None and info.makes_decoder_inputs
     outputs = core.backend.models.invoke(model, inputs if needs_labels else rest)
     divided = update.contract.sums

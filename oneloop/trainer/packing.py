@@ -32,7 +32,7 @@ from ..data.packing import (
 )
 from ..errors import DataError, ModelError
 from . import setup
-from .loss import find_loss, logits_of, split_labels
+from .loss import find_loss, logits_of, loss_function, split_labels
 
 if TYPE_CHECKING:
     from .internals import Internals
@@ -337,7 +337,7 @@ def _without_zeros(core: "Internals") -> Iterator[None]:
 def _output(core: "Internals", batch: Any, tokens: int) -> np.ndarray:
     trainer, backend = core.trainer, core.backend
     inputs = core.to_device(batch)
-    if trainer.criterion is not None or trainer.compute_loss_func is not None:
+    if trainer.criterion is not None or loss_function(trainer) is not None:
         inputs, _ = split_labels(inputs, trainer.label_names)
     outputs = backend.models.invoke(trainer.model, inputs)
     width = inputs["input_ids"].shape[1]

@@ -36,7 +36,7 @@ from .evaluation import evaluation_loop, run_loop, with_speed
 from .export import export_model
 from .inputs import in_half, with_past
 from .internals import Internals, create
-from .loss import external_loss, find_loss, smoothing_of
+from .loss import external_loss, find_loss, loss_function, smoothing_of
 from .loss_spikes import RolledBack
 from .metrics import MetricsMethods, hide_secrets
 from .optimization import build_optimizer, build_scheduler
@@ -129,7 +129,7 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
     ) -> None:
         given = given_by_name(type(self), locals())
         self.args = setup.arguments(given.args)
-        validation.functions(given)
+        validation.functions(given, type(self))
         core = create(self, given.model, given.model_init)
         self.processing_class = validation.tokenizer(given.tokenizer, given.processing_class)
         self.train_dataset, self.eval_dataset = setup.datasets(self, given)
@@ -330,7 +330,7 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
             The loss; with return_outputs, (loss, outputs).
         """
         core = self._oneloop
-        if self.criterion is not None or self.compute_loss_func is not None or smoothing_of(core):
+        if self.criterion is not None or loss_function(self) is not None or smoothing_of(core):
             loss, outputs = external_loss(self, model, inputs, num_items_in_batch)
         else:
             outputs = core.backend.models.invoke(model, inputs)

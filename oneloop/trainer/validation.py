@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ..compat import mode
-from ..compat.introspect import is_overridden
+from ..compat.introspect import class_overrides, is_overridden
 from ..errors import ArgumentError, ConflictError, DataError, ModelError
 
 if TYPE_CHECKING:
@@ -36,11 +36,13 @@ def model(given: Any) -> Any:
     return given
 
 
-def functions(given: "Given") -> None:
-    """Raise ArgumentError unless each function is callable or None."""
+def functions(given: "Given", trainer_class: type) -> None:
+    """Raise ArgumentError unless each function is callable or None. A Trainer of a library with a compute_loss of its
+    own may pass anything as compute_loss_func, to say that its loss is used as it is."""
+    has_sign = mode.follows("transformers") and class_overrides(trainer_class, "compute_loss")
     for name in _FUNCTIONS:
         value = getattr(given, name)
-        if value is not None and not callable(value):
+        if value is not None and not callable(value) and not (name == "compute_loss_func" and has_sign):
             raise ArgumentError(
                 f"Invalid {name} of type {type(value).__name__}: expected a function, not its name or its result."
             )

@@ -11,7 +11,7 @@ from oneloop import EarlyStoppingCallback, ExportableState, Trainer, TrainerCall
 from oneloop.arguments.accelerator import AcceleratorConfig
 from oneloop.compat import mode
 from oneloop.distributed import world as processes
-from tests.backends.support import rows
+from tests.backends.support import rows, same_bytes
 
 OPTIONS = {"split_batches": True, "dispatch_batches": True, "even_batches": False, "use_seedable_sampler": False}
 
@@ -323,3 +323,47 @@ def test_no_checkpoints_to_keep_is_no_limit(arguments, monkeypatch, limit):
     monkeypatch.setattr(mode, "_followed", set())
     with pytest.raises(ValueError, match="save_total_limit"):
         arguments(save_total_limit=limit)
+
+
+# -- a compute_loss_func that is no function
+
+
+class Scaled(Trainer):
+    """As GRPO of TRL 0.22 to 1.9: the loss is divided here, which any compute_loss_func but None says."""
+
+    def __init__(self, *args, sign="to disable scaling", **kwargs):
+        super().__init__(*args, compute_loss_func=sign, **kwargs)
+        self.model_accepts_loss_kwargs = False
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss = model(**inputs)["loss"]
+        return loss / self.current_gradient_accumulation_steps
+
+
+class Said(Scaled):
+    """The same in the words of today."""
+
+    loss_is_scaled_for_ga = True
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, sign=None, **kwargs)
+
+
+def test_a_sign_in_place_of_a_loss_function(backend, trained):
+    given = {"gradient_accumulation_steps": 3, "per_device_train_batch_size": 2, "num_train_epochs": 1}
+    models = [backend.classifier() for _ in range(2)]
+    first, second = (trained(model, rows(14), kind, **given) for model, kind in zip(models, (Scaled, Said)))
+    assert first.result.training_loss == second.result.training_loss
+    assert same_bytes(*map(backend.weights, models))
+    plain = trained(backend.classifier(), rows(14), **given)
+    assert first.result.training_loss == pytest.approx(plain.result.training_loss, rel=1e-5)
+
+
+def test_elsewhere_it_is_a_mistake(backend, arguments, monkeypatch):
+    with pytest.raises(ValueError, match="Invalid compute_loss_func of type str"):
+        Trainer(backend.classifier(), arguments(), compute_loss_func="my_loss")
+    with pytest.raises(ValueError, match="Invalid compute_metrics of type str"):
+        Scaled(backend.classifier(), arguments(), compute_metrics="my_metrics")
+    monkeypatch.setattr(mode, "_followed", set())
+    with pytest.raises(ValueError, match="Invalid compute_loss_func of type str"):
+        Scaled(backend.classifier(), arguments())
