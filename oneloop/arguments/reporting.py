@@ -127,5 +127,14 @@ class Logging(Group):
 
     def fill_logging_dir(self, output_dir: str) -> None:
         # The time is taken once per object, so that validating again does not select another directory.
-        stamp = self.__dict__.setdefault("_stamp", datetime.now().strftime("%b%d_%H-%M-%S"))
-        self.fill("logging_dir", os.path.join(output_dir, "runs", f"{stamp}_{socket.gethostname()}"))
+        stamp = self.__dict__.setdefault("_stamp", _now())
+        self.fill("logging_dir", usual_log_directory(output_dir, stamp))
+
+
+def _now() -> str:
+    return datetime.now().strftime("%b%d_%H-%M-%S")
+
+
+def usual_log_directory(output_dir: str, stamp: str | None = None) -> str:
+    """Where writers put their files unless logging_dir is given."""
+    return os.path.join(output_dir, "runs", f"{stamp or _now()}_{socket.gethostname()}")

@@ -11,6 +11,7 @@ from typing import Any
 
 from ... import secrets
 from ...arguments import TrainingArguments
+from ...arguments.reporting import usual_log_directory
 from ...callbacks import TrainerCallback
 from ...errors import ArgumentError, MissingPackageError
 from ...state import ExportableState, TrainerControl, TrainerState
@@ -293,13 +294,19 @@ def public_arguments(args: TrainingArguments) -> dict[str, Any]:
     return secrets.public(args.to_dict())
 
 
-def log_directory(args: TrainingArguments, run: dict[str, Any], output_dir: Path) -> str:
+def log_directory(args: TrainingArguments, run: dict[str, Any], output_dir: Path, wanted: str | None = None) -> str:
     """The directory of a file writer: on a resume that of the run so far, unless logging_dir is another one. Absolute,
-    since writers open their files again by name."""
-    named = args.__dict__.get("_filled", {}).get("logging_dir") != args.logging_dir
+    since writers open their files again by name.
+
+    `wanted` is used where logging_dir is not given. Arguments that are a library's own may have no logging_dir.
+    """
+    directory = args.logging_dir
+    named = directory is not None and args.__dict__.get("_filled", {}).get("logging_dir") != directory
+    if not named and wanted is not None:
+        return os.path.abspath(wanted)
     before = os.path.join(output_dir, run.get("directory", ""))  # the output directory may have been moved
     goes_on = run.get("directory") and not named and os.path.isdir(before)
-    return os.path.abspath(before if goes_on else str(args.logging_dir))
+    return os.path.abspath(before if goes_on else directory or usual_log_directory(args.output_dir or ""))
 
 
 def stored_directory(directory: str, output_dir: Path) -> str:

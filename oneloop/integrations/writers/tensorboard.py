@@ -1,6 +1,7 @@
 """TensorBoard event files, through the tensorboard package itself."""
 
 import json
+import os
 import time
 from typing import Any
 
@@ -10,7 +11,8 @@ from .base import Writer, log_directory, stored_directory, tag
 
 
 class TensorBoardCallback(Writer):
-    """Scalars and texts in args.logging_dir. You can pass your own SummaryWriter."""
+    """Scalars and texts in args.logging_dir, or, if it is not given, in the directory that the variable
+    TENSORBOARD_LOGGING_DIR names. You can pass your own SummaryWriter."""
 
     name = "tensorboard"
 
@@ -27,7 +29,7 @@ class TensorBoardCallback(Writer):
             self.run = {"given": True}
             return
         self._proto = self.package("tensorboard.compat.proto.event_pb2")
-        directory = log_directory(args, self.run, self.output_folder(args))
+        directory = log_directory(args, self.run, self.output_folder(args), _wanted(state))
         self._writer = self.package("tensorboard.summary.writer.event_file_writer").EventFileWriter(directory)
         self.run = {"directory": stored_directory(directory, self.output_folder(args))}
         if self.resumed_step:
@@ -75,3 +77,10 @@ class TensorBoardCallback(Writer):
     def close(self) -> None:
         if self._given is None:
             self._writer.close()
+
+
+def _wanted(state: TrainerState) -> str | None:
+    """The directory that the environment names. As in transformers, trials of a search have directories of their own
+    all the same."""
+    named = os.environ.get("TENSORBOARD_LOGGING_DIR")
+    return os.path.expanduser(named) if named and not state.is_hyper_param_search else None
