@@ -48,7 +48,6 @@ UNUSED_OVERRIDES = {
     **dict.fromkeys(("_activate_neftune", "_deactivate_neftune"), "nothing: use neftune_noise_alpha"),
     "_is_attention_mask_causal": "_prepare_inputs",
     "_deepspeed_sp_compute_loss": "compute_loss",
-    **dict.fromkeys(("_remove_unused_columns", "_get_collator_with_removed_columns"), "the data_collator"),
     "num_tokens": "floating_point_ops",
     "_issue_warnings_after_load": _LOADING,
     "_has_mixed_mesh_grads": "a callback's on_pre_optimizer_step",

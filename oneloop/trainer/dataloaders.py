@@ -11,7 +11,7 @@ import numpy as np
 from .. import randomness
 from ..arguments.data import packing_of
 from ..compat import mode
-from ..compat.introspect import shards_itself, takes_arguments
+from ..compat.introspect import is_overridden, shards_itself, takes_arguments
 from ..data import collators, streams
 from ..data.columns import ColumnFilter
 from ..data.length_grouping import LengthGroups, SortishOrder, measure_lengths
@@ -118,7 +118,7 @@ def make_loader(
     validation.dataset(where, dataset, core.backend)
     if packing_of(args) is None:
         packing.tell_of_fields(core)
-        dataset, collate = select_columns(core, dataset, where)
+        dataset, collate = _columns(core, dataset, where)
     else:
         dataset, collate = packing.packed(core, dataset, where, train)
     # An evaluation uses every sample, except in scripts of transformers, whose figures are of whole batches there.
@@ -313,6 +313,25 @@ def _tell_of_dropped(where: str, names: list[str]) -> None:
     )
 
 
+def _columns(core: "Internals", dataset: Any, where: str) -> tuple[Any, Any]:
+    """The dataset and the collator, without unused columns: by the methods of a subclass, if it has its own."""
+    trainer, framework = core.trainer, core.backend.NAME
+    description = next((each for each, name in ARGUMENT_OF.items() if name == where), where)
+    if _is_hub_dataset(dataset):
+        if not is_overridden(trainer, "_remove_unused_columns"):
+            return select_columns(core, dataset, where)
+        dataset = trainer._remove_unused_columns(dataset, description=description)
+        length, signature = trainer.args.length_column_name, trainer._signature_columns
+        collate = collators.for_framework(trainer.data_collator, framework)
+        if _groups_by_length(trainer.args) and signature and length not in signature:
+            collate = ColumnFilter(collate, set(dataset.column_names) - {length})
+        return dataset, collate
+    if not is_overridden(trainer, "_get_collator_with_removed_columns"):
+        return select_columns(core, dataset, where)
+    collate = trainer._get_collator_with_removed_columns(trainer.data_collator, description=description)
+    return dataset, collators.for_framework(collate, framework)
+
+
 def select_columns(core: "Internals", dataset: Any, where: str) -> tuple[Any, Any]:
     """The dataset and the collator, without the columns that model.forward does not accept."""
     trainer = core.trainer
@@ -346,7 +365,7 @@ def _select_hub_columns(core: "Internals", dataset: Any, where: str, keep: set[s
     unknown = [name for name in dropped if name != length]
     if unknown and core.processes.rank == 0 and core.run.events.first_time(where, tuple(unknown)):
         _tell_of_dropped(where, unknown)
-    if length in dataset.column_names:
+    if length in dataset.column_names and _groups_by_length(args):
         # Needed for grouping, but not by the model: dropped when the batch is created.
         return dataset.remove_columns(unknown), ColumnFilter(collate, keep - {length})
     return dataset.remove_columns(dropped), collate

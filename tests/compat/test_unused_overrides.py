@@ -17,8 +17,16 @@ OF_SCRIPTS = {
     *("pop_callback", "prediction_loop", "push_to_hub", "remove_callback", "tokenizer"),
     *("log_metrics", "metrics_format", "save_metrics"),
 }
-# Called with push_to_hub, within a search, at a log if a subclass has it, and if it calls super().
-CALLED = {*COUNTS, *CLIPPING, "_push_from_checkpoint", "_report_to_hp_search", "_maybe_log_save_evaluate"}
+# Called for data of the package datasets, with push_to_hub, within a search, at a log if a subclass has it, and if it
+# calls super().
+CALLED = {
+    *COUNTS,
+    *CLIPPING,
+    "_push_from_checkpoint",
+    "_report_to_hp_search",
+    "_remove_unused_columns",
+    "_maybe_log_save_evaluate",
+}
 CALLED |= {"_inner_training_loop"}
 
 

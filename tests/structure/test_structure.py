@@ -10,7 +10,7 @@ OVERRIDABLE = {
     *("_move_model_to_device", "_push_from_checkpoint", "_save_checkpoint", "_set_signature_columns_if_needed"),
     *("_signature_columns", "_wrap_model", "_clip_grad_norm", "_get_grad_norm"),
     *("_determine_best_metric", "_get_learning_rate", "_inner_training_loop", "_maybe_log_save_evaluate"),
-    *("_prepare_inputs",),
+    *("_prepare_inputs", "_remove_unused_columns", "_get_collator_with_removed_columns"),
     *("_load_callback_state", "_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_rng_state"),
     *("_load_scaler", "_rotate_checkpoints", "_save_optimizer_and_scheduler", "_save_rng_state", "_save_scaler"),
 }

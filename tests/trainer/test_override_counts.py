@@ -31,6 +31,7 @@ TRAIN, EVAL = rows(24), rows(10, 1)  # two batches to evaluate on
 COUNTS = {
     "_determine_best_metric": (2, 1, 0, 0),
     "_evaluate": (2, 1, 0, 0),
+    "_get_collator_with_removed_columns": (3, 2, 2, 0),
     "_get_dataloader": (3, 2, 2, 0),
     "_get_eval_sampler": (2, 1, 2, 0),
     "_get_learning_rate": (5, 3, 0, 0),
@@ -86,8 +87,8 @@ COUNTS = {
 }
 # A run has no use for these: they answer scripts.
 NEVER = (
-    *("_get_collator_with_removed_columns", "_get_output_dir"),
-    *("_remove_unused_columns", "_report_to_hp_search", "add_callback", "create_model_card"),
+    *("_get_output_dir", "_remove_unused_columns"),  # the data here are not of the package datasets
+    *("_report_to_hp_search", "add_callback", "create_model_card"),
     *("_push_from_checkpoint", "_sorted_checkpoints"),
     *("autocast_smart_context_manager", "end", "export", "export_model"),
     *("get_cp_size", "get_learning_rates", "get_optimizer_group", "get_sp_size", "get_tp_size", "init_hf_repo"),

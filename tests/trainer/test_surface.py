@@ -80,6 +80,48 @@ def test_columns(backend, arguments):
     assert trainer._get_collator_with_removed_columns(list) is list
 
 
+class Own(Trainer):
+    """Drops a column that the model accepts, and hands the rest on."""
+
+    def __init__(self, *args, **kwargs):
+        self.asked = []
+        super().__init__(*args, **kwargs)
+
+    def _remove_unused_columns(self, dataset, description=None):
+        self.asked.append(("dataset", description, tuple(dataset.column_names)))
+        return super()._remove_unused_columns(dataset, description)
+
+    def _get_collator_with_removed_columns(self, data_collator, description=None):
+        self.asked.append(("collator", description, data_collator is self.data_collator))
+        inherited = super()._get_collator_with_removed_columns(data_collator, description)
+        return lambda samples: inherited([{**each, "labels": 0} for each in samples])
+
+
+def test_columns_are_removed_by_a_subclass(backend, arguments, caplog):
+    datasets = pytest.importorskip("datasets")
+    samples = [{"x": each["x"].tolist(), "labels": each["labels"], "text": "a", "length": 6} for each in rows(8)]
+    data = datasets.Dataset.from_list(samples)
+    names = tuple(data.column_names)
+    for strategy in ("random", "group_by_length"):
+        given = {"max_steps": 1, "train_sampling_strategy": strategy}
+        trainer = Own(backend.classifier(), arguments(**given), train_dataset=data, eval_dataset=data)
+        trainer.train()
+        trainer.evaluate()
+        trainer.predict(data)
+        assert [each for each in trainer.asked if each[0] == "dataset"] == [
+            ("dataset", what, names) for what in ("Training", "Evaluation", "test")
+        ]
+    assert "never calls" not in caplog.text
+
+
+def test_so_are_those_of_other_data(backend, arguments):
+    samples = [{**each, "text": "a"} for each in rows(8)]
+    trainer = Own(backend.classifier(), arguments(max_steps=1), train_dataset=samples, eval_dataset=samples)
+    trainer.train()
+    assert trainer.asked == [("collator", "Training", True)]
+    assert set(trainer.predict(samples).label_ids.tolist()) == {0}
+
+
 def test_one_value_goes_to_the_device(backend, arguments):
     trainer = Trainer(backend.classifier(), arguments())
     moved = trainer._prepare_input({"x": np.ones(2, np.float32), "name": "a"})
