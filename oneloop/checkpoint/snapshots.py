@@ -16,8 +16,9 @@ LINKED = (".safetensors", ".bin", ".pdparams", ".ckpt")
 _staged: dict[Path, DirectoryLock] = {}  # snapshots of this process, which others must not take for leftovers
 
 
-def snapshot(output_dir: Any, files: Iterable[tuple[Path, str]]) -> Path:
-    """A folder with these files under these names, which does not change when checkpoints are deleted."""
+def snapshot(output_dir: Any, files: Iterable[tuple[Path, str]], is_linked: bool = False) -> Path:
+    """A folder with these files under these names, which does not change when checkpoints are deleted. If it has to be
+    `is_linked`, no large file is copied; OSError if the file system has no hard links."""
     stage = Path(output_dir) / STAGE / uuid.uuid4().hex[:8]
     stage.mkdir(parents=True)
     _staged[stage] = hold(stage)
@@ -25,20 +26,22 @@ def snapshot(output_dir: Any, files: Iterable[tuple[Path, str]]) -> Path:
         for source, name in files:
             target = stage / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            _link_or_copy(source, target)
+            _link_or_copy(source, target, is_linked)
     except BaseException:
         discard(stage)
         raise
     return stage
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        if source.suffix not in LINKED:
-            raise OSError
-        os.link(source, target)
-    except OSError:  # or the file system has no hard links
-        shutil.copy2(source, target)
+def _link_or_copy(source: Path, target: Path, is_linked: bool) -> None:
+    if source.suffix in LINKED:
+        try:
+            os.link(source, target)
+            return
+        except OSError:  # the file system has no hard links
+            if is_linked:
+                raise
+    shutil.copy2(source, target)
 
 
 def discard(stage: Path) -> None:

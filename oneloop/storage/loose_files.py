@@ -2,6 +2,7 @@
 
 import logging
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -24,9 +25,14 @@ class LooseFiles:
         self.remote = remote
         self.folder = folder
         self._sent: dict[str, tuple[int, int]] = {}  # size and time of change, by name
+        self._lock = threading.Lock()  # of two uploads of a file, the earlier might arrive last
 
     def upload(self, is_all: bool = True) -> None:
-        """Upload those that have changed, or the logs alone."""
+        """Upload those that have changed, or the logs alone. Returns when they have arrived, whoever uploads them."""
+        with self._lock:
+            self._upload(is_all)
+
+    def _upload(self, is_all: bool) -> None:
         changed: dict[str, tuple[Path, tuple[int, int]]] = {}
         for name, path in self._files() if is_all else self._records():
             try:

@@ -82,7 +82,7 @@ class MachineParts:
     # -- the end, in the main process
 
     def publish(self, manifest: dict[str, Any]) -> None:
-        """Upload the manifest, when everything that it lists has arrived."""
+        """Upload the manifest, when everything that it lists has arrived, and what the checkpoint refers to."""
         assert self.mirror is not None
         if self.mirror.lease.is_lost:
             raise StorageError(None, f"another run has taken {self.remote.url}")
@@ -94,6 +94,7 @@ class MachineParts:
         arrived |= {name: path.stat().st_size for name, path in late.items()}
         sizes = {name: facts["bytes"] for name, facts in manifest["files"].items()}
         remote_checkpoints.check_arrived(self.remote, self.place, arrived, sizes)
+        self.mirror.complete_references(self.stage, self.name)
         self.remote.delete(f"{self.place}/{name}" for name in arrived if _NOTE.fullmatch(name))
         self.remote.write(f"{self.place}/{store.MANIFEST}", data)
         self.remote.delete([f"{self.place}/{remote_checkpoints.MARK}"])

@@ -1,14 +1,16 @@
 """Uploads of a run: each complete checkpoint, and the other files of the output directory with it.
 
-One thread uploads, a checkpoint at a time, the newest first. What fails is logged and tried again, and never reaches
-the training. Older checkpoints are deleted from the storage after a newer one is complete there.
+One thread uploads, a checkpoint at a time: the newest first, and before it what it refers to. What fails is logged and
+tried again, and never reaches the training. Older checkpoints are deleted from the storage after a newer one is
+complete there.
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,25 +18,14 @@ from ..checkpoint import snapshots, store
 from ..checkpoint.async_writer import stepped_back
 from ..checkpoint.store import Checkpoint
 from ..errors import CheckpointError, StorageError
-from . import loose_files, remote_checkpoints
+from . import remote_checkpoints
 from .lease import Lease
+from .references import References, Upload, best_path, found_at
 from .remote import RemoteDirectory, clean
 
 logger = logging.getLogger(__name__)
 
 LOGS = 60.0  # seconds between two uploads of the logs, and before what has failed is tried again
-
-
-@dataclass(frozen=True)
-class Upload:
-    """A checkpoint to upload, and what it supersedes."""
-
-    name: str
-    step: int
-    run_id: str
-    best: str | None = None  # the name of the best checkpoint at that time
-    limit: int | None = None  # save_total_limit
-    rotates: bool = True
 
 
 class Mirror:
@@ -47,7 +38,7 @@ class Mirror:
         self.found: dict[str, Checkpoint] = {}  # complete checkpoints in the storage
         self._record = record  # adds an event to the record of the run
         self._own: set[str] = set()  # checkpoints that this process has uploaded or downloaded
-        self._loose = loose_files.LooseFiles(self.remote, folder)
+        self._references = References(self.remote, folder)
         self._queue = _Queue()
         self._thread: threading.Thread | None = None
         self._is_failing = False  # since the last message about it
@@ -87,14 +78,27 @@ class Mirror:
             return
         if self.is_running:
             raise StorageError(None, f"{name} could not be uploaded to {self.remote.url}")
+        self.complete_references(self.folder / name, name)
         remote_checkpoints.put(self.remote, self.folder / name, name)
         self.look()
+
+    def complete_references(self, checkpoint: Path, name: str) -> None:
+        """Upload what a checkpoint refers to, before it is committed by others than the thread that uploads. Raises
+        StorageError."""
+        manifest, best = store.read_manifest(checkpoint) or {}, best_path(checkpoint)
+        upload = Upload(name, manifest.get("step", 0), manifest.get("run_id", ""))
+        if best:
+            beside = self.folder / os.path.basename(best)
+            upload = replace(upload, best=beside.name, source=found_at(beside, Path(best)))
+        if not self._complete(upload, checkpoint):
+            raise StorageError(None, f"{best}, the best checkpoint, could not be uploaded to {self.remote.url}")
 
     # -- uploads in the background
 
     def submit(self, upload: Upload) -> None:
         """Upload a checkpoint that is complete in the local directory."""
         self._queue.add(upload)
+        self._references.keep(upload, self.found)
         self.start()
 
     def start(self) -> None:
@@ -112,6 +116,7 @@ class Mirror:
             # An attempt that failed while the run was ending may be of a checkpoint that was deleted here since.
             left = [name for name in self._queue.left() if not store.problems(self.folder / name, contents=False)]
             self._queue = _Queue()
+            self._references.release(list)
             if left:
                 logger.error(
                     "Not uploaded to %s: %s. They are complete in %s. Resume the run on this machine to upload the "
@@ -139,7 +144,7 @@ class Mirror:
 
     def upload_files(self) -> None:
         """Upload what has changed outside of checkpoints, now. Raises StorageError."""
-        self._loose.upload()
+        self._references.loose.upload()
 
     def _work(self) -> None:
         while True:
@@ -147,11 +152,11 @@ class Mirror:
             if self.lease.is_lost:
                 self._queue.stop()
                 return
-            # The logs come first: a checkpoint may leave its oldest log entries to them.
-            self._guard("the logs", partial(self._loose.upload, upload is not None or is_ending))
+            self._guard("the logs", partial(self._references.loose.upload, upload is not None or is_ending))
             if upload is not None:
                 if not self._guard(upload.name, partial(self._upload, upload)):
                     self._queue.fail(upload)
+                self._references.release(self._waiting)
             elif is_ending:
                 return
 
@@ -191,12 +196,16 @@ class Mirror:
                 return False  # deleted meanwhile
             self.transferred = {}
             started = time.perf_counter()
+            if not self._complete(upload, stage):
+                return False
             put = remote_checkpoints.add_files if is_complete else remote_checkpoints.put
-            put(self.remote, stage, upload.name, self.transferred.__setitem__)
+            with self._references.lock:
+                put(self.remote, stage, upload.name, self.transferred.__setitem__)
             data = (stage / store.MANIFEST).read_bytes()
         finally:
             snapshots.discard(stage)
         self._own.add(upload.name)
+        self._references.committed(upload)
         self.found |= remote_checkpoints.complete({upload.name: data})
         size = sum(self.transferred.values())
         logger.info("Uploaded %s, %.1f MB in %.1f s.", upload.name, size / 1e6, time.perf_counter() - started)
@@ -204,12 +213,39 @@ class Mirror:
             self._rotate(upload)
         return True
 
+    def _complete(self, upload: Upload, checkpoint: Path) -> bool:
+        """Upload what a checkpoint refers to. False if the best one that it names is gone."""
+        if upload.best in self._in_parts:
+            upload = replace(upload, best=None)
+        generation = (store.read_manifest(checkpoint) or {}).get("generation", 0)
+        if not self._references.complete(upload, generation, self.found, self.transferred.__setitem__):
+            return False
+        if upload.best in self.found:
+            self._own.add(upload.best)
+        return True
+
+    def _waiting(self) -> list[Upload]:
+        """Uploads to do of checkpoints that have not been deleted here."""
+        return [upload for upload in self._queue.waiting() if (self.folder / upload.name).is_dir()]
+
     def _rotate(self, upload: Upload) -> None:
         """Delete what this checkpoint supersedes, now that it is complete in the storage."""
-        for name in superseded(self.found, upload, self._own, lambda name: (self.folder / name).is_dir()):
+        gone = superseded(self.found, upload, self._own, lambda name: (self.folder / name).is_dir())
+        needed = {each.best for each in self._waiting() if each.best is not None}
+        try:
+            names = self._references.deletable(gone, self.found, needed)
+        except StorageError as error:
+            logger.warning(
+                "Checkpoints before %s are not deleted: %s. The next upload tries again.", upload.name, error
+            )
+            return
+        for name in names:
+            if name in needed:
+                continue
             try:
                 remote_checkpoints.delete(self.remote, name)
             except Exception as error:
+                needed.add(self._references.best_named_by(name))  # it may be complete
                 logger.warning(
                     "%s could not be deleted from %s: %s. The next upload tries again.",
                     name,
@@ -276,6 +312,11 @@ class _Queue:
     def names(self) -> list[str]:
         with self._news:
             return list(self._waiting)
+
+    def waiting(self) -> list[Upload]:
+        """Those that were not uploaded, also if they have failed."""
+        with self._news:
+            return [*self._failed.values(), *self._waiting.values()]
 
     def left(self) -> list[str]:
         """The names of those that were not uploaded, by step."""

@@ -75,7 +75,7 @@ class RunStorage:
             mirror.look()
         name = None if mirror is None else self._named_here(wanted, mirror.remote.url)
         if url is not None and name is None and (mirror is None or url != mirror.remote.url):
-            return staging.fetch_elsewhere(url), []
+            return staging.fetch_elsewhere(url, self.run.core.trainer.args.load_best_model_at_end), []
         assert mirror is not None
         found, is_ahead = staging.Candidates(mirror.remote, self._folder), False
         passed_over: list[str] = []
@@ -118,18 +118,18 @@ class RunStorage:
 
     def _needed(self, checkpoint: Path | None, wanted: Any) -> Any:
         """What machines.provide() is told, in the main process; None if the storage does not have it."""
-        from . import machines, staging
+        from . import machines, references
 
         trainer = self.run.core.trainer
         if checkpoint is None or not trainer.is_world_process_zero():
             return None
         is_output = self.is_used and os.path.abspath(checkpoint.parent) == str(self._folder)
+        best = references.best_of(checkpoint) if trainer.args.load_best_model_at_end else ""
+        paths = [checkpoint] + ([checkpoint.parent / best] if best and best != checkpoint.name else [])
         if is_output:
-            best = staging.best_of(checkpoint) if trainer.args.load_best_model_at_end else ""
-            paths = [checkpoint] + ([checkpoint.parent / best] if best and best != checkpoint.name else [])
             url = trainer.args.output_url
         elif urls.is_url(wanted):
-            url, paths = wanted.rstrip("/").removesuffix(f"/{checkpoint.name}"), [checkpoint]
+            url = wanted.rstrip("/").removesuffix(f"/{checkpoint.name}")
         else:
             return None
         return machines.Needed.of(url, is_output, [path for path in paths if path.is_dir()])
@@ -196,11 +196,14 @@ class RunStorage:
         not add its files, and older ones are kept."""
         if self._mirror is None:
             return
-        from .mirror import Upload
+        from .references import Upload, found_at
 
-        limit = self.run.core.trainer.args.save_total_limit
-        step, best = int(checkpoint.name.rpartition("-")[2]), None if best is None else os.path.basename(best)
-        self._mirror.submit(Upload(checkpoint.name, step, self.run.id, best, limit, is_whole))
+        limit, step = self.run.core.trainer.args.save_total_limit, int(checkpoint.name.rpartition("-")[2])
+        source = None
+        if best is not None:
+            path = self.run.checkpointer.directory.resolve(best)
+            best, source = path.name, found_at(path, self._folder / path.name)
+        self._mirror.submit(Upload(checkpoint.name, step, self.run.id, best, limit, is_whole, source))
 
     # -- after it
 

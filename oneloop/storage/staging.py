@@ -1,16 +1,15 @@
 """The local directory of a run in object storage: which checkpoint to resume, downloaded and verified."""
 
 import logging
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 from ..checkpoint import store
-from ..checkpoint.reading import json_object
-from ..checkpoint.structure import STATE, is_inside
+from ..checkpoint.structure import is_inside
 from ..errors import CheckpointError
 from . import remote_checkpoints, urls
+from .references import best_of
 from .remote import RemoteDirectory
 
 logger = logging.getLogger(__name__)
@@ -119,14 +118,9 @@ class Candidates:
         return name
 
 
-def best_of(checkpoint: Path) -> str:
-    """The name of the best checkpoint of a run, as of this one; "" if there is none."""
-    best = json_object(checkpoint / STATE).get("best_model_checkpoint")
-    return os.path.basename(best) if isinstance(best, str) else ""
-
-
-def fetch_elsewhere(url: str) -> str:
-    """The local path of a checkpoint, or of the newest one of a run, that another URL names."""
+def fetch_elsewhere(url: str, with_best: bool = False) -> str:
+    """The local path of a checkpoint, or of the newest one of a run, that another URL names. The best one of that run
+    is beside it, if it is wanted."""
     parent, _, name = urls.checked("resume_from_checkpoint", url).rpartition("/")
     is_one = _NAME.fullmatch(name) is not None
     place = parent if is_one else urls.checked("resume_from_checkpoint", url)
@@ -143,6 +137,8 @@ def fetch_elsewhere(url: str) -> str:
         newest, _, _ = found.fetch_newest()
         if newest is None:
             raise CheckpointError(f"resume_from_checkpoint={url!r} has no checkpoint. Pass the output_dir of a run.")
+    if with_best:
+        found.fetch_best(newest)
     return str(folder / newest)
 
 

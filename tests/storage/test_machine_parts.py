@@ -14,7 +14,7 @@ from oneloop.distributed.collectives import ProcessGroup
 from oneloop.errors import CheckpointError, StorageError
 from oneloop.storage import machines, remote_checkpoints, staging
 from oneloop.storage.machine_parts import new_place
-from oneloop.storage.mirror import Upload
+from oneloop.storage.references import Upload
 from oneloop.storage.remote import RemoteDirectory
 from tests.storage.machine_pair import FILES, SHARDS, Pair, contents
 from tests.storage.support import URL, checkpoints, names, whole

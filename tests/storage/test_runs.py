@@ -17,7 +17,8 @@ from oneloop.distributed.strategy import Strategy
 from oneloop.errors import ArgumentError, CheckpointError, MissingPackageError, OneloopError, StorageError
 from oneloop.storage import mirror, remote_checkpoints
 from oneloop.storage.machine_parts import MachineParts
-from oneloop.storage.mirror import Upload, superseded
+from oneloop.storage.mirror import superseded
+from oneloop.storage.references import Upload
 from oneloop.storage.remote import RemoteDirectory
 from oneloop.storage.run_storage import RunStorage
 from tests.backends.support import available, rows, same_bytes

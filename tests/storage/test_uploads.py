@@ -7,7 +7,8 @@ import pytest
 from oneloop.errors import CheckpointError, StorageError
 from oneloop.storage import lease, loose_files, remote_checkpoints, staging
 from oneloop.storage.lease import Lease
-from oneloop.storage.mirror import Mirror, Upload, _Queue
+from oneloop.storage.mirror import Mirror, _Queue
+from oneloop.storage.references import Upload
 from oneloop.storage.remote import RemoteDirectory
 from tests.checkpoint.test_command import write
 from tests.storage.support import URL, checkpoints
