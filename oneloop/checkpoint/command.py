@@ -170,7 +170,7 @@ def prune(
     entries, _ = look(directory, True, problems)
     gone = to_delete(entries, keep, damaged, others)
     if not dry_run:
-        for entry in gone:
+        for entry in reversed(gone):  # one is deleted before the best that it names, which is older
             try:
                 delete(entry.path)
             except OSError as error:

@@ -16,7 +16,7 @@ from ..checkpoint import snapshots, store
 from ..checkpoint.reading import json_object
 from ..checkpoint.store import Checkpoint
 from ..checkpoint.structure import STATE
-from ..errors import CheckpointError
+from ..errors import CheckpointError, StorageError
 from . import loose_files, remote_checkpoints
 from .remote import Progress, RemoteDirectory
 
@@ -134,8 +134,9 @@ class References:
         return True
 
     def _is_nowhere(self, upload: Upload) -> bool:
-        """Neither here nor there. Whether the checkpoint that names it may be committed."""
-        if upload.source is not None:
+        """Whether a checkpoint may be committed whose best one is neither there nor whole here. If that was deleted
+        since, there is a newer one to resume from; otherwise no checkpoint of the run could be better."""
+        if upload.source is not None and not upload.source.exists():
             logger.warning(
                 "%s is not uploaded to %s: the best checkpoint at that time, %s, was deleted before it could be "
                 "uploaded. Later checkpoints are not affected.",
@@ -146,11 +147,10 @@ class References:
             return False
         if not self._is_warned:
             logger.warning(
-                "%s names %s as the best checkpoint, which is neither in %s nor in %s. If this run is resumed, "
-                "tracking the best model restarts.",
+                "%s names %s as the best checkpoint, which is not in %s and cannot be uploaded: it is missing, damaged "
+                "or of another trainer. On another machine, tracking the best model restarts.",
                 upload.name,
                 upload.best,
-                self.folder,
                 self.remote.url,
             )
         self._is_warned = True
@@ -170,6 +170,8 @@ class References:
     def _read_best(self, name: str) -> str:
         try:
             best = json.loads(self.remote.read(f"{name}/{STATE}")).get("best_model_checkpoint")
+        except StorageError:
+            raise
         except (FileNotFoundError, ValueError, AttributeError):  # it is damaged, and nobody can resume from it
             return ""
         return os.path.basename(best) if isinstance(best, str) else ""
@@ -198,8 +200,8 @@ def _written(checkpoint: Path) -> float | None:
 def _copied(folder: Path, source: Path, is_linked: bool = False) -> Path | None:
     """A copy of a complete checkpoint; None if there is none, or it cannot be made by hard links although it has to
     be."""
-    files = [(path, path.relative_to(source).as_posix()) for path in store.files_below(source)]
     try:
+        files = [(path, path.relative_to(source).as_posix()) for path in store.files_below(source)]
         copy = snapshots.snapshot(folder, files, is_linked)
     except OSError:
         if is_linked or not source.exists():

@@ -34,13 +34,13 @@ class Pair:
             for disk, mirror in zip(self.disks, mirrors)
         ]
 
-    def save(self, step, value=0, place=None, other=sharded.write_part, timeout=10.0, unsealed=False):
+    def save(self, step, value=0, place=None, other=sharded.write_part, timeout=10.0, unsealed=False, best=None):
         """The main process writes, collects and commits; `other` is what the other one does."""
         main, apart = self.parts(step, place)
         with ThreadPoolExecutor(1) as pool:
             writing = pool.submit(other, apart, 1, contents(1, step, value), 0)
             try:
-                facts = main.send(contents(0, step, value).write(main.stage))
+                facts = main.send(contents(0, step, value, best).write(main.stage))
                 facts |= sharded.collect(main, range(1, 2), timeout, sharded.Waiting())
                 store.commit(main.stage, step, "run", "save", facts, unsealed, publish=main.publish)
             except BaseException:
@@ -52,11 +52,13 @@ class Pair:
         return main.stage
 
 
-def contents(rank, step, value):
+def contents(rank, step, value, best=None):
     made = Contents()
     made.tensors[SHARDS[rank]] = ({f"layer{rank}": from_numpy(np.full(4, value + rank, np.float32))}, {"format": "pt"})
     if rank == 0:
-        made.texts["trainer_state.json"] = json.dumps({"global_step": step}).encode()
+        made.texts["trainer_state.json"] = json.dumps(
+            {"global_step": step, "best_model_checkpoint": best and f"elsewhere/checkpoint-{best}"}
+        ).encode()
         index = {"metadata": {"total_size": 32}, "weight_map": {f"layer{i}": SHARDS[i] for i in range(2)}}
         made.add_json("model.safetensors.index.json", index)
     return made

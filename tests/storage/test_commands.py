@@ -7,8 +7,11 @@ import pytest
 
 from oneloop.cli.main import main
 from oneloop.report import server
-from oneloop.storage import view
+from oneloop.storage import remote_checkpoints, view
+from oneloop.storage.remote import RemoteDirectory
+from tests.checkpoint.test_command import write
 from tests.storage.support import URL, checkpoints
+from tests.storage.upload_search import dangling
 
 
 @pytest.fixture
@@ -22,6 +25,15 @@ def run(make, machine, storage):
 def listed(capsys, *argv):
     status = main(["checkpoints", URL, *argv, "--json"])
     return status, json.loads(capsys.readouterr().out)
+
+
+def test_prune_deletes_a_checkpoint_before_the_best_that_it_names(storage, tmp_path):
+    for step, best in ((2, 2), (4, 2), (6, 6)):
+        remote_checkpoints.put(RemoteDirectory(URL), write(tmp_path, step, best=best), f"checkpoint-{step}")
+    storage.states = []
+    assert main(["checkpoints", URL, "prune", "--keep", "1"]) == 0
+    assert checkpoints() == ["checkpoint-6"]
+    assert [each for state in storage.states for each in dangling(state)] == []
 
 
 def test_list_reads_no_large_file(run, capsys):

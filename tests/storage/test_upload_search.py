@@ -5,8 +5,16 @@ import os
 
 import pytest
 
+from oneloop.checkpoint import log_history
 from tests.storage.support import URL
 from tests.storage.upload_search import search
+
+
+@pytest.fixture(autouse=True)
+def short_histories(monkeypatch):
+    """Checkpoints leave most of their log entries to log.jsonl."""
+    monkeypatch.setattr(log_history, "COMPLETE", 4)
+    monkeypatch.setattr(log_history, "TAIL", 2)
 
 
 def searched(seeds, machine, tmp_path, kit=None):
@@ -15,7 +23,7 @@ def searched(seeds, machine, tmp_path, kit=None):
     for seed in seeds:
         wrong, count = search(seed, URL, machine, lambda: next(folders), kit)
         found, runs = found + wrong, runs + count
-    print(f"{runs} runs")
+    print(f"{runs} runs", *found, sep="\n")
     return found
 
 

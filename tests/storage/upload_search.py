@@ -107,14 +107,19 @@ class Case:
         return states, self.differs(result)
 
 
-def dangling(state):
+def dangling(state, has_logs=False):
     """What is wrong in a state: checkpoints that are complete by their manifests and have other files, or name a best
-    one that is not complete. One that is being replaced is complete under a hidden name."""
-    objects = {path.removeprefix(ROOT): data for path, data in state.items()}
+    one that is not complete, or entries that are not in the log. One that is being replaced is complete under a hidden
+    name."""
+    objects = {path.removeprefix(ROOT): data for path, data in state.items() if path.startswith(ROOT)}
     whole = {name.rpartition("/")[0] for name in objects if name.endswith("/manifest.json")}
     replacing = {name[1:].partition(".")[0] for name in whole if name.startswith(".")}
     wrong = []
+    lines = objects.get("log.jsonl", b"").splitlines() if has_logs else []
+    logged = max((json.loads(line)["step"] for line in lines), default=0)
     for name in sorted(whole):
+        if has_logs and int(name.split("-")[1].partition(".")[0]) > logged:
+            wrong.append(f"{name} is later than the log")
         for file, facts in json.loads(objects[f"{name}/manifest.json"])["files"].items():
             data = objects.get(f"{name}/{file}")
             if data is None or hashlib.sha256(data).hexdigest() != facts["sha256"]:
@@ -124,6 +129,12 @@ def dangling(state):
         if best and best not in whole | replacing:
             wrong.append(f"{name} names {best}, which is not there")
     return wrong
+
+
+def after_commits(states):
+    """Those in which a checkpoint has just become complete."""
+    whole = [{path for path in state if path.endswith("/manifest.json")} for state in states]
+    return [state for state, before, now in zip(states[1:], whole, whole[1:]) if now - before]
 
 
 def search(seed, url, machine, make_folder, kit=None, breaks=2):
@@ -137,10 +148,11 @@ def search(seed, url, machine, make_folder, kit=None, breaks=2):
         states, is_other = case.states(url, number > 0)
         runs += 1
         for state in states:
-            found += [each for each in dangling(state) if each not in found]
+            found += [each for each in dangling(state, has_logs=True) if each not in found]
         if is_other:
             found.append(f"run {number} ends with another result")
         if number < breaks:
-            FaultyFileSystem.restore(case.chance.choice(states))
+            moments = after_commits(states) if case.chance.random() < 0.7 else []
+            FaultyFileSystem.restore(case.chance.choice(moments or states))
             machine(f"{seed}-{number + 1}")
     return [f"{seed}: {each} [{case!r}]" for each in found], runs
