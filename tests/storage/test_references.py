@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def test_an_empty_machine_loads_the_best_model_whenever_the_run_was_killed(backe
     assert [each for state in states for each in dangling(state)] == []
     last = next(state for state in states if "/bucket/run/checkpoint-8/manifest.json" in state)
     storage.restore(last)
+    shutil.rmtree(machine(1))  # a path in a checkpoint would lead there
     machine(2)
     resumed = trainer_of(make, backend, **given)
     resumed.train(resume_from_checkpoint=True)
@@ -404,9 +406,10 @@ def test_the_best_one_of_the_run_it_is_branched_from_becomes_its_own(origin, mak
     adopted = json.loads(storage.store["/bucket/run/checkpoint-2/manifest.json"].getvalue())
     assert (adopted["run_id"], adopted["generation"], adopted["reason"]) == (own["run_id"], own["generation"], "best")
     storage.restore(next(state for state in states if "/bucket/run/checkpoint-8/manifest.json" in state))
+    for number in (1, 2):  # paths in checkpoints would lead there
+        shutil.rmtree(machine(number), ignore_errors=True)
+    shutil.rmtree(tmp_path / "first", ignore_errors=True)
     machine(3)
-    if origin == "directory":
-        Path(parent).rename(tmp_path / "away")
     resumed = trainer_of(make, **given)
     resumed.train(resume_from_checkpoint=True)
     name, metric, weights = result(kit, resumed)

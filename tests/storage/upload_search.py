@@ -8,6 +8,7 @@ order every time, without a clock.
 import hashlib
 import json
 import random
+import shutil
 import threading
 from pathlib import PurePosixPath
 
@@ -89,7 +90,7 @@ class Case:
         trainer.train(resume_from_checkpoint=resumes)
         state = trainer.state
         history = [(each["step"], each.get("loss"), each.get("eval_score")) for each in state.log_history]
-        best = PurePosixPath(state.best_model_checkpoint).name
+        best = PurePosixPath(str(state.best_model_checkpoint)).name
         return self.kit.weights(trainer.model), (state.best_metric, state.best_global_step, best, history)
 
     def differs(self, result):
@@ -142,7 +143,7 @@ def search(seed, url, machine, make_folder, kit=None, breaks=2):
     Returns what is wrong, and how many runs there were."""
     case = Case(seed, make_folder, kit)
     FaultyFileSystem.reset()
-    machine(f"{seed}-0")
+    here = machine(f"{seed}-0")
     found, runs = [], 1
     for number in range(breaks + 1):
         states, is_other = case.states(url, number > 0)
@@ -154,5 +155,6 @@ def search(seed, url, machine, make_folder, kit=None, breaks=2):
         if number < breaks:
             moments = after_commits(states) if case.chance.random() < 0.7 else []
             FaultyFileSystem.restore(case.chance.choice(moments or states))
-            machine(f"{seed}-{number + 1}")
+            shutil.rmtree(here)  # a path in a checkpoint would lead there
+            here = machine(f"{seed}-{number + 1}")
     return [f"{seed}: {each} [{case!r}]" for each in found], runs
