@@ -4,8 +4,7 @@ Saves: a stack of linear layers with AdamW, 100 million parameters and 1.2 GB a 
 interpreter of its own, with one thread to compute with, and they take turns. A save is asked for some steps after the
 one before it is whole. The stall is the time from the end of the step that saves to the beginning of the next, less
 what lies there without a save; it is told apart for the first save of a run, which has memory to find. A step begins
-with its forward pass: a callback of on_step_begin would make oneloop wait for all copies, as the step of the optimizer
-does otherwise. What the step after a save takes longer is in a column of its own.
+with its forward pass. What the step after a save takes longer is in a column of its own.
 
 Resuming: a tiny model on an epoch of ten million samples, which are computed from their index. The clock runs from the
 call of train() to the end of the first step. Both trainers really train to the place where each checkpoint is taken.

@@ -76,10 +76,6 @@ class CheckpointError(OneloopError, ValueError):
     """A checkpoint cannot be written, is incomplete or corrupt, or does not match the run."""
 
 
-class StateChangedError(CheckpointError):
-    """State was changed while a save was copying it, so the copy is of no use."""
-
-
 class DiskError(OSError, CheckpointError):
     """A directory or file cannot be written: the disk is full or read-only, or the path is not a directory."""
 

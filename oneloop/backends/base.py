@@ -367,9 +367,6 @@ class Optimizers(Protocol):
     def group_of(self, optimizer: Any, parameter: Any) -> Any:
         """The group of a parameter; for None, all groups."""
 
-    def before_next_step(self, optimizer: Any, call: Callable[[], None]) -> bool:
-        """Call this before the next step of the optimizer, whoever steps it; False if that cannot be promised."""
-
 
 class Loaders(Protocol):
     """Batches of a dataset in oneloop's order."""
@@ -431,6 +428,9 @@ class Weights(Protocol):
 
     def copy_to(self, tensor: Any, buffer: Any) -> Any:
         """A copy on the host, in the buffer of the previous save if it fits."""
+
+    def is_copied_by_threads(self, tensor: Any) -> bool:
+        """Whether threads may copy this tensor and others like it at the same time."""
 
     def room(self, tensor: Any) -> Any:
         """An uninitialised buffer for copies of a tensor."""

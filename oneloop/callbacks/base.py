@@ -226,13 +226,7 @@ class CallbackHandler(TrainerCallback):
         }
         # Events that a callback defines or that clear a flag; the loop skips the others.
         self.active: set[str] = {event for event, methods in self._listeners.items() if methods or event in _CLEARED}
-        foreign = [cb for cb in self.callbacks if type(cb).__module__.partition(".")[0] != "oneloop"]
-        self._heard = {event for event in self._listeners if any(_listens(cb, event) for cb in foreign)}
         self._may_change_control: bool | None = None
-
-    def is_heard(self, event: str) -> bool:
-        """Whether a callback that is not oneloop's defines the event."""
-        return event in self._heard
 
     @property
     def may_change_control(self) -> bool:

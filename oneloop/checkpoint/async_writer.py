@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import CheckpointError, NonFiniteError, StateChangedError
+from ..errors import CheckpointError, NonFiniteError
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Saver:
         try:
             job()
         # OSErrors of any number: hours of training must not end with them.
-        except (OSError, NonFiniteError, StateChangedError) as error:
+        except (OSError, NonFiniteError) as error:
             self.refused(error, what)
             with self._lock:
                 self._finished.append(otherwise)
@@ -75,7 +75,7 @@ class Saver:
             with self._lock:
                 self._finished.append(then)
 
-    def refused(self, error: OSError | NonFiniteError | StateChangedError, what: str) -> None:
+    def refused(self, error: OSError | NonFiniteError, what: str) -> None:
         """The disk failed, or the state cannot be saved: the run logs an error and continues."""
         if not isinstance(error, OSError):
             if isinstance(error, NonFiniteError):

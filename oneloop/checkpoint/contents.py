@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .copies import LateCopies
 from .safetensors_io import Raw, write, write_bytes
 
 SHARD_BYTES = 5 * 10**9
@@ -21,7 +20,6 @@ class Contents:
 
     texts: dict[str, bytes] = field(default_factory=dict)
     tensors: dict[str, tuple[dict[str, Raw], dict[str, str]]] = field(default_factory=dict)
-    late: LateCopies | None = None  # tensors that are still being copied
 
     def add_json(self, name: str, data: Any) -> None:
         """Values that JSON does not support, such as in a field of a subclass of the arguments, are written as
@@ -50,8 +48,6 @@ class Contents:
 
     def write(self, folder: Path) -> dict[str, dict[str, Any]]:
         """Write every file; returns their entries for the manifest."""
-        if self.late is not None:
-            self.late.check()
         for name in (*self.tensors, *self.texts):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
         facts = {name: write(folder / name, group, metadata) for name, (group, metadata) in self.tensors.items()}

@@ -18,6 +18,7 @@ COMPLETE = 10_000  # entries that trainer_state.json has at most
 TAIL = 1_000  # entries that it has of a longer history
 LOG = "log.jsonl"
 MARK = "omitted"  # the key of an entry that stands for those that are left out
+_CONSTANT = (float, int, str, type(None))
 # Keys of a line in log.jsonl that are not in the history.
 ADDED = (
     *("run", "time", "memory_bytes", "device_memory_bytes", "device_peak_bytes"),
@@ -30,19 +31,19 @@ class LogHistory:
     run."""
 
     def __init__(self) -> None:
-        self._rows: dict[int, tuple[Any, int, str]] = {}  # id of an entry -> entry, number of keys, text
+        self._rows: dict[int, tuple[Any, Any, str]] = {}  # id of an entry -> entry, its values then, text
         self._count = 0
         self._digest = hashlib.sha256()
         self._last: Any = None  # the last entry in the digest, to notice when somebody has changed the history
 
     def to_json(self, state: TrainerState) -> str:
         """trainer_state.json of a checkpoint."""
-        rows: dict[int, tuple[Any, int, str]] = {}
+        rows: dict[int, tuple[Any, Any, str]] = {}
         entries = self.stored(state.log_history)
         for entry in entries:
             known = self._rows.get(id(entry))
-            if known is None or known[0] is not entry or known[1] != len(entry):
-                known = (entry, len(entry), row(entry))
+            if known is None or known[0] is not entry or not _is_as_before(entry, known[1]):
+                known = (entry, _values(entry), row(entry))
             rows[id(entry)] = known
         self._rows = rows
         return state.with_rows([rows[id(entry)][2] for entry in entries])
@@ -108,6 +109,19 @@ def missing_lines(history: list[dict[str, Any]], own_lines: int) -> list[dict[st
     """Entries that a later checkpoint may leave out and that log.jsonl lacks: the run was branched from another one, or
     the file is gone."""
     return history if len(history) >= TAIL and own_lines == 0 else []
+
+
+def _values(entry: dict[str, Any]) -> dict[str, Any] | None:
+    """A copy to compare the entry with; None if it has a value that can change inside."""
+    return dict(entry) if all(isinstance(value, _CONSTANT) for value in entry.values()) else None
+
+
+def _is_as_before(entry: dict[str, Any], before: dict[str, Any] | None) -> bool:
+    """Whether the values are those of an earlier save: callbacks may have changed them, or added some."""
+    try:
+        return entry == before
+    except ValueError:  # of an array, which has no truth
+        return False
 
 
 def _canonical(entry: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Copies of the state for a save. Training blocks while they are made, and may change the state afterwards."""
+"""Copies of the state for a save. Training waits for all of them, and may change the state afterwards."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ class StateCopies:
         self._buffers.prepare({name: weights.room(t) for name, t in tensors.items()}, weights.raw)
 
     def _copies(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        return self._buffers.copy(tensors, self.core.backend.weights.copy_to)
+        return self._buffers.copy(tensors, self.core.backend.weights)
 
     def whole(self, stage: Path, state: Any, gathered: Gathered | None) -> Contents:
         """All files of a checkpoint that one process writes, or those of the process that commits."""
@@ -83,25 +83,9 @@ class StateCopies:
         tensors, data = gathered.optimizer
         if not data:  # an override has stored it
             return
-        tensors = {f"optimizer/{name}": t for name, t in tensors.items()}
-        if self._can_be_late(tensors):
-            copies = self._buffers.copy_late(tensors, weights, self.core.backend.tensors.version)
-            contents.late = self._buffers.late
-        else:
-            copies = self._copies(tensors)
+        copies = self._copies({f"optimizer/{name}": t for name, t in tensors.items()})
         raws = {name.removeprefix("optimizer/"): weights.raw(value) for name, value in copies.items()}
         contents.tensors[OPTIMIZER] = (raws, {"format": weights.LAYOUT})
-
-    def _can_be_late(self, tensors: dict[str, Any]) -> bool:
-        """Whether the optimizer's state may be copied while the gradients of the next update are computed: its step
-        waits for the copies, and so does every callback."""
-        core = self.core
-        size = sum(getattr(tensor, "nbytes", 0) for tensor in tensors.values())  # of any backend, and its numbers too
-        return (
-            self.run.checkpointer.in_background
-            and self._buffers.is_worth_a_thread(size)
-            and core.backend.optimizers.before_next_step(core.trainer.optimizer, self._buffers.end_late)
-        )
 
     def _add_average(self, contents: Contents) -> None:
         weights, values = self.core.backend.weights, self.run.update.modes.average.named_values()
@@ -109,7 +93,3 @@ class StateCopies:
             copies = self._copies({f"average/{name}": value for name, value in values.items()})
             raws = {name.removeprefix("average/"): weights.raw(value) for name, value in copies.items()}
             contents.tensors[AVERAGE] = (raws, {"format": weights.LAYOUT})
-
-    def end_late(self) -> None:
-        """Called before code of the user runs that may change what is being copied."""
-        self._buffers.end_late()

@@ -92,8 +92,6 @@ class Run:
         trainer = self.core.trainer
         handler = trainer.callback_handler
         if event in handler.active:
-            if handler.is_heard(event):
-                self.checkpointer.copies.end_late()
             trainer.control = getattr(handler, event)(trainer.args, trainer.state, trainer.control, **more)
 
     @property

@@ -270,8 +270,13 @@ class Update:
         if self.modes.waiting:  # a callback may have evaluated since the last micro-batch
             self.modes.train()
         given = (model, inputs, self._items_for_step(shared))[: 3 if self.contract.step_takes_items else 2]
-        step = self.run.core.trainer.training_step
-        return self.run.core.engine.recorded(partial(step, *given)) if self.contract.is_recorded else step(*given)
+        core, contract = self.run.core, self.contract
+        step = core.trainer.training_step
+        loss = core.engine.recorded(partial(step, *given)) if contract.is_recorded else step(*given)
+        if contract.own_step and contract.own_loss and not core.trainer.args.torch_compile:
+            return loss
+        # It is read after later steps, which may write to its memory, as captured graphs do.
+        return core.backend.tensors.detach(loss) * 1 if core.backend.tensors.is_tensor(loss) else loss
 
     def _join(self, model: Any, shared: SharedUpdate, total: Any) -> None:
         """Compute as many micro-batches as the other processes, where each forward pass is a collective and would

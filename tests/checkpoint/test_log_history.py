@@ -210,3 +210,16 @@ def test_a_report_of_a_state_that_leaves_entries_out(tmp_path):
     )
     picture, page = write_report(tmp_path)
     assert picture.stat().st_size > 0 and "omitted" not in page.read_text()
+
+
+@pytest.mark.parametrize("value", [7.0, math.nan, "text", [1, 3], {"deep": 3}, np.arange(2)])
+@pytest.mark.parametrize("before", [0.5, math.nan, [1, 2], {"deep": 2}])
+def test_a_value_that_is_changed_after_a_save_is_in_the_next(before, value):
+    """By a callback that corrects a metric, for example; also inside of a value."""
+    state, history = TrainerState(log_history=[{"loss": 1.0, "step": 1}, {"metric": before, "step": 2}]), LogHistory()
+    assert history.to_json(state) == state.to_json()
+    state.log_history[1]["metric"] = value
+    assert history.to_json(state) == state.to_json()
+    if isinstance(value, list):
+        value.append(4)
+        assert history.to_json(state) == state.to_json()

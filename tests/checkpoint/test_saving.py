@@ -90,9 +90,9 @@ def test_memory_for_the_first_save_is_found_before_it(forks, trainer, tmp_path, 
     monkeypatch.setattr(copies.Buffers, "WORTH_PREPARING", 1)
     missing, copy = [], copies.Buffers.copy
 
-    def watched(buffers, tensors, copy_to):
+    def watched(buffers, tensors, weights):
         missing.extend(name for name in tensors if name not in buffers._kept)
-        return copy(buffers, tensors, copy_to)
+        return copy(buffers, tensors, weights)
 
     monkeypatch.setattr(copies.Buffers, "copy", watched)
     trainer(*KEEP_ALL).train()

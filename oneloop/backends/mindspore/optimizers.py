@@ -113,11 +113,6 @@ def attach(optimizer: Any, scheduler: Any) -> None:
     """Connect an optimizer to a schedule that was created without one: not needed, schedules have their optimizer."""
 
 
-def before_next_step(optimizer: Any, call: Callable[[], None]) -> bool:
-    """MindSpore's optimizers have no hooks."""
-    return False
-
-
 def group_of(optimizer: Any, parameter: ms.Parameter | None) -> Any:
     """The group of the parameter, or all groups."""
     if parameter is None:

@@ -1,6 +1,5 @@
 """Optimizers by name. On a CPU they are our own; on other devices those of mindtorch."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,7 +25,6 @@ __all__ = [
     "ADAMW_NAMES",
     "TWO_GROUPS",
     "attach",
-    "before_next_step",
     "build",
     "class_and_options",
     "group_of",
@@ -54,8 +52,3 @@ def class_and_options(args: Any, model: torch.nn.Module | None = None) -> tuple[
     if name == "sgd":
         return (SGD if on_host else torch.optim.SGD), options | extra
     raise ArgumentError(f"optim={name!r} is not supported under mindnlp; use adamw_torch or sgd")
-
-
-def before_next_step(optimizer: Any, call: Callable[[], None]) -> bool:
-    """Changes of these tensors during a copy would go unnoticed: see tensors.version."""
-    return False

@@ -21,6 +21,7 @@ __all__ = [
     "LAYOUT",
     "copy_to",
     "group_options",
+    "is_copied_by_threads",
     "load_adapter",
     "load_model",
     "load_optimizer",
@@ -47,6 +48,11 @@ def copy_to(tensor: Any, buffer: np.ndarray | None) -> np.ndarray:
         buffer = room(array)
     np.copyto(buffer, array)
     return buffer
+
+
+def is_copied_by_threads(tensor: Any) -> bool:
+    """As on MindSpore."""
+    return False
 
 
 def room(tensor: Any) -> np.ndarray:

@@ -159,11 +159,6 @@ def attach(optimizer: Any, scheduler: Any) -> None:
         optimizer.set_lr_scheduler(scheduler)
 
 
-def before_next_step(optimizer: Any, call: Callable[[], None]) -> bool:
-    """Paddle's optimizers have no hooks."""
-    return False
-
-
 def group_of(optimizer: Any, parameter: paddle.Tensor | None) -> Any:
     """The group of the parameter, or all groups."""
     if parameter is None:

@@ -103,6 +103,11 @@ def copy_to(tensor: paddle.Tensor, buffer: Copy | None) -> Copy:
     return buffer
 
 
+def is_copied_by_threads(tensor: paddle.Tensor) -> bool:
+    """Reading a tensor takes the GIL under a lock of Paddle's: see tensors.from_numpy."""
+    return False
+
+
 def room(tensor: paddle.Tensor) -> Copy:
     """An uninitialised buffer for copies of a tensor."""
     return Copy(tensor.dtype, np.empty_like(_host(tensor)))

@@ -261,22 +261,6 @@ def attach(optimizer: Any, scheduler: Any) -> None:
     optimizer."""
 
 
-def before_next_step(optimizer: Any, call: Callable[[], None]) -> bool:
-    """Call this before the next step of the optimizer, whoever steps it; False for a wrapper of one, whose step runs no
-    hooks, and for parameters on a device, whose kernels run later than they are called."""
-    if not isinstance(optimizer, torch.optim.Optimizer) or not getattr(type(optimizer).step, "hooked", False):
-        return False
-    if any(p.device.type != "cpu" for group in optimizer.param_groups for p in group["params"]):
-        return False
-
-    def once(*_: Any) -> None:
-        hook.remove()
-        call()
-
-    hook = optimizer.register_step_pre_hook(once)
-    return True
-
-
 def group_of(optimizer: Any, parameter: nn.Parameter | None) -> Any:
     """The group of the parameter, or all groups."""
     if parameter is None:

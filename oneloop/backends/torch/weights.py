@@ -79,6 +79,11 @@ def copy_to(tensor: torch.Tensor, buffer: torch.Tensor | None) -> torch.Tensor:
     return buffer.copy_(tensor)
 
 
+def is_copied_by_threads(tensor: torch.Tensor) -> bool:
+    """In host memory. Each thread has a stream of its own, which does not wait for kernels that training has queued."""
+    return tensor.device.type == "cpu"
+
+
 def room(tensor: torch.Tensor) -> torch.Tensor:
     """An uninitialised buffer for copies of a tensor."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)

@@ -44,10 +44,6 @@ def attach(optimizer, scheduler):
     pass
 
 
-def before_next_step(optimizer, call):
-    return False
-
-
 def group_of(optimizer, parameter):
     if parameter is None:
         return [group["params"] for group in optimizer.param_groups]
