@@ -66,6 +66,23 @@ def test_a_buffer_that_changes_late_is_restored_if_it_is_small(place, copies):
     assert copies.end(True) == [] and values(place)["large"] == [5.0, 5.0, 5.0]
 
 
+def test_a_small_buffer_need_not_show_that_it_changes(place, copies):
+    """It may be written to through memory that it shares with another tensor, or with an array."""
+    for value, is_bad, expected in ((1.0, False, 1.0), (5.0, False, 5.0), (6.0, True, 5.0), (7.0, False, 7.0)):
+        copies.begin()
+        place["small"].array[:] = value
+        assert copies.end(is_bad) == [] and values(place)["small"] == [expected]
+
+
+def test_only_large_buffers_are_compared(place, copies, monkeypatch):
+    compared = []
+    monkeypatch.setattr(TENSORS, "equals", lambda tensor, copy: compared.append(tensor.array.size) or True)
+    for _ in range(3):
+        copies.begin()
+        copies.end(False)
+    assert compared == [3]
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_buffer_that_was_replaced_is_in_its_place_again(place, copies, first):
     if not first:

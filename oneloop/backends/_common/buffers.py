@@ -4,7 +4,7 @@ framework."""
 from dataclasses import dataclass
 from typing import Any
 
-# A buffer that has not changed so far keeps its copy up to this size. A larger one is copied once it has changed.
+# A buffer is copied before every update up to this size. A larger one is copied once it has changed.
 SMALL = 1 << 20
 
 
@@ -27,10 +27,12 @@ class Buffer:
 
 class BufferCopies:
     """Restores the buffers that a skipped update has changed. Nothing is read from the device, apart from one
-    comparison after the first update.
+    comparison of large buffers after the first update.
 
-    The kernels of some norms change their statistics without a trace in the tensor's version, so the first update is
-    compared by values. A buffer that is constant then is watched by its version and by the mode of its layer.
+    The kernels of some norms change their statistics without a trace in the tensor's version, and so does code that
+    writes through `.data` or NumPy. So small buffers are copied whether or not they seem to change. Large ones are
+    compared by values in the first update; one that is constant then is watched by its version and by the mode of its
+    layer.
     """
 
     def __init__(self, buffers: list[Buffer], tensors: Any) -> None:
@@ -58,7 +60,9 @@ class BufferCopies:
         if bad is False and not self._is_first:
             return []
         if self._is_first:
-            self._changing = [b for b in self._constant if self._has_changed(b) or not self._equals(b)]
+            self._changing = [
+                b for b in self._constant if self._is_small(b) or self._has_changed(b) or not self._equals(b)
+            ]
             self._constant = [buffer for buffer in self._constant if buffer not in self._changing]
         else:
             self._take_changed()
@@ -67,8 +71,7 @@ class BufferCopies:
         if self._is_first:
             self._is_first = False
             for buffer in self._constant:
-                if self._tensors.size(buffer.tensor) > SMALL:
-                    buffer.copy = None
+                buffer.copy = None
         return [buffer.name for buffer in self._changing if buffer.copy is None]
 
     def _take_changed(self) -> None:
@@ -88,6 +91,9 @@ class BufferCopies:
             for buffer in buffers:
                 buffer.place[buffer.key] = buffer.tensor
         self._tensors.put_back([b.current for b in buffers], [b.copy for b in buffers], bad)
+
+    def _is_small(self, buffer: Buffer) -> bool:
+        return self._tensors.size(buffer.tensor) <= SMALL
 
     def _stamp(self, buffer: Buffer) -> Any:
         tensor = buffer.current
