@@ -157,6 +157,8 @@ def updates(run: "Run", batches: Iterator[Any]) -> "Iterator[tuple[list[Any], Sh
         micro_batches, num_items = trainer.get_batch_samples(batches, run.plan.accumulation, trainer.args.device)
         run.meter.waited_for_data(time.perf_counter() - begun)
         if trainer.state.global_step + 1 in run.meter.spikes.left_out:
+            if not run.sync.any_has(micro_batches):  # it is the first step of the next epoch
+                return
             yield micro_batches, None
             continue
         shared = run.sync.share(micro_batches, num_items)

@@ -85,7 +85,9 @@ class Logging(Group):
         1, "With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.", low=1
     )
     loss_spike_limit: int = arg(
-        3, "With loss_spike='rollback': returns to the same checkpoint before the run is stopped.", low=1
+        3,
+        "With loss_spike='rollback': returns since the last checkpoint on schedule before the run is stopped.",
+        low=1,
     )
     report_to: None | str | list[str] = arg(
         None,

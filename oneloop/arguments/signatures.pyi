@@ -249,7 +249,7 @@ class ArgumentFields(Group):
     loss_spike_skip_steps: int = ...
     """With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it."""
     loss_spike_limit: int = ...
-    """With loss_spike='rollback': returns to the same checkpoint before the run is stopped."""
+    """With loss_spike='rollback': returns since the last checkpoint on schedule before the run is stopped."""
     report_to: Argument[list[str], Words | None] = ...
     """Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named."""
     include_num_input_tokens_seen: Argument[str, Literal["no", "all", "non_padding"] | bool | Text] = ...
@@ -1237,7 +1237,7 @@ class ArgumentFields(Group):
             loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
             loss_spike_window: With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike.
             loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.
-            loss_spike_limit: With loss_spike='rollback': returns to the same checkpoint before the run is stopped.
+            loss_spike_limit: With loss_spike='rollback': returns since the last checkpoint on schedule before the run is stopped.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
             include_tokens_per_second: Report tokens per second in the speed metrics.
@@ -2000,7 +2000,7 @@ class GenerationFields(ArgumentFields):
             loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
             loss_spike_window: With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike.
             loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.
-            loss_spike_limit: With loss_spike='rollback': returns to the same checkpoint before the run is stopped.
+            loss_spike_limit: With loss_spike='rollback': returns since the last checkpoint on schedule before the run is stopped.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
             include_tokens_per_second: Report tokens per second in the speed metrics.
@@ -2805,7 +2805,7 @@ class CompressionFields(ArgumentFields):
             loss_spike_threshold: With loss_spike: the number of robust standard deviations above the median from which a value is a spike.
             loss_spike_window: With loss_spike: the number of recent steps that a value is compared with. Before that, none is a spike.
             loss_spike_skip_steps: With loss_spike='rollback': steps whose samples are left out: that of the spike and those before it.
-            loss_spike_limit: With loss_spike='rollback': returns to the same checkpoint before the run is stopped.
+            loss_spike_limit: With loss_spike='rollback': returns since the last checkpoint on schedule before the run is stopped.
             report_to: Writers that receive the logs: tensorboard, visualdl, wandb, mlflow, comet_ml, clearml, neptune, azure_ml, swanlab, trackio, codecarbon, dagshub, flyte, dvclive, kubeflow; all: every one that needs no account; none. A service with accounts has to be named.
             include_num_input_tokens_seen: Count the input tokens seen.
             include_tokens_per_second: Report tokens per second in the speed metrics.

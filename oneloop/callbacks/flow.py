@@ -5,7 +5,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..checkpoint.schema import Rule, any_number, optional, record
+from ..checkpoint.schema import Rule, any_number, optional
 from ..compat import mode
 from ..errors import EarlyStoppingError
 from ..state import ExportableState, TrainerControl, TrainerState
@@ -71,7 +71,8 @@ class DefaultFlowCallback(TrainerCallback):
 class EarlyStoppingCallback(TrainerCallback, ExportableState):
     """Stops when the metric has not improved by more than the threshold for `early_stopping_patience` evaluations."""
 
-    state_rule: ClassVar[Rule] = staticmethod(record({}, {"best": optional(any_number)}))  # of stored attributes
+    # Of stored attributes that need not be of the kind of the current ones: a run may return to before any evaluation.
+    state_rules: ClassVar[dict[str, Rule]] = {"best": optional(any_number)}
 
     def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float | None = 0.0) -> None:
         self.early_stopping_patience = early_stopping_patience

@@ -24,7 +24,7 @@ from .model_files import ModelFiles
 from .output_directory import OutputDirectory
 from .overrides import Gathered, SaveOverrides
 from .pending_saves import Ends, PendingSaves
-from .rotation import delete_superseded
+from .rotation import delete_later, delete_superseded
 from .state_copies import StateCopies
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class Save:
     reason: str
     state: Any
     best_before: tuple[Any, Any]
+    is_scheduled: bool  # the arguments ask for it
+    needed: Path | None  # another checkpoint that a return from a loss spike may need
 
     @property
     def step(self) -> int:
@@ -128,7 +130,9 @@ class Checkpointer:
             state.best_model_checkpoint = target
         state.log_history = list(state.log_history)
         reason = "best" if self.best.asks_for_save and not self._is_kept(path) else "save"
-        return Save(target, path, self.run.id, reason, state, self.best.before)
+        spikes = self.run.meter.spikes
+        scheduled, needed = spikes.is_scheduled, None if spikes.is_scheduled else spikes.needed
+        return Save(target, path, self.run.id, reason, state, self.best.before, scheduled, needed)
 
     def _open_stage(self, step: int) -> Path:
         self.directory.keep()
@@ -142,6 +146,8 @@ class Checkpointer:
     def _committed(self, save: Save) -> None:
         """Called when it is complete. on_save follows at once, or when an override has added its files."""
         self.last_saved = save.target
+        if save.is_scheduled:
+            self.run.meter.spikes.saved(save.step, save.path)
         self.core.trainer.state.best_model_checkpoint = save.best
         if self.overrides.add_files:
             self.overrides.leave_open(save)
@@ -178,7 +184,7 @@ class Checkpointer:
         generation, given = self.directory.generation, {} if parts is None else {"publish": parts.publish}
         store.commit(stage, save.step, save.run_id, save.reason, facts, self.overrides.add_files, generation, **given)
         if not self._rotates_late:
-            delete_superseded(self.run, save.target, save.run_id, save.best)
+            delete_superseded(self.run, save.target, save.run_id, save.best, save.needed)
 
     @property
     def _rotates_late(self) -> bool:
@@ -188,7 +194,8 @@ class Checkpointer:
     def rotate(self) -> None:
         """Delete what the last checkpoint supersedes."""
         if self.last_saved is not None:
-            delete_superseded(self.run, self.last_saved, self.run.id, self.core.trainer.state.best_model_checkpoint)
+            best, needed = self.core.trainer.state.best_model_checkpoint, self.run.meter.spikes.needed
+            delete_superseded(self.run, self.last_saved, self.run.id, best, needed)
 
     # -- written by one process
 
@@ -391,5 +398,11 @@ class Checkpointer:
         """Delete what a run did not delete because it died right after its last save."""
         trainer = self.core.trainer
         if trainer.args.should_save:
-            delete_superseded(self.run, str(path), self.run.id, trainer.state.best_model_checkpoint)
+            best, needed = trainer.state.best_model_checkpoint, self.run.meter.spikes.needed
+            delete_superseded(self.run, str(path), self.run.id, best, needed)
         self.directory.storage.resumed_from(path, trainer.state.best_model_checkpoint)
+
+    def undo_after(self, step: int) -> None:
+        """The run returns to this step: delete its later checkpoints, which a resume would take for the newest. A
+        collective."""
+        self.core.processes.run_on_main(lambda: delete_later(self.run, step), "deleting later checkpoints")

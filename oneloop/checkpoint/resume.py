@@ -18,7 +18,7 @@ from .convert import from_framework, from_other_trainers, other_trainers
 from .live_state import run_properties
 from .reading import restoring
 from .run_state import OWN_STATES, STATE, PositionState, ResumePoint, RunState
-from .schema import alike, anything, check, flag, integer, listing, number, record
+from .schema import alike, check, flag, integer, listing, number, record
 from .structure import tensor_files, tied_names
 
 if TYPE_CHECKING:
@@ -223,9 +223,10 @@ def _check_attributes(callback: Any, values: dict[str, Any]) -> None:
     if methods:
         raise CheckpointError(f"the state of {name} in {STATE} replaces {methods[0]}, which is not an attribute")
     if type(callback).__module__.startswith("oneloop."):
-        current = {key: getattr(callback, key, None) for key in values}
+        rules = getattr(callback, "state_rules", {})
+        current = {key: getattr(callback, key, None) for key in values if key not in rules}
         check(values, alike(current, is_finite_only=False), f"the state of {name} in {STATE}")
-        check(values, getattr(callback, "state_rule", anything), f"the state of {name} in {STATE}")
+        check(values, record({}, rules), f"the state of {name} in {STATE}")
 
 
 def keep_global_batch(run: "Run", path: Path) -> None:
@@ -281,9 +282,9 @@ def load_run(run: "Run", path: Path) -> loop.Position:
     run.meter.work.load_state(stored.work)
     if run.meter.sources is not None:
         run.meter.sources.load_state(stored.measured.get("sources", {}))
-    run.meter.spikes.load_state(
-        stored.measured.get("spikes"), core.trainer.state.global_step, fits=not _differs(run, stored)
-    )
+    step, spikes = core.trainer.state.global_step, stored.measured.get("spikes")
+    run.meter.spikes.load_state(spikes, step, fits=not _differs(run, stored))
+    run.meter.spikes.resumed_from(run.checkpointer.directory.resolve(path), step, spikes or {})
     with restoring("the average of the weights", path):
         run.update.modes.average.load(stored, path)
     _warn_of_changes(run, stored.properties)

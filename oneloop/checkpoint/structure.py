@@ -141,7 +141,8 @@ _SPIKES = record(
                 is_closed=True,
             )
         ),
-    }
+    },
+    {"scheduled": optional(integer(1))},
 )
 
 RUN_STATE = record(

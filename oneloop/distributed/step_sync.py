@@ -217,6 +217,13 @@ class StepSync:
             return self._go_ahead(micro_batches, num_items, sharing, left_out)
         return self._wait_for_all(micro_batches, num_items, sharing, computes)
 
+    def any_has(self, micro_batches: list[Any]) -> bool:
+        """Whether any process has a batch for a step that all leave out. A collective on several processes."""
+        processes = self.run.core.processes
+        if processes.size == 1:
+            return bool(micro_batches)
+        return any(has for (has,) in processes.all_gather([bool(micro_batches)]))
+
     def _send(self, message: StepMessage) -> Callable[[], StepSummary]:
         """A collective, which is waited for when its result is asked for."""
         rows = self.run.core.processes.all_gather_async(message.pack())

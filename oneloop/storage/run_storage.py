@@ -87,7 +87,8 @@ class RunStorage:
         if name is None:
             return wanted, passed_over
         best = found.fetch_best(name) if self.run.core.trainer.args.load_best_model_at_end else None
-        mirror.have(each for each in (name, best) if each in mirror.found)
+        scheduled = found.fetch_scheduled(name) if self.run.meter.spikes.leaves_out_more else None
+        mirror.have(each for each in (name, best, scheduled) if each in mirror.found)
         return (True if wanted is True or url == mirror.remote.url else str(self._folder / name)), passed_over
 
     def _named_here(self, wanted: Any, url: str) -> str | None:
@@ -203,7 +204,9 @@ class RunStorage:
         if best is not None:
             path = self.run.checkpointer.directory.resolve(best)
             best, source = path.name, found_at(path, self._folder / path.name)
-        self._mirror.submit(Upload(checkpoint.name, step, self.run.id, best, limit, is_whole, source))
+        scheduled = self.run.meter.spikes.needed
+        needed = None if scheduled is None else scheduled.name
+        self._mirror.submit(Upload(checkpoint.name, step, self.run.id, best, limit, is_whole, source, needed))
 
     # -- after it
 

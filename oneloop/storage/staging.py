@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint import store
-from ..checkpoint.structure import is_inside
+from ..checkpoint.reading import json_object
+from ..checkpoint.structure import RUN, is_inside
 from ..errors import CheckpointError
 from . import remote_checkpoints, urls
 from .references import best_of
@@ -105,7 +106,13 @@ class Candidates:
 
     def fetch_best(self, newest: str) -> str | None:
         """Make the best checkpoint of a run local, as named by its newest one; its name, if it was downloaded."""
-        name = best_of(self.folder / newest)
+        return self._fetch_beside(newest, best_of(self.folder / newest), "The best checkpoint")
+
+    def fetch_scheduled(self, newest: str) -> str | None:
+        """The same for the one that a return from a loss spike may need beside the newest."""
+        return self._fetch_beside(newest, scheduled_of(self.folder / newest), "The last checkpoint on schedule")
+
+    def _fetch_beside(self, newest: str, name: str, title: str) -> str | None:
         if self._is_whole_here(name) or name not in self.remote_names or name == newest:
             return None
         try:
@@ -113,9 +120,16 @@ class Candidates:
         except CheckpointError as error:
             if isinstance(error, OSError):
                 raise
-            logger.warning("The best checkpoint, %s, is incomplete or corrupt: %s.", name, error)
+            logger.warning("%s, %s, is incomplete or corrupt: %s.", title, name, error)
             return None
         return name
+
+
+def scheduled_of(checkpoint: Path) -> str:
+    """The name of the last checkpoint of a run that its arguments asked for, as of this one; "" if it does not say."""
+    spikes = json_object(checkpoint / RUN).get("spikes")
+    step = spikes.get("scheduled") if isinstance(spikes, dict) else None
+    return f"{store.PREFIX}-{step}" if isinstance(step, int) else ""
 
 
 def fetch_elsewhere(url: str, with_best: bool = False) -> str:

@@ -9,6 +9,8 @@ of the spike:
 - Returning is a resume in the same process: `train()` begins a new run from the checkpoint.
 - What is decided depends on the values only, not on when they are read. The recent values and the steps to leave out
   are in checkpoints, and a step is looked at before it is saved. A run that is killed and resumed decides the same.
+- A signal, a clock or a callback may ask for a checkpoint at any step. The run can return to such a one, but what is
+  left out, and whether it returns at all, depends on those that the arguments ask for.
 """
 
 import logging
@@ -88,6 +90,14 @@ class Spike:
 
 
 @dataclass(frozen=True)
+class Scheduled:
+    """A checkpoint that the arguments ask for: a run has it whether it was interrupted or not."""
+
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True)
 class Rollback:
     """A return to a checkpoint: why, and the steps, from first to last, whose samples are left out since."""
 
@@ -150,6 +160,7 @@ class SpikeGuard:
         self.rollbacks: tuple[Rollback, ...] = ()
         self.after: Return | None = None  # this run began with a rollback
         self.left_out: frozenset[int] = frozenset()  # steps
+        self.scheduled: Scheduled | None = None  # the last one; steps are left out down to it
         self._unread: list[tuple[int, Any, Any]] = []  # step, loss and norm, still on the device
         self._count = 0  # reported since train() was called
         self._last = -1  # the step of the last one
@@ -224,14 +235,13 @@ class SpikeGuard:
 
     def _found(self, spike: Spike) -> None:
         run = self.core.run
-        checkpoint = self._checkpoint_before(spike.step) if self.mode == "rollback" else None
+        found = self._way_back(spike.step) if self.mode == "rollback" else None
         samples = samples_of(run.plan, spike.step)
-        if checkpoint is None:
+        if found is None:
             self._report(spike, samples)
             return
-        path, saved = checkpoint
-        first = max(saved + 1, spike.step - self.core.trainer.args.loss_spike_skip_steps + 1)
-        at = [found for step in (first, spike.step) if (found := positions_of(run.plan, step)) is not None]
+        path, saved, first = found
+        at = [place for step in (first, spike.step) if (place := positions_of(run.plan, step)) is not None]
         together = bool(at) and at[0][0] == at[-1][0]
         positions = (at[0][0], at[0][1], at[-1][2]) if together else None
         rollback = Rollback(spike, saved, first, spike.step, positions)
@@ -242,6 +252,7 @@ class SpikeGuard:
             "%s. Returning to %s; the samples of %s are left out. Samples of step %d: %s.",
             spike, path, which, spike.step, samples,
         )  # fmt: skip
+        run.checkpointer.undo_after(saved)
         began = run.meter.started, run.meter.first_step
         resume = Return(str(path), run.id, run.events.parent_id, began, (*self.rollbacks, rollback))
         raise RolledBack(rollback, samples, resume)
@@ -256,23 +267,44 @@ class SpikeGuard:
         facts = {name: value for name, value in asdict(spike).items() if name not in ("step", "name")}
         self.core.run.events.add("loss_spike", step=spike.step, of=spike.name, **facts, samples=samples)
 
-    def _checkpoint_before(self, step: int) -> tuple[Path, int] | None:
-        """The last checkpoint of the run and its step; None if there is none, or it is not complete. A collective."""
-        checkpointer = self.core.run.checkpointer
+    def _way_back(self, spike: int) -> tuple[Path, int, int] | None:
+        """The checkpoint to return to, its step, and the first step to leave out; None if the arguments have asked for
+        no checkpoint yet, or it is not complete. A collective."""
+        checkpointer, processes = self.core.run.checkpointer, self.core.processes
         checkpointer.wait()  # it may still be written in the background
+        scheduled = self.scheduled
+        if scheduled is None or scheduled.step >= spike:
+            return None
+        first = max(scheduled.step, spike - self.core.trainer.args.loss_spike_skip_steps) + 1
+        found = processes.run_on_main(lambda: self._complete_before(first), "looking for the last checkpoint")
+        if found is None or found[1] < first:
+            return None if found is None else (*found, first)
+        path, saved = found
+        logger.warning(
+            "The samples of steps %d to %d should be left out too, but %s, which precedes them, is missing or not "
+            "complete.", first, saved, scheduled.path,
+        )  # fmt: skip
+        return path, saved, saved + 1
 
-        def find() -> tuple[Path, int] | None:
-            if checkpointer.last_saved is None:
-                return None
-            path = checkpointer.directory.resolve(checkpointer.last_saved)
-            return None if store.problems(path) else (path, read_state(path)["global_step"])
-
-        found = self.core.processes.run_on_main(find, "looking for the last checkpoint")
-        return found if found is not None and found[1] < step else None
+    def _complete_before(self, first: int) -> tuple[Path, int] | None:
+        """The last checkpoint, or the last one that the arguments ask for if the steps to leave out begin before the
+        last; and its step. None if neither is complete."""
+        run, last = self.core.run, self.core.run.checkpointer.last_saved
+        assert self.scheduled is not None and last is not None
+        newest, earlier = run.checkpointer.directory.resolve(last), self.scheduled.path
+        step = None if store.problems(newest) else read_state(newest)["global_step"]
+        if step is not None and step < first:
+            return newest, step
+        # A directory may hold a checkpoint of that name from another run.
+        is_own = (store.read_manifest(earlier) or {}).get("run_id") in (run.id, run.events.parent_id)
+        if earlier != newest and is_own and not store.problems(earlier):
+            return earlier, self.scheduled.step
+        return None if step is None else (newest, step)
 
     def _check_limit(self, rollback: Rollback, samples: str, path: Path) -> None:
         limit = self.core.trainer.args.loss_spike_limit
-        before = [each for each in self.rollbacks if each.checkpoint == rollback.checkpoint]
+        assert self.scheduled is not None
+        before = [each for each in self.rollbacks if each.spike.step > self.scheduled.step]
         if len(before) < limit:
             return
         steps = ", ".join(str(each.spike.step) for each in before)
@@ -285,6 +317,39 @@ class SpikeGuard:
 
     # -- checkpoints
 
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the arguments ask for a checkpoint now: by its step, its epoch, or for being the best."""
+        run, args, state = self.core.run, self.core.trainer.args, self.core.trainer.state
+        if run.checkpointer.best.is_new and (args.load_best_model_at_end or args.save_strategy == "best"):
+            return True
+        if args.save_strategy == "steps":
+            return run.plan.is_over(state.global_step) or state.global_step % max(1, state.save_steps) == 0
+        return args.save_strategy == "epoch" and run.position.epoch_ended
+
+    def saved(self, step: int, path: Path) -> None:
+        """Called when a checkpoint that the arguments ask for is complete."""
+        self.scheduled = Scheduled(step, path)
+
+    @property
+    def leaves_out_more(self) -> bool:
+        """Whether the steps before a spike are left out too. They may precede a checkpoint that is not scheduled."""
+        return self.mode == "rollback" and self.core.trainer.args.loss_spike_skip_steps > 1
+
+    @property
+    def needed(self) -> Path | None:
+        """The checkpoint that a return may need beside the last one, if that was saved for another reason."""
+        return self.scheduled.path if self.leaves_out_more and self.scheduled is not None else None
+
+    def resumed_from(self, path: Path, step: int, stored: Mapping[str, Any]) -> None:
+        """`stored`: what the checkpoint has of spikes. If it does not say which one was the last that the arguments
+        asked for, it is taken for that itself."""
+        scheduled = stored.get("scheduled", step)
+        if scheduled is None or scheduled == step:
+            self.scheduled = None if scheduled is None else Scheduled(step, path)
+        else:
+            self.scheduled = Scheduled(scheduled, path.with_name(f"{store.PREFIX}-{scheduled}"))
+
     def _leave_out(self, rollbacks: tuple[Rollback, ...]) -> None:
         self.rollbacks = rollbacks
         self.left_out = frozenset(step for each in rollbacks for step in range(each.first, each.last + 1))
@@ -295,7 +360,11 @@ class SpikeGuard:
             return {}
         recent = {name: [value.hex() for value in known.recent] for name, known in self.ranges.items()}
         rollbacks = [each.to_json() for each in self.rollbacks]
-        return {"spikes": {"version": VERSION, "recent": recent, "rollbacks": rollbacks}}
+        found = {"version": VERSION, "recent": recent, "rollbacks": rollbacks}
+        if self.mode == "rollback":
+            before = None if self.scheduled is None else self.scheduled.step
+            found["scheduled"] = self.core.trainer.state.global_step if self.is_scheduled else before
+        return {"spikes": found}
 
     def load_state(self, stored: Mapping[str, Any] | None, step: int, fits: bool) -> None:
         """`fits`: the samples of a step are those that they were when the checkpoint of this step was written."""

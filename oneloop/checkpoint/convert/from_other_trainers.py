@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 def load_run(run: "Run", path: Path) -> loop.Position:
     """Load optimizer, schedule, loss scale and counters of the old run; weights and logs are loaded already.
 
-    The run keeps its own new id, so that it does not delete the old checkpoints.
+    The run has an id of its own, so that it does not delete the old checkpoints.
     """
     core, trainer = run.core, run.core.trainer
     if core.strategy.in_parts:
@@ -36,12 +36,14 @@ def load_run(run: "Run", path: Path) -> loop.Position:
         )
     other_trainers.check_framework(path, core.backend.NAME)
     state = other_trainers.state(path)
-    run.take_id(store.new_run_id())
+    after = run.meter.spikes.after
+    run.take_id(store.new_run_id() if after is None else after.run_id)
     run.epochs.resume.found(None)
     trainer._load_optimizer_and_scheduler(str(path))
     trainer._load_scaler(str(path))
     rule, notes, decay = run.epochs.resume.foreign or ("the Trainer's own class", [], {})
     _load_counters(run, state)
+    run.meter.spikes.resumed_from(run.checkpointer.directory.resolve(path), trainer.state.global_step, {})
     start = _position(run, state)
     if _keeps_order(run, path):
         notes = notes + _load_streams(run, path, start)
