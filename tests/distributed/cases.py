@@ -531,10 +531,12 @@ def infinite_weights(folder):
 class Spiky(Trainer):
     """The last process has a very large loss in step 14."""
 
+    spikes = (14,)
+
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         loss = super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
         is_last = world().rank == world().size - 1
-        return loss * 1e4 if is_last and self.state.global_step + 1 == 14 else loss
+        return loss * 1e4 if is_last and self.state.global_step + 1 in self.spikes else loss
 
 
 def roll_back(folder, name, **more):
@@ -551,6 +553,41 @@ def roll_back(folder, name, **more):
 def rolled_back(folder):
     trainer, found = roll_back(folder, "rolled_back")
     return found | course(trainer)
+
+
+class Spiky13(Spiky):
+    spikes = (13, 19)
+
+
+class SavesInLast(TrainerCallback):
+    """The last process asks for a checkpoint after step 18."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 18 and world().rank == world().size - 1:
+            control.should_save = True
+
+
+@case
+def rolled_back_at_an_epoch(folder):
+    """Spikes in the first step of an epoch, of 4 steps, and after a checkpoint that one process asked for."""
+
+    class Stream:
+        def __iter__(self):
+            return iter(rows(29))
+
+    given = {"loss_spike": "rollback", "loss_spike_window": 8, "save_strategy": "steps", "save_steps": 4}
+    given |= {"loss_spike_skip_steps": 3, "max_steps": 22, "logging_strategy": "epoch", "learning_rate": 0.01}
+    found = {}
+    for name, data in (("rows", rows(29)), ("stream", Stream())):
+        trainer = train(folder, f"epoch-{name}", KIT.classifier(), data, Spiky13, None, [SavesInLast()], **given)
+        events = [json.loads(line) for line in (Path(folder) / f"epoch-{name}" / "run.jsonl").read_text().splitlines()]
+        found[name] = {
+            "returned": [(each["to"], each["left_out"]) for each in events if each["event"] == "rolled_back"],
+            "ends": [entry["step"] for entry in trainer.state.log_history if "loss" in entry],
+            "steps": trainer.state.global_step,
+            "weights": course(trainer)["weights"],
+        }
+    return found
 
 
 @case

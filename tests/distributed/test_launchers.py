@@ -12,7 +12,7 @@ from tests.backends import support as backends_support
 from tests.distributed.launch import results, run_cases
 from tests.distributed.test_data import DROPOUT, check_dropout
 from tests.distributed.test_equality import difference
-from tests.distributed.test_steps import check_rolled_back
+from tests.distributed.test_steps import check_rolled_back, check_rolled_back_at_an_epoch
 
 FRAMEWORKS = [name for name in backends_support.names() if name != "torch"]  # to which the rest of this folder belongs
 EQUAL = ("sgd", "few_left", "tokens_accumulated", "adamw", "iterable_in_parts", "shifted")
@@ -25,6 +25,7 @@ CASES = (
     "own_means",
     "one_bad_sample",
     "rolled_back",
+    "rolled_back_at_an_epoch",
     "infinite_weights",
     "signal_in_an_evaluation",
     "asked_by_one",
@@ -167,6 +168,8 @@ def test_what_one_process_meets_or_asks_for_concerns_all(runs):
         assert each["one_bad_sample"]["skipped"] == 1 and each["one_bad_sample"]["finite"]
         assert each["rolled_back"] == runs.two[0]["rolled_back"]
         check_rolled_back(each["rolled_back"], runs.one["rolled_back"])
+        assert each["rolled_back_at_an_epoch"] == runs.two[0]["rolled_back_at_an_epoch"]
+        check_rolled_back_at_an_epoch(each["rolled_back_at_an_epoch"], runs.one["rolled_back_at_an_epoch"])
         assert each["signal_in_an_evaluation"] == {"status": 75, "saved": ["checkpoint-2"], "steps": 2}
         assert each["infinite_weights"] == runs.two[0]["infinite_weights"]
         assert each["infinite_weights"]["saved"] == ["checkpoint-1", "checkpoint-2"]

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 
@@ -65,6 +66,20 @@ def test_a_loss_spike_in_one_process_rolls_all_back(many, shared):
     for each in many:
         assert each["rolled_back"] == many[0]["rolled_back"]
         check_rolled_back(each["rolled_back"], shared(1)[0]["rolled_back"])
+
+
+def check_rolled_back_at_an_epoch(found, alone):
+    for name in ("rows", "stream"):
+        assert found[name]["ends"] == [4, 8, 12, 16, 20, 22] and found[name]["steps"] == 22
+        assert found[name]["returned"] == [["checkpoint-12", [13, 13]], ["checkpoint-16", [17, 19]]]
+        for key, weights in alone[name]["weights"].items():
+            assert np.array(found[name]["weights"][key]) == pytest.approx(np.array(weights), abs=1e-5)
+
+
+def test_a_step_that_all_leave_out_is_the_first_of_an_epoch(many, shared):
+    for each in many:
+        assert each["rolled_back_at_an_epoch"] == many[0]["rolled_back_at_an_epoch"]
+        check_rolled_back_at_an_epoch(each["rolled_back_at_an_epoch"], shared(1)[0]["rolled_back_at_an_epoch"])
 
 
 def test_a_signal_to_one_process_in_an_evaluation_of_a_callback(many):

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -397,6 +398,28 @@ def test_a_model_in_several_files_replaces_another_without_a_mixture(storage, tm
         assert sorted(names()) == sorted(files)
 
 
+def test_the_checkpoint_that_a_loss_spike_returns_to_is_found_on_an_empty_machine(make, machine):
+    """A signal has asked for the newest; what is left out begins before it."""
+
+    class Spiky(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            return loss * 1e4 if self.state.global_step + 1 == 14 else loss
+
+    given = {"loss_spike": "rollback", "loss_spike_window": 8, "loss_spike_skip_steps": 4}
+    given |= {"trainer_class": Spiky, "save_steps": 10, "max_steps": 16}
+    stops = At(12, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit):
+        make(callbacks=[stops], **given).train()
+    assert checkpoints() == ["checkpoint-10", "checkpoint-12"], "although save_total_limit is 1"
+    machine(2)
+    trainer = make(**given)
+    trainer.train(resume_from_checkpoint=True)
+    (found,) = [each for each in events(trainer) if each["event"] == "rolled_back"]
+    assert (found["to"], found["left_out"]) == ("checkpoint-10", [11, 14])
+    assert checkpoints() == ["checkpoint-16"]
+
+
 def test_rotation_keeps_the_newest_and_the_best_of_this_run_alone():
     def checkpoint(step, run="a", reason="save"):
         return store.Checkpoint(Path(f"checkpoint-{step}"), step, run, float(step), 1, reason)
@@ -404,8 +427,8 @@ def test_rotation_keeps_the_newest_and_the_best_of_this_run_alone():
     found = {f"checkpoint-{s}": checkpoint(s) for s in (2, 4, 6, 8)}
     found |= {"checkpoint-5": checkpoint(5, reason="best"), "checkpoint-7": checkpoint(7, run="b")}
 
-    def gone(step, limit, best=None, own=(), local=()):
-        upload = Upload(f"checkpoint-{step}", step, "a", best and f"checkpoint-{best}", limit)
+    def gone(step, limit, best=None, own=(), local=(), needed=None):
+        upload = Upload(f"checkpoint-{step}", step, "a", best and f"checkpoint-{best}", limit, needed=needed)
         steps = superseded(found, upload, {f"checkpoint-{s}" for s in own}, lambda name: name in local)
         return sorted(int(name.rpartition("-")[2]) for name in steps)
 
@@ -413,6 +436,7 @@ def test_rotation_keeps_the_newest_and_the_best_of_this_run_alone():
     assert gone(8, None, best=5) == []
     assert gone(8, 2) == [2, 4, 5]
     assert gone(8, 1, best=2) == [4, 5, 6]
+    assert gone(8, 1, needed="checkpoint-6") == [2, 4, 5]  # a run may return to it from a loss spike
     assert gone(8, None, own=(4, 6), local=("checkpoint-6",)) == [4, 5]  # deleted here, perhaps by an override
     assert gone(4, 1) == [2]  # an upload that comes late deletes nothing newer
 

@@ -340,7 +340,8 @@ def played(framework, case, folder):
             continue
         except LossSpikeError as raised:
             error = str(raised).split(":")[0]
-        return outcome(trainer, kit, folder, course, error) | {"lives": lives}
+        hit = len(case.interruptions) - len(course.pending)
+        return outcome(trainer, kit, folder, course, error) | {"hit": hit}
 
 
 def outcome(trainer, kit, folder, course, error):
@@ -380,10 +381,26 @@ def events(folder, kind):
     return [event for event in found if event["event"] == kind]
 
 
-def wrong_with(framework, case, unbroken, folder):
-    """What is different in the interrupted case; `unbroken` and `clean` are made if they are None."""
+@dataclass
+class Tally:
+    """What a search has played."""
+
+    runs: int = 0
+    interruptions: int = 0
+    returns: int = 0
+
+    def add(self, found):
+        self.runs += 1
+        self.interruptions += found["hit"]
+        self.returns += len(found["rollbacks"])
+
+
+def wrong_with(framework, case, unbroken, folder, tally=None):
+    """What is different in the interrupted case."""
     found = json.loads(json.dumps(played(framework, case, folder)))
-    kept = {key: value for key, value in found.items() if key not in ("lives", "rollbacks")}
+    if tally is not None:
+        tally.add(found)
+    kept = {key: value for key, value in found.items() if key not in ("hit", "rollbacks")}
     if found.get("last") is None or unbroken.get("last") is None:  # only a signal has asked for it
         kept.pop("last", None)
     return differences({key: unbroken.get(key) for key in kept}, kept)
@@ -411,22 +428,24 @@ def wrong_with_unbroken(case, clean, unbroken):
     return wrong
 
 
-def searched(framework, seed, runs_each=4, kinds=DATA):
-    """One case: without spikes, unbroken, and interrupted in some ways. Returns (runs, what was wrong)."""
+def searched(framework, seed, tally, runs_each=4, kinds=DATA):
+    """One case: without spikes, unbroken, and interrupted in some ways. Returns what was wrong."""
     choose, wrong = random.Random(seed), []
     case = drawn(choose, kinds)
     folder = Path(tempfile.mkdtemp(prefix="spikes-"))
     try:
         clean = unbroken_run(framework, replace(case, spikes=(), patience=None), folder / "clean")
         unbroken = unbroken_run(framework, case, folder / "unbroken")
+        tally.add(clean)
+        tally.add(unbroken)
         wrong += [f"{seed}: {case}: unbroken: {each}" for each in wrong_with_unbroken(case, clean, unbroken)[:2]]
         for number in range(runs_each):
             broken = interrupted(choose, case)
-            for each in wrong_with(framework, broken, unbroken, folder / str(number))[:2]:
+            for each in wrong_with(framework, broken, unbroken, folder / str(number), tally)[:2]:
                 wrong.append(f"{seed}: {broken}: {each}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return 2 + runs_each, wrong
+    return wrong
 
 
 def main(argv):
@@ -438,14 +457,14 @@ def main(argv):
     given = parser.parse_args(argv)
     logging.disable(logging.ERROR)
     os.fsync = lambda descriptor: None
-    runs, seed, found, began = 0, given.seed, 0, time.monotonic()
-    while runs < given.runs:
-        more, wrong = searched(given.framework, seed, kinds=given.data)
-        runs, seed, found = runs + more, seed + 1, found + bool(wrong)
+    tally, seed, found, began = Tally(), given.seed, 0, time.monotonic()
+    while tally.runs < given.runs:
+        wrong = searched(given.framework, seed, tally, kinds=given.data)
+        seed, found = seed + 1, found + bool(wrong)
         for each in wrong:
             print(each, flush=True)
     seconds = time.monotonic() - began
-    print(f"{runs} runs of {seed - given.seed} cases in {seconds:.0f} s; differences in {found} cases")
+    print(f"{tally} of {seed - given.seed} cases in {seconds:.0f} s; differences in {found} cases")
     return found > 0
 
 

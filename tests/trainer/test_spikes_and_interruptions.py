@@ -280,12 +280,13 @@ def test_a_run_that_continues_a_checkpoint_without_spikes(backend, trained, tmp_
 
 
 def search(framework, seeds, **options):
+    tally = spike_search.Tally()
     logging.disable(logging.ERROR)
     try:
-        found = [spike_search.searched(framework, seed, **options) for seed in seeds]
+        wrong = [line for seed in seeds for line in spike_search.searched(framework, seed, tally, **options)]
     finally:
         logging.disable(logging.NOTSET)
-    assert [line for _, wrong in found for line in wrong] == []
+    assert wrong == [] and tally.interruptions and tally.returns
 
 
 def test_drawn_runs():
