@@ -1,0 +1,335 @@
+"""Training data of every kind, for interrupted_runs.py: where the order comes from, and who keeps the position.
+
+A kind is a function of (a Course, its kit) that returns what a Trainer needs in order to be built: its dataset, and
+the overrides of its class. Everything is made anew for each process of a run, as a script would.
+"""
+
+import random
+
+import numpy as np
+
+from tests.checkpoint.job import NoisyTexts
+
+
+class TextsWithState(NoisyTexts):
+    """Texts that draw from a generator of their own, whose state they keep."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.own = random.Random(8)
+
+    def __getitem__(self, index):
+        found = super().__getitem__(index)
+        found["input_ids"][0] = 1 + self.own.randrange(20)
+        return found
+
+    def state_dict(self):
+        version, words, gauss = self.own.getstate()
+        return {"version": version, "words": list(words), "gauss": gauss}
+
+    def load_state_dict(self, state):
+        self.own.setstate((state["version"], tuple(state["words"]), state["gauss"]))
+
+
+class Sampler:
+    """Single indices in an order that is drawn from NumPy's global stream when an epoch begins."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __iter__(self):
+        return iter(np.random.permutation(self.count).tolist())
+
+
+class LazySampler(Sampler):
+    """Each index is drawn when it is asked for, and one more at the end."""
+
+    def __iter__(self):
+        for _ in range(self.count):
+            yield random.randrange(self.count)
+        random.random()
+
+
+class Stream:
+    """An iterable without a state, shuffled when an epoch begins and again, by pairs, as it is read."""
+
+    def __init__(self, texts):
+        self.texts = texts
+
+    def __iter__(self):
+        held = None
+        for index in np.random.permutation(len(self.texts)).tolist():
+            if held is None:
+                held = index
+            elif random.random() < 0.5:
+                yield self.texts[index]
+            else:
+                yield self.texts[held]
+                held = index
+        yield self.texts[held]
+
+
+class StreamWithLength(Stream):
+    def __len__(self):
+        return len(self.texts)
+
+
+class StreamWithState:
+    """An iterable that keeps its position and its order; each epoch begins anew."""
+
+    def __init__(self, texts):
+        self.texts = texts
+        self.order, self.place = [], 0
+
+    def __iter__(self):
+        if not self.order:
+            self.order = np.random.permutation(len(self.texts)).tolist()
+        while self.place < len(self.order):
+            self.place += 1
+            yield self.texts[self.order[self.place - 1]]
+        self.order, self.place = [], 0
+
+    def state_dict(self):
+        return {"order": self.order, "place": self.place}
+
+    def load_state_dict(self, state):
+        self.order, self.place = list(state["order"]), state["place"]
+
+
+def dataset(data, **more):
+    return {"data": data, **more}
+
+
+def with_sampler(data, make):
+    return dataset(data, _get_train_sampler=lambda self, train_dataset=None: make(data))
+
+
+def with_loader(data, make):
+    return dataset(data, get_train_dataloader=lambda self: make(data, self.data_collator))
+
+
+# -- on every framework
+
+
+def mapped(course, kit):
+    return dataset(NoisyTexts(course.samples, 5, kit))
+
+
+def mapped_with_state(course, kit):
+    return dataset(TextsWithState(course.samples, 5, kit))
+
+
+def sampled(course, kit):
+    return with_sampler(NoisyTexts(course.samples, 5, kit), lambda data: Sampler(len(data)))
+
+
+def sampled_lazily(course, kit):
+    return with_sampler(NoisyTexts(course.samples, 5, kit), lambda data: LazySampler(len(data)))
+
+
+def sampled_with_state(course, kit):
+    return with_sampler(TextsWithState(course.samples, 5, kit), lambda data: Sampler(len(data)))
+
+
+def streamed(course, kit):
+    return dataset(Stream(NoisyTexts(course.samples, 5, kit)))
+
+
+def streamed_with_length(course, kit):
+    return dataset(StreamWithLength(NoisyTexts(course.samples, 5, kit)))
+
+
+def streamed_with_state(course, kit):
+    return dataset(StreamWithState(NoisyTexts(course.samples, 5, kit)))
+
+
+COMMON = {
+    "map": mapped,
+    "map with state": mapped_with_state,
+    "sampler": sampled,
+    "lazy sampler": sampled_lazily,
+    "sampler of data with state": sampled_with_state,
+    "stream": streamed,
+    "stream with length": streamed_with_length,
+    "stream with state": streamed_with_state,
+}
+
+
+# -- PyTorch
+
+
+def _generator(seed=5):
+    import torch
+
+    return torch.Generator().manual_seed(seed)
+
+
+def torch_random(course, kit):
+    from torch.utils.data import RandomSampler
+
+    return with_sampler(NoisyTexts(course.samples, 5, kit), RandomSampler)
+
+
+def torch_generator(course, kit):
+    from torch.utils.data import RandomSampler
+
+    data = NoisyTexts(course.samples, 5, kit)
+    return with_sampler(data, lambda data: RandomSampler(data, generator=_generator()))
+
+
+def torch_replacement(course, kit):
+    from torch.utils.data import RandomSampler
+
+    def make(data):
+        return RandomSampler(data, replacement=True, num_samples=course.samples + 36, generator=_generator())
+
+    return with_sampler(NoisyTexts(course.samples, 5, kit), make)
+
+
+def torch_epoch_and_generator(course, kit):
+    """A sampler that is told the epoch and goes on with its generator all the same."""
+    from torch.utils.data import RandomSampler
+
+    class Told(RandomSampler):
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+    data = NoisyTexts(course.samples, 5, kit)
+    return with_sampler(data, lambda data: Told(data, generator=_generator()))
+
+
+def torch_batches(course, kit):
+    from torch.utils.data import BatchSampler, RandomSampler
+
+    def make(data):
+        return BatchSampler(RandomSampler(data, generator=_generator()), course.batch, drop_last=False)
+
+    return with_sampler(NoisyTexts(course.samples, 5, kit), make)
+
+
+def torch_loader(course, kit, generator=lambda: None, kind=None):
+    from torch.utils.data import DataLoader
+
+    def make(data, collate):
+        options = {"batch_size": course.batch, "shuffle": True, "collate_fn": collate, "generator": generator()}
+        return (kind or DataLoader)(data, **options)
+
+    return with_loader(NoisyTexts(course.samples, 5, kit), make)
+
+
+def torch_loader_generator(course, kit):
+    return torch_loader(course, kit, _generator)
+
+
+def torch_stateful_loader(course, kit):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return torch_loader(course, kit, kind=StatefulDataLoader)
+
+
+def torch_stateful_loader_generator(course, kit):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return torch_loader(course, kit, _generator, StatefulDataLoader)
+
+
+def torch_stream_generator(course, kit):
+    """An iterable of torch with a generator, which is seeded for each epoch."""
+    import torch
+    from torch.utils.data import IterableDataset
+
+    class Own(IterableDataset):
+        def __init__(self, texts):
+            self.texts, self.generator = texts, _generator()
+
+        def __iter__(self):
+            for index in torch.randperm(len(self.texts), generator=self.generator).tolist():
+                yield self.texts[index]
+
+    return dataset(Own(NoisyTexts(course.samples, 5, kit)))
+
+
+def shuffled_buffer(course, kit):
+    """A stream of `datasets` that is shuffled through a buffer."""
+    from datasets import Dataset
+
+    texts = NoisyTexts(course.samples, 5, kit)
+    rows = Dataset.from_dict({"input_ids": texts.texts, "labels": [sum(text) % 3 for text in texts.texts]})
+    return dataset(rows.to_iterable_dataset(num_shards=2).shuffle(seed=3, buffer_size=5))
+
+
+TORCH = {
+    "torch RandomSampler": torch_random,
+    "torch generator": torch_generator,
+    "torch replacement": torch_replacement,
+    "torch set_epoch and generator": torch_epoch_and_generator,
+    "torch BatchSampler": torch_batches,
+    "torch DataLoader": torch_loader,
+    "torch DataLoader generator": torch_loader_generator,
+    "torch StatefulDataLoader": torch_stateful_loader,
+    "torch StatefulDataLoader generator": torch_stateful_loader_generator,
+    "torch IterableDataset generator": torch_stream_generator,
+    "datasets shuffle": shuffled_buffer,
+}
+
+
+# -- PaddlePaddle
+
+
+def paddle_random(course, kit):
+    from paddle.io import RandomSampler
+
+    return with_sampler(NoisyTexts(course.samples, 5, kit), RandomSampler)
+
+
+def paddle_batches(course, kit):
+    from paddle.io import BatchSampler
+
+    def make(data):
+        return BatchSampler(data, shuffle=True, batch_size=course.batch)
+
+    return with_sampler(NoisyTexts(course.samples, 5, kit), make)
+
+
+def paddle_loader(course, kit):
+    from paddle.io import DataLoader, Dataset
+
+    class Texts(NoisyTexts, Dataset):
+        pass
+
+    def make(data, collate):
+        return DataLoader(data, batch_size=course.batch, shuffle=True, collate_fn=collate)
+
+    return with_loader(Texts(course.samples, 5, kit), make)
+
+
+PADDLE = {
+    "paddle RandomSampler": paddle_random,
+    "paddle BatchSampler": paddle_batches,
+    "paddle DataLoader": paddle_loader,
+}
+
+
+# -- MindSpore
+
+
+def mindspore_pipeline(course, kit):
+    from mindspore.dataset import GeneratorDataset
+
+    source = np.random.RandomState(5)
+    ids = source.randint(1, 20, (course.samples, 6)).astype(np.int64)
+    rows = [(row, np.int64(row.sum() % 3)) for row in ids]
+    return dataset(GeneratorDataset(rows, ["input_ids", "labels"], shuffle=True))
+
+
+def mindspore_batches(course, kit):
+    found = mindspore_pipeline(course, kit)
+    return found | {"data": found["data"].batch(course.batch)}
+
+
+MINDSPORE = {"mindspore pipeline": mindspore_pipeline, "mindspore batches": mindspore_batches}
+
+KINDS = {"torch": COMMON | TORCH, "paddle": COMMON | PADDLE, "mindspore": COMMON | MINDSPORE}
