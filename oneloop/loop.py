@@ -73,6 +73,9 @@ class Position:
     epoch_stopped: bool = False  # a callback ended it early
     at_boundary: bool = True  # no update is under way: what a checkpoint would have is what the next step starts from
 
+    def begin(self, epoch: int) -> None:
+        self.epoch, self.step_in_epoch, self.epoch_ended, self.epoch_stopped = epoch, 0, False, False
+
 
 def plan_steps(steps_per_epoch: int | None, args: Any, last_step: int | None = None) -> tuple[int, int]:
     """(max_steps, epochs) from the last step if it is known, max_steps or num_train_epochs, which may be a fraction."""
@@ -106,9 +109,9 @@ def accumulation_for(samples_per_step: int, batch_size: int, processes: int) -> 
 def run(run: "Run") -> None:
     """Train from the position of the run to the end of its plan, or until a callback stops it."""
     plan, position, state = run.plan, run.position, run.core.trainer.state
-    for epoch in range(position.epoch, plan.epochs):
+    for epoch in range(position.epoch + position.epoch_ended, plan.epochs):
         if epoch != position.epoch:
-            position.epoch, position.step_in_epoch, position.epoch_ended = epoch, 0, False
+            position.begin(epoch)
         if position.step_in_epoch == 0 and run.is_over:
             break
         position.at_boundary = False

@@ -17,7 +17,7 @@ from .contents import WEIGHTS
 from .convert import from_framework, from_other_trainers, other_trainers
 from .live_state import run_properties
 from .reading import restoring
-from .run_state import OWN_STATES, STATE, PositionState, ResumePoint, RunState
+from .run_state import OWN_STATES, STATE, DataStates, PositionState, ResumePoint, RunState
 from .schema import alike, check, flag, integer, listing, number, record
 from .structure import tensor_files, tied_names
 
@@ -425,30 +425,33 @@ def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -
     if plan.steps_per_epoch and _differs(run, stored):  # recompute the position from the step
         epoch, done = divmod(trainer.state.global_step, plan.steps_per_epoch)
         ended = False
-    if ended:
-        epoch, done = epoch + 1, 0
-    if trainer.args.ignore_data_skip:
+    if trainer.args.ignore_data_skip and not ended:
         done = 0
-    for owner, state in ((trainer.data_collator, place.collator), (trainer.train_dataset, place.dataset)):
-        if state:
-            with restoring(f"the state of {type(owner).__name__}", path):
-                owner.load_state_dict(state)
+    owners = {"collator": trainer.data_collator, "dataset": trainer.train_dataset}
     if place.trainer:
         with restoring("what the Trainer keeps between steps", path):
             trl_state.restore(run.core, place.trainer, run.epochs.own_tensors(path))
     if crosses_from is None:
         with restoring("a model that follows the trained one", path):
             trl_state.restore_models(run.core, path)
-    run.epochs.start_from(
-        ResumePoint(
-            random=run.checkpointer.directory.resolve(path),
-            crosses_from=crosses_from,
-            stopped=place.stopped,
-            pending=place.pending,
-            data=None if ended or trainer.args.ignore_data_skip else place.data,
-        )
+    data = DataStates(
+        position=None if trainer.args.ignore_data_skip else place.data,
+        exhausted=bool(place.exhausted) and not trainer.args.ignore_data_skip,
+        is_waiting=True,
+        owners=owners,
+        own={"collator": place.collator, "dataset": place.dataset},
+        ahead=place.ahead or {},
     )
-    return loop.Position(epoch, done, epoch_stopped=place.epoch_stopped and not ended)
+    resume = ResumePoint(
+        random=run.checkpointer.directory.resolve(path),
+        crosses_from=crosses_from,
+        stopped=place.stopped,
+        pending=place.pending,
+        data=data,
+    )
+    data.load()
+    run.epochs.start_from(resume)
+    return loop.Position(epoch, done, epoch_ended=ended, epoch_stopped=place.epoch_stopped)
 
 
 def own_position(position: PositionState, processes: "ProcessGroup") -> PositionState:

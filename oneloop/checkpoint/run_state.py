@@ -11,7 +11,9 @@ from typing import Any
 
 from ..errors import CheckpointError
 from . import store
-from .reading import read_json
+from .reading import read_json, restoring
+from .safetensors_io import Raw
+from .safetensors_io import read as read_tensors
 from .structure import ARGUMENTS, OPTIMIZER, OWN_STATES, RANDOM, RUN, STATE, check_run, is_ours
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "RANDOM",
     "RUN",
     "STATE",
+    "DataStates",
     "PositionState",
     "ResumePoint",
     "RunState",
@@ -31,6 +34,8 @@ __all__ = [
 BUFFER = "buffer/"  # prefix of the tensors of one process, stored with its RNG state
 ATTRIBUTES = "attributes/"  # prefix of the tensors in attributes of the Trainer's class, likewise
 GENERATOR = "generator/"  # prefix of the states of generators that a user's sampler draws from, likewise
+
+_IF_ANY = ("trainer", "ahead", "exhausted")  # of a position: left out if there is nothing to say
 
 
 @dataclass
@@ -48,11 +53,13 @@ class PositionState:
     collator: Any = None
     dataset: Any = None
     trainer: Any = None  # attributes that the Trainer's class keeps between steps
+    ahead: Any = None  # collator and dataset before the fetch of the batch that was waiting
+    exhausted: bool = False  # data that keeps its own position had no batch left in its epoch
     ranks: list[dict[str, Any]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         found = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {name: value for name, value in found.items() if value or name not in ("ranks", "trainer")}
+        return {name: value for name, value in found.items() if value or name not in ("ranks", *_IF_ANY)}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "PositionState":
@@ -62,7 +69,8 @@ class PositionState:
 
     def own_states(self) -> dict[str, Any]:
         """What this process alone has."""
-        return {name: getattr(self, name) for name in OWN_STATES if name != "trainer" or self.trainer}
+        found = {name: getattr(self, name) for name in OWN_STATES}
+        return {name: value for name, value in found.items() if value or name not in _IF_ANY}
 
 
 @dataclass
@@ -133,32 +141,79 @@ class RunState:
 
 
 @dataclass
+class DataStates:
+    """The states of the training data and of the collator that a resumed run restores."""
+
+    position: Any = None  # of data that keeps its own
+    exhausted: bool = False  # it has no batch left in its epoch
+    is_waiting: bool = False  # the position is still to be loaded
+    owners: dict[str, Any] = field(default_factory=dict)  # the dataset and the collator
+    own: dict[str, Any] = field(default_factory=dict)  # their states, by the same names
+    ahead: dict[str, Any] = field(default_factory=dict)  # those before the fetch of the batch that was waiting
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the epoch of a position that is still to be loaded has no batch left."""
+        return self.is_waiting and self.exhausted
+
+    def take_position(self) -> Any:
+        """The position, to be loaded or not."""
+        self.is_waiting = False
+        return self.position
+
+    def load(self, is_ahead: bool = False) -> None:
+        """Restore the dataset and the collator."""
+        for name, state in (self.ahead if is_ahead else self.own).items():
+            if state:
+                with restoring(f"the state of {type(self.owners[name]).__name__}", "the checkpoint"):
+                    self.owners[name].load_state_dict(state)
+
+    def continue_with(self, own: dict[str, Any]) -> None:
+        self.own = own
+
+
+@dataclass
 class ResumePoint:
     """State of a checkpoint that is consumed when the first epoch opens. Empty for a run that starts from the
-    beginning."""
+    beginning. A save before that has to carry it over: the data are not where the checkpoint says yet."""
 
     random: Path | None = None  # the checkpoint whose RNG state remains to be restored
+    tensors: dict[str, Raw] | None = None  # its random.safetensors, once it has been read
+    is_restored: bool = False  # which has been done, for a pending evaluation, and is done again
     streams: dict[str, Any] | None = None  # RNG state to continue with after a pending evaluation
     crosses_from: str | None = None  # the framework that wrote the checkpoint, if it is another one
     stopped: bool = False  # a callback has stopped the run
     pending: dict[str, bool] = field(default_factory=dict)
-    data: Any = None  # the state of the training data
+    data: DataStates = field(default_factory=DataStates)
     foreign: Any = None  # what another trainer's optimizer and schedule are, to be logged
     is_foreign: bool = False  # transformers' Trainer wrote the checkpoint
     batches_before: int = 0  # how many batches it would fetch before it restores the RNG state
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the first epoch has not been opened."""
+        return self.random is not None
+
+    def read(self, path: Path) -> dict[str, Raw]:
+        """random.safetensors of a checkpoint. A pending evaluation may replace that of `random` by a new one."""
+        if path != self.random:
+            return read_tensors(path / RANDOM)
+        if self.tensors is None:
+            self.tensors = read_tensors(path / RANDOM)
+        return self.tensors
+
     def found(self, foreign: Any) -> None:
         self.foreign = foreign
 
-    def take_data(self) -> Any:
-        """The state of the training data; consumes it."""
-        data, self.data = self.data, None
-        return data
+    def begin_pending(self) -> None:
+        """Called when a pending evaluation begins, with the RNG state of the checkpoint."""
+        self.is_restored = True
 
-    def continue_with(self, streams: dict[str, Any]) -> None:
-        """Called after a pending evaluation: the epoch opens with this RNG state."""
+    def continue_with(self, streams: dict[str, Any], own: dict[str, Any]) -> None:
+        """Called after a pending evaluation: the epoch opens with this RNG state, dataset and collator."""
         self.streams = streams
+        self.data.continue_with(own)
 
     def streams_restored(self) -> None:
-        self.random = self.streams = None
+        self.random = self.streams = self.tensors = None
         self.batches_before = 0

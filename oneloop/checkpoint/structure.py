@@ -39,7 +39,9 @@ STATE = "trainer_state.json"
 RUN = "run.json"
 ARGUMENTS = "training_args.json"
 
-OWN_STATES = ("data", "collator", "dataset", "trainer")  # of a position: what differs between processes
+# Of a position: what differs between processes.
+OWN_STATES = ("data", "collator", "dataset", "trainer", "ahead", "exhausted")
+PENDING = ("should_log", "should_evaluate", "should_save")  # what an interruption by a signal postponed
 ADDED = "added"  # in an entry of the manifest: an override added the file to a complete checkpoint
 
 LARGEST_MANIFEST = 1 << 26  # bytes
@@ -99,8 +101,10 @@ _POSITION = record(
         "epoch_stopped": flag,
     },
     {
-        "pending": optional(record({}, {"should_log": flag, "should_evaluate": flag}, is_closed=True)),
+        "pending": optional(record({}, dict.fromkeys(PENDING, flag), is_closed=True)),
         "trainer": optional(mapping(anything)),
+        "ahead": optional(record({}, {"collator": anything, "dataset": anything}, is_closed=True)),
+        "exhausted": optional(flag),
         "ranks": listing(record({}, dict.fromkeys(OWN_STATES, anything), is_closed=True)),
     },
 )

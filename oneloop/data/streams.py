@@ -14,7 +14,7 @@ import logging
 from typing import Any
 
 from ..errors import DataError
-from .iterable import has_shuffle_buffer, is_streamed
+from .iterable import Source, has_shuffle_buffer, is_streamed
 from .stream_mixture import StreamMixture, is_map_style
 
 logger = logging.getLogger(__name__)
@@ -51,6 +51,14 @@ def divides_itself(dataset: Any) -> bool | None:
     if isinstance(dataset, StreamMixture):
         return False
     return None
+
+
+def goes_on(stream: Any) -> bool:
+    """Whether a stream with a state needs it at the start of an epoch too: a user's may keep anything in it, such as a
+    generator. Known formats, and ours, begin each epoch anew."""
+    source = stream.source if isinstance(stream, Source) else stream
+    known = is_streamed(source) or has_counted_state(source) or _is_a(source, "torchdata") or _is_a(source, "oneloop")
+    return not known and not hasattr(source, "batch_sampler")
 
 
 def _stages(pipeline: Any) -> list[str]:

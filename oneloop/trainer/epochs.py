@@ -3,13 +3,14 @@
 import json
 import logging
 import random
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import randomness
 from ..checkpoint.reading import restoring
-from ..checkpoint.run_state import ATTRIBUTES, BUFFER, GENERATOR, RANDOM, ResumePoint
+from ..checkpoint.run_state import ATTRIBUTES, BUFFER, GENERATOR, RANDOM, DataStates, ResumePoint
 from ..checkpoint.safetensors_io import read as read_tensors
 from ..checkpoint.structure import check_streams
 from ..compat import trl_state
@@ -52,6 +53,32 @@ def _load_python_of_main(path: Path, prefix: str) -> None:
         randomness.set_state_of_python(*(stored[f"{prefix}{name}"].array() for name in ("python", "python.gauss")))
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """The RNG state, and the states of the dataset and the collator, which may draw from generators of their own."""
+
+    streams: dict[str, Any]
+    states: dict[str, Any]
+
+
+class Source:
+    """The batches of an epoch; knows whether it is over."""
+
+    def __init__(self, batches: Any, is_over: bool = False) -> None:
+        self.is_over = is_over
+        self._batches = batches
+
+    def __iter__(self) -> "Source":
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            self.is_over = True
+            raise
+
+
 class Epochs:
     """Created for each run. `resume` is consumed by the first epoch that is opened."""
 
@@ -60,6 +87,7 @@ class Epochs:
         self.resume = ResumePoint()
         self.streams: dict[str, Any] | None = None  # RNG state at the start of the epoch, for data that is not seekable
         self.generators: list[Any] = []  # states at the start of the epoch of those that a user's sampler draws from
+        self.source: Source | None = None  # the batches of an epoch of data that keeps its own position
         self.ahead: Lookahead | None = None  # data_order="transformers": the batches of the epoch
 
     def start_from(self, resume: ResumePoint) -> None:
@@ -69,22 +97,17 @@ class Epochs:
         """An iterator over the micro-batches of an epoch, from the given step on. A resume computes its position;
         only data that is not seekable is read again and discarded, with a warning."""
         core, plan = self.run.core, self.run.plan
-        loader, skip = plan.loader, done * plan.accumulation
+        loader = plan.loader
         self.run.update.forget_past()
         sampler: Any = getattr(loader, "batch_sampler", None)
-        dataset: Any = getattr(loader, "dataset", None)
-        parts: list[Any] = [sampler, getattr(loader, "sampler", None), dataset, loader]
-        if not hasattr(sampler, "set_epoch"):  # the batch samplers of torch, Paddle and accelerate do not forward it
-            parts += [getattr(sampler, "sampler", None), getattr(sampler, "batch_sampler", None)]
-        for part in {id(p): p for p in parts}.values():
-            if hasattr(part, "set_epoch"):
-                part.set_epoch(epoch)
-        streams.begin_epoch(dataset, epoch)
-        is_iterable = dataset is not None and core.backend.loaders.is_iterable(dataset)
-        if is_iterable and not core.in_transformers_order:
-            core.backend.loaders.reseed_generator(dataset, core.data_seed + epoch)
-        skip = self._position(loader, sampler, dataset, skip)
-        self._restore_generators(loader, EPOCH if done else "")
+        if not done:  # what is told the epoch may seed its generator with it
+            self._restore_generators(loader)
+        self._tell(loader, epoch)
+        has_ended = self.resume.data.has_ended
+        is_over, is_next = has_ended and done > 0, has_ended and not done
+        skip = 0 if is_over else self._position(loader, sampler, done * plan.accumulation)
+        if done:
+            self._restore_generators(loader, EPOCH)
         self.generators = core.backend.loaders.generator_states(loader)
         if not done:
             self._restore_streams()
@@ -94,19 +117,51 @@ class Epochs:
         # Data that is not seekable must be read again from the start of its epoch.
         self.streams = None if _is_seekable(sampler) else randomness.get_state(core.backend)
         core.backend.loaders.begin_epoch(loader, core.data_seed, epoch)
-        batches = self._batches_of(loader, sampler, epoch)
+        batches: Any = iter(()) if is_over else self._batches_of(loader, sampler, epoch)
         if skip:
-            self._drop(batches, skip)
-        self.ahead = None
+            self._read_again(batches, skip)
+        if is_next:
+            batches = self._or_anew(batches)
+        self.source = None if self._owner_of_position() is None else Source(batches, is_over)
+        batches, self.ahead = batches if self.source is None else self.source, None
         if getattr(loader, "fetches_ahead", False):
             batches = self.ahead = Lookahead(batches, self._states_of_fetch)
             self._fetch_again(self.ahead, done)
+        if skip or is_over:
+            self._restore_generators(loader)
         if not isinstance(sampler, BatchSampler):
             batches = self._until_length(batches, done * plan.accumulation)
         # Within an epoch this must follow iter(): creating the iterator may draw random numbers, which the
         # uninterrupted run drew at the start of the epoch.
         self._restore_streams()
         return batches
+
+    def _or_anew(self, batches: Any) -> Any:
+        """The state that was loaded at the start of an epoch may be that of the end of the one before: then there is
+        no batch, and iterating again starts anew."""
+        core, is_empty = self.run.core, True
+        before = randomness.get_state(core.backend)
+        for batch in batches:
+            is_empty = False
+            yield batch
+        if is_empty:
+            randomness.set_state(core.backend, before)
+            yield from dataloaders.own_batches(core, self.run.plan.loader)
+
+    def _tell(self, loader: Any, epoch: int) -> None:
+        """Which epoch begins, to all parts of the data that want to know."""
+        core = self.run.core
+        sampler, dataset = getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)
+        parts: list[Any] = [sampler, getattr(loader, "sampler", None), dataset, loader]
+        if not hasattr(sampler, "set_epoch"):  # the batch samplers of torch, Paddle and accelerate do not forward it
+            parts += [getattr(sampler, "sampler", None), getattr(sampler, "batch_sampler", None)]
+        for part in {id(p): p for p in parts}.values():
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+        streams.begin_epoch(dataset, epoch)
+        if core.in_transformers_order or dataset is None or not core.backend.loaders.is_iterable(dataset):
+            return
+        core.backend.loaders.reseed_generator(dataset, core.data_seed + epoch)
 
     def _batches_of(self, loader: Any, sampler: Any, epoch: int) -> Any:
         """Batches from the position on; the order is drawn if it has to be."""
@@ -124,30 +179,50 @@ class Epochs:
             sampler.begin()
         return batches
 
-    def _position(self, loader: Any, sampler: Any, dataset: Any, skip: int) -> int:
+    def _position(self, loader: Any, sampler: Any, skip: int) -> int:
         """Seek to the position; returns how many batches remain to be read and discarded."""
-        stored = self.resume.take_data()
+        is_next = self.resume.data.has_ended
+        stored, owner = self.resume.data.take_position(), self._owner_of_position()
         if isinstance(sampler, BatchSampler):
             sampler.start_at(min(skip, len(sampler)))
             return 0
-        if not skip:
-            return 0
-        if stored is not None and not has_shuffle_buffer(dataset):
-            owner = loader if callable(getattr(loader, "load_state_dict", None)) else dataset
-            with restoring("the position in the training data", "the checkpoint"):
-                owner.load_state_dict(stored if self.run.core.processes.size > 1 else of_one_process(stored))
-            return 0
-        return skip
+        if stored is None or owner is None or not (skip or (is_next and streams.goes_on(owner))):
+            return skip
+        with restoring("the position in the training data", "the checkpoint"):
+            owner.load_state_dict(stored if self.run.core.processes.size > 1 else of_one_process(stored))
+        return 0
 
-    def _until_length(self, batches: Any, done: int) -> Any:
-        """The batches up to the length of the loader, by which steps are planned. A user's sampler may yield more, if
-        its length is an estimate."""
+    def _owner_of_position(self) -> Any:
+        """The loader or dataset whose state says which samples are next; None if there is none. That of a map-style
+        dataset does not, and that of a shuffle buffer is not exact: it has to be filled again from the start."""
+        loader = self.run.plan.loader
+        dataset = getattr(loader, "dataset", None)
+        if isinstance(getattr(loader, "batch_sampler", None), BatchSampler) or has_shuffle_buffer(dataset):
+            return None
+        is_iterable = dataset is not None and self.run.core.backend.loaders.is_iterable(dataset)
+        owners = [loader, dataset if is_iterable else None]
+        return next((owner for owner in owners if callable(getattr(owner, "load_state_dict", None))), None)
+
+    def _length(self) -> int | None:
+        """How many batches are taken from the loader in an epoch, by which steps are planned. A user's sampler may
+        yield more, if its length is an estimate. None: as many as there are."""
         core, loader = self.run.core, self.run.plan.loader
         dataset = getattr(loader, "dataset", None)
         if dataset is not None and core.backend.loaders.is_iterable(dataset):
-            return batches  # its workers may yield more batches, each an incomplete one
-        length = dataloaders.length_of(core, loader)
+            return None  # its workers may yield more batches, each an incomplete one
+        return dataloaders.length_of(core, loader)
+
+    def _until_length(self, batches: Any, done: int) -> Any:
+        length = self._length()
         return batches if length is None else islice(batches, max(0, length - done))
+
+    def _read_again(self, batches: Any, count: int) -> None:
+        """Read and discard as many batches as the run had taken; the last update of an epoch may have had fewer. What
+        reading changes is as it was at the save then: the streams and generators, which are restored later, and the
+        states of the dataset and the collator."""
+        length = self._length()
+        self._drop(batches, count if length is None else min(count, length))
+        self.resume.data.load()
 
     def _fetch_again(self, ahead: Lookahead, done: int) -> None:
         """After a resume within an epoch, fetch what had been fetched at the save, with the RNG state of then."""
@@ -156,7 +231,11 @@ class Epochs:
         if self.resume.batches_before:
             ahead.fetch(self.resume.batches_before)
         elif self.resume.random is not None and self.load_streams(self.resume.random, AHEAD):
+            data = self.resume.data
+            data.load(is_ahead=True)
             ahead.fetch()
+            if any(data.ahead.values()):  # otherwise those at the save are not known
+                data.load()
 
     def _drop(self, batches: Any, count: int) -> None:
         from tqdm.auto import tqdm
@@ -188,8 +267,10 @@ class Epochs:
             setattr(core.trainer.control, name, value)
         if resume.random is not None:
             self._load_random(resume.random)
+        resume.begin_pending()
         self.run.step_end.log_evaluate_save()
-        resume.continue_with(randomness.get_state(core.backend))
+        after = self.before_evaluation()
+        resume.continue_with(after.streams, after.states)
 
     def _restore_streams(self) -> None:
         resume = self.resume
@@ -209,25 +290,27 @@ class Epochs:
                 core.strategy.put_buffer(buffer, array)
         core.trainer._load_rng_state(str(path))
 
-    def _restore_generators(self, loader: Any, prefix: str) -> None:
-        """Those of a user's sampler draw the order of each epoch anew: at its end from their state now, within it from
-        that of its start."""
+    def _restore_generators(self, loader: Any, prefix: str = "") -> None:
+        """Those of a user's sampler, as they were at the save or, with a prefix, at the start of its epoch: they draw
+        the order of each epoch anew."""
         core, path = self.run.core, self.resume.random
         if path is None or self.resume.is_foreign or not core.backend.loaders.generator_states(loader):
             return
-        name = f"{prefix}{GENERATOR}"
-        stored = {key: raw.array() for key, raw in read_tensors(path / RANDOM).items() if name in key}
-        own = f"rank{core.processes.rank}/{name}"
-        # A process that the run did not have takes the state of the main one.
-        found = [array for key, array in sorted(stored.items()) if key.startswith(own)]
-        found = found or [array for key, array in sorted(stored.items()) if key.startswith(name)]
         with restoring("the state of a sampler's generator", path / RANDOM):
-            core.backend.loaders.set_generator_states(loader, found)
+            core.backend.loaders.set_generator_states(loader, self._stored_generators(path, prefix))
+
+    def _stored_generators(self, path: Path, prefix: str) -> list[Any]:
+        """A process that the run did not have takes the states of the main one."""
+        name = f"{prefix}{GENERATOR}"
+        stored = {key: raw.array() for key, raw in self.resume.read(path).items() if name in key}
+        own = f"rank{self.run.core.processes.rank}/{name}"
+        found = [array for key, array in sorted(stored.items()) if key.startswith(own)]
+        return found or [array for key, array in sorted(stored.items()) if key.startswith(name)]
 
     def own_tensors(self, path: Path) -> dict[str, Any]:
         """The tensors of this process in random.safetensors; none if the run had fewer processes."""
         rank = self.run.core.processes.rank
-        tensors = read_tensors(path / RANDOM)
+        tensors = self.resume.read(path)
         check_streams(tensors)
         stored = {name: raw.array() for name, raw in tensors.items()}
         if not rank:
@@ -256,10 +339,36 @@ class Epochs:
                 randomness.set_state(core.backend, states)
         return bool(states)
 
+    def finish(self) -> None:
+        """After the last step. A resumed run that had no step left ends with the RNG state of its checkpoint too."""
+        if self.resume.is_waiting:
+            self._restore_streams()
+
+    def before_evaluation(self) -> "Drawn":
+        """What an evaluation may draw from, to be put back if a signal interrupts it."""
+        trainer = self.run.core.trainer
+        states = {"collator": own_state(trainer.data_collator), "dataset": self._indexed_data_state()}
+        return Drawn(randomness.get_state(self.run.core.backend), states)
+
+    def abandon_evaluation(self, before: "Drawn") -> None:
+        """The checkpoint that follows is as if it had not begun."""
+        trainer = self.run.core.trainer
+        randomness.set_state(self.run.core.backend, before.streams)
+        DataStates(
+            owners={"collator": trainer.data_collator, "dataset": trainer.train_dataset}, own=before.states
+        ).load()
+
     # -- what a checkpoint stores
 
     def random_state(self) -> dict[str, Any]:
         """The RNG state of this process, now and at the start of the epoch, and its own buffers."""
+        core = self.run.core
+        streams = self._unopened() if self.resume.is_waiting else self._opened()
+        for i, buffer in enumerate(core.strategy.own_buffers(core.trainer.model)):
+            streams[f"{BUFFER}{i}"] = core.backend.tensors.to_numpy(buffer)
+        return streams
+
+    def _opened(self) -> dict[str, Any]:
         core = self.run.core
         streams = randomness.get_state(core.backend)
         streams |= {f"{EPOCH}{name}": array for name, array in (self.streams or {}).items()}
@@ -269,16 +378,46 @@ class Epochs:
         if self.ahead is not None and self.ahead.before is not None:
             taken, _ = self.ahead.before
             streams |= {f"{AHEAD}{name}": array for name, array in randomness.as_arrays(taken).items()}
-        for i, buffer in enumerate(core.strategy.own_buffers(core.trainer.model)):
-            streams[f"{BUFFER}{i}"] = core.backend.tensors.to_numpy(buffer)
         return streams
+
+    def _unopened(self) -> dict[str, Any]:
+        """The same before the resumed run has opened its epoch, such as after a pending evaluation. Loader and streams
+        do not have the state of the epoch yet, so it is that of the checkpoint."""
+        core, resume = self.run.core, self.resume
+        assert resume.random is not None
+        now = randomness.get_state(core.backend)
+        stored = self.own_tensors(resume.random)
+        kept = {name: array for name, array in stored.items() if name.startswith((EPOCH, AHEAD))}
+        kept = {name: array for name, array in kept.items() if not name.startswith(f"{EPOCH}{GENERATOR}")}
+        if resume.crosses_from:  # what the framework of then drew from means nothing here
+            of_epoch = {prefix for prefix in (EPOCH, AHEAD) if any(name.startswith(prefix) for name in kept)}
+            kept = {name: array for name, array in kept.items() if randomness.is_common(name.partition("/")[2])}
+            kept = {f"{prefix}{name}": array for prefix in of_epoch for name, array in now.items()} | kept
+        for prefix in ("", EPOCH):
+            states = self._stored_generators(resume.random, prefix)
+            kept |= {f"{prefix}{GENERATOR}{i}": state for i, state in enumerate(states)}
+        if not resume.is_restored:
+            now |= {name: array for name, array in stored.items() if name in now}
+        return now | kept
 
     def data_states(self) -> dict[str, Any]:
         """The state_dict of the loader, the collator and the dataset as plain JSON; None for those without one. A batch
-        that is waiting will be fetched again."""
-        if self.ahead is not None and self.ahead.before is not None:
-            return self.ahead.before[1]
-        return self._current_data_states()
+        that is waiting will be fetched again, for which there are the states of before."""
+        now = self._current_data_states()
+        if self.resume.is_waiting:
+            return now | {"ahead": self.resume.data.ahead or None, "exhausted": self.resume.data.exhausted}
+        if self.ahead is None or self.ahead.before is None:
+            return now | {"exhausted": self._is_exhausted and now["data"] is not None}
+        before = dict(self.ahead.before[1])
+        now["data"] = before.pop("data")
+        return now | {"ahead": before if any(before.values()) else None}
+
+    @property
+    def _is_exhausted(self) -> bool:
+        """Whether data that keeps its own position has no batch left: its state may be that of a new start then."""
+        if self.resume.data.is_waiting:
+            return self.resume.data.exhausted
+        return self.source is not None and (self.source.is_over or getattr(self.run.plan.loader, "ended", False))
 
     def _states_of_fetch(self) -> tuple[Any, dict[str, Any]]:
         """What the fetch of a batch may change."""
@@ -312,14 +451,14 @@ class Epochs:
         loader = self.run.plan.loader
         if isinstance(getattr(loader, "batch_sampler", None), BatchSampler):
             return None
-        if has_shuffle_buffer(getattr(loader, "dataset", None)):  # exact only if it is filled again from the start
-            return None
+        if self.resume.data.is_waiting:
+            return self.resume.data.position
         if streams.has_counted_state(getattr(loader, "dataset", None)):
             return self._counted_state(loader)
-        owners: list[Any] = [loader, getattr(loader, "dataset", None)]
-        if getattr(loader, "num_workers", False):
-            owners.pop()  # the workers iterate over copies of the dataset; this one has not advanced
-        return next((state for owner in owners if (state := own_state(owner)) is not None), None)
+        owner = self._owner_of_position()
+        if owner is not loader and getattr(loader, "num_workers", False):
+            return None  # the workers iterate over copies of the dataset; this one has not advanced
+        return own_state(owner)
 
 
 def _check_buffer(name: str, array: Any, buffer: Any) -> None:

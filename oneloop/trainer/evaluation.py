@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from .. import randomness
 from ..data.order import NoBatch
 from ..errors import ArgumentError, DataError, EvaluationInterrupted
 from ..outputs import EvalLoopOutput, EvalPrediction, plain_metrics
@@ -74,7 +73,8 @@ def run_loop(
     """The loop of the Trainer, which may be overridden, with the weights and in the precision of evaluations."""
     core, args = internals_of(trainer), trainer.args
     loop = trainer.prediction_loop if args.use_legacy_prediction_loop else trainer.evaluation_loop
-    streams = randomness.get_state(core.backend) if core.abandons_evaluations else None
+    epochs = core.run.epochs
+    before = epochs.before_evaluation() if core.abandons_evaluations else None
     average = core.run.update.modes.average.in_model(args.eval_with_average)
     precision = core.engine.forward_context()
     with average, core.half_precision_evaluation(), precision, core.processes.explaining_lost_peers():
@@ -87,8 +87,8 @@ def run_loop(
                 metric_key_prefix=prefix,
             )
         except EvaluationInterrupted:
-            if streams is not None:  # the checkpoint that follows is as if it had not begun
-                randomness.set_state(core.backend, streams)
+            if before is not None:
+                epochs.abandon_evaluation(before)
             raise
         finally:
             core.strategy.unsettle(trainer.model)

@@ -153,6 +153,7 @@ class Run:
                     self._begin(checkpoint, trial)
                     with self.core.engine.forward_context():
                         loop.run(self)
+                        self.epochs.finish()
                 except EvaluationInterrupted:  # of a callback, or the one before the first step
                     self.step_end.leave()
                 output = self._end()
@@ -403,8 +404,9 @@ class Run:
             # A run that a callback stopped stays stopped; one that reached its last step can be resumed with a larger
             # max_steps.
             stopped=control.should_training_stop and not self.plan.is_over(self.core.trainer.state.global_step),
-            epoch_stopped=control.should_epoch_stop,
-            # What the interruption by a signal postponed at this step.
-            pending={name: getattr(control, name) for name in ("should_log", "should_evaluate")},
+            epoch_stopped=control.should_epoch_stop or position.epoch_stopped,
+            # What the interruption by a signal postponed at this step, and the save that is to contain it.
+            pending={name: getattr(control, name) for name in ("should_log", "should_evaluate")}
+            | ({"should_save": True} if control.should_save else {}),
             **self.epochs.data_states(),
         )

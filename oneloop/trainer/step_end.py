@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from .. import randomness
 from ..arguments.evaluation import higher_is_better
 from ..checkpoint import store
 from ..compat.introspect import accepts, is_overridden
@@ -71,12 +70,12 @@ class StepEnd:
         if trainer.control.should_log:
             self._log()
         if trainer.control.should_evaluate:
-            streams = randomness.get_state(core.backend)
+            before = run.epochs.before_evaluation()
             try:
                 metrics = self.evaluate()
             except EvaluationInterrupted:
                 # An evaluation may take hours, so it is abandoned; the resumed run repeats it from the same RNG state.
-                randomness.set_state(core.backend, streams)
+                run.epochs.abandon_evaluation(before)
                 trainer.control.should_evaluate = True
                 self.leave()
             trainer.control.should_evaluate = False
@@ -112,9 +111,12 @@ class StepEnd:
         target = f"{store.PREFIX}-{trainer.state.global_step}"
         saves = trainer.args.save_strategy != "no" and trainer.state.global_step > 0
         if saves and Path(checkpointer.last_saved or "").name != target:
-            trainer.control.should_save = False
+            control = trainer.control
+            # A save that was due at this step is repeated when what is pending has been done.
+            control.should_save = control.should_save and (control.should_log or control.should_evaluate)
             checkpointer.request()
             checkpointer.wait()
+            trainer.control.should_save = False
         if core.processes.size > 1:
             # No process may exit before the main process has committed the checkpoint: launchers then kill the others.
             core.processes.barrier()

@@ -54,22 +54,13 @@ class LazySampler(Sampler):
 
 
 class Stream:
-    """An iterable without a state, shuffled when an epoch begins and again, by pairs, as it is read."""
+    """An iterable without a state, shuffled when an epoch begins."""
 
     def __init__(self, texts):
         self.texts = texts
 
     def __iter__(self):
-        held = None
-        for index in np.random.permutation(len(self.texts)).tolist():
-            if held is None:
-                held = index
-            elif random.random() < 0.5:
-                yield self.texts[index]
-            else:
-                yield self.texts[held]
-                held = index
-        yield self.texts[held]
+        yield from map(self.texts.__getitem__, np.random.permutation(len(self.texts)).tolist())
 
 
 class StreamWithLength(Stream):
@@ -78,15 +69,18 @@ class StreamWithLength(Stream):
 
 
 class StreamWithState:
-    """An iterable that keeps its position and its order; each epoch begins anew."""
+    """An iterable that keeps its position and its order; when it has ended, its state is that of a new start."""
 
     def __init__(self, texts):
         self.texts = texts
         self.order, self.place = [], 0
 
+    def drawn(self):
+        return np.random.permutation(len(self.texts)).tolist()
+
     def __iter__(self):
         if not self.order:
-            self.order = np.random.permutation(len(self.texts)).tolist()
+            self.order = self.drawn()
         while self.place < len(self.order):
             self.place += 1
             yield self.texts[self.order[self.place - 1]]
@@ -97,6 +91,43 @@ class StreamWithState:
 
     def load_state_dict(self, state):
         self.order, self.place = list(state["order"]), state["place"]
+
+
+class StreamWithGenerator(StreamWithState):
+    """Its state has a generator too, which goes on from epoch to epoch."""
+
+    def __init__(self, texts):
+        super().__init__(texts)
+        self.own = random.Random(8)
+
+    def drawn(self):
+        return self.own.sample(range(len(self.texts)), len(self.texts))
+
+    def state_dict(self):
+        return super().state_dict() | {"own": self.own.getstate()}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        version, words, gauss = state["own"]
+        self.own.setstate((version, tuple(words), gauss))
+
+
+class StreamWithOffset(StreamWithState):
+    """A loaded state is where the next iteration starts; when it has ended, that is the end."""
+
+    start = 0
+
+    def __iter__(self):
+        start, self.start = self.start, 0
+        if not start:
+            self.order = self.drawn()
+        for place in range(start, len(self.order)):
+            self.place = place + 1
+            yield self.texts[self.order[place]]
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.start = self.place
 
 
 def dataset(data, **more):
@@ -146,6 +177,14 @@ def streamed_with_state(course, kit):
     return dataset(StreamWithState(NoisyTexts(course.samples, 5, kit)))
 
 
+def streamed_with_generator(course, kit):
+    return dataset(StreamWithGenerator(NoisyTexts(course.samples, 5, kit)))
+
+
+def streamed_with_offset(course, kit):
+    return dataset(StreamWithOffset(NoisyTexts(course.samples, 5, kit)))
+
+
 COMMON = {
     "map": mapped,
     "map with state": mapped_with_state,
@@ -155,6 +194,8 @@ COMMON = {
     "stream": streamed,
     "stream with length": streamed_with_length,
     "stream with state": streamed_with_state,
+    "stream with generator": streamed_with_generator,
+    "stream with offset": streamed_with_offset,
 }
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from oneloop.checkpoint.resume import own_position
-from oneloop.checkpoint.run_state import PositionState, ResumePoint, RunState
+from oneloop.checkpoint.run_state import DataStates, PositionState, ResumePoint, RunState
 from oneloop.distributed.collectives import ProcessGroup
 from oneloop.errors import CheckpointError
 
@@ -85,9 +85,10 @@ def test_each_process_finds_the_states_of_its_own_data():
 
 
 def test_a_resume_point_is_used_up():
-    point = ResumePoint(data=[1])
-    assert point.take_data() == [1] and point.take_data() is None
-    point.continue_with({"numpy": 1})
-    assert point.streams == {"numpy": 1}
+    point = ResumePoint(data=DataStates([1], exhausted=True, is_waiting=True))
+    assert point.data.has_ended and point.data.take_position() == [1]
+    assert not point.data.is_waiting and not point.data.has_ended
+    point.continue_with({"numpy": 1}, {"collator": 2})
+    assert point.streams == {"numpy": 1} and point.data.own == {"collator": 2}
     point.streams_restored()
     assert point.streams is None and point.random is None

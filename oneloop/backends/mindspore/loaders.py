@@ -35,6 +35,8 @@ _WORKERS = -104  # separates the seeds of workers from those of data/worker_seed
 class Loader:
     """Batches of a batch sampler, or in the order of an iterable."""
 
+    ended = False  # an iterable had no sample left after the batch that was made last
+
     def __init__(
         self,
         dataset: Any,
@@ -74,7 +76,7 @@ class Loader:
             return self._from_workers(tasks)
         if tasks is not None:
             return map(partial(_fetched, self), tasks)
-        return map(self.collate_fn, _chunks(iter(self.dataset), self.batch_size, self.drop_last))
+        return map(self.collate_fn, _chunks(iter(self.dataset), self.batch_size, self.drop_last, self))
 
     def _from_workers(self, tasks: Iterator[list[int]] | None) -> Iterator[Any]:
         if self.workers is None or not self.persistent:
@@ -101,9 +103,12 @@ def _fetched(loader: Loader, indices: list[int]) -> Any:
     return loader.collate_fn(fetch(indices) if fetch is not None else [dataset[i] for i in indices])
 
 
-def _chunks(samples: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[Any]]:
+def _chunks(samples: Iterator[Any], size: int, drop_last: bool, loader: "Loader | None" = None) -> Iterator[list[Any]]:
     while chunk := list(islice(samples, size)):
-        if len(chunk) < size and drop_last:
+        is_last = len(chunk) < size
+        if loader is not None:
+            loader.ended = is_last
+        if is_last and drop_last:
             return
         yield chunk
 

@@ -34,6 +34,7 @@ class Loader(DataLoader):
     """Batches created here, one after the other, or in worker processes."""
 
     known: tuple[int, int] | None = None  # (batches, samples of all processes) if the dataset has only a shard
+    ended = False  # an iterable had no sample left after the batch that was made last
 
     def __init__(self, dataset: Any, *, settings: dict[str, Any], **options: Any) -> None:
         super().__init__(dataset, use_buffer_reader=False, use_shared_memory=False, **options)
@@ -79,16 +80,22 @@ class Loader(DataLoader):
 def _plain(loader: Any) -> Iterator[Any]:
     collate, dataset = loader.collate_fn or default_collate_fn, loader.dataset
     if isinstance(dataset, IterableDataset):
-        yield from _collated(iter(dataset), collate, loader.batch_size, loader.drop_last)
+        own = loader if isinstance(loader, Loader) else None
+        yield from _collated(iter(dataset), collate, loader.batch_size, loader.drop_last, own)
         return
     fetch = getattr(dataset, "__getitems__", None)
     for indices in loader.batch_sampler:
         yield collate(fetch(indices) if fetch is not None else [dataset[i] for i in indices])
 
 
-def _collated(samples: Iterator[Any], collate: Callable, batch_size: int, drop_last: bool) -> Iterator[Any]:
+def _collated(
+    samples: Iterator[Any], collate: Callable, batch_size: int, drop_last: bool, loader: Loader | None = None
+) -> Iterator[Any]:
     while chunk := list(islice(samples, batch_size)):
-        if len(chunk) < batch_size and drop_last:
+        is_last = len(chunk) < batch_size
+        if loader is not None:
+            loader.ended = is_last
+        if is_last and drop_last:
             return
         yield collate(chunk)
 

@@ -27,6 +27,7 @@ class Loader(DataLoader):
     iterator."""
 
     known: tuple[int, int] | None = None  # (batches, samples of all processes) if the dataset has only a shard
+    ended = False  # an iterable had no sample left after the batch that was made last
     fetches_ahead = False  # in the main process, one batch before it is needed
 
     @property
@@ -70,12 +71,14 @@ class Loader(DataLoader):
 
     def _plain(self) -> Iterator[Any]:
         collate, dataset = self.collate_fn, self.dataset
+        self.ended = False
         if isinstance(dataset, IterableDataset):
             samples = iter(dataset)
             if samples is dataset:  # iter() would start again, and islice calls it
                 samples = iter(partial(next, samples, _END), _END)
             while chunk := list(islice(samples, self.batch_size)):
-                if len(chunk) < self.batch_size and self.drop_last:
+                self.ended = len(chunk) < self.batch_size
+                if self.ended and self.drop_last:
                     return
                 yield collate(chunk)
             return
@@ -191,19 +194,23 @@ def generator_states(loader: Any) -> list[Any]:
 
 
 def set_generator_states(loader: Any, states: list[Any]) -> None:
-    """Set them; nothing if their number is another one."""
+    """Set them; nothing if there are more than the loader has. Fewer are those of an earlier release."""
     generators = _generators(loader)
-    if len(generators) == len(states):
+    if len(generators) >= len(states):
         for generator, state in zip(generators, states):
             generator.set_state(torch.from_numpy(state.copy()))
 
 
 def _generators(loader: Any) -> list[torch.Generator]:
-    """Each once. A part with set_epoch computes its order from the epoch, and a loader of ours is reseeded."""
-    parts = [None if isinstance(loader, Loader) else loader, getattr(loader, "sampler", None)]
-    batches = getattr(loader, "batch_sampler", None)
-    for _ in range(2):  # accelerate's has the sampler of batches within it
-        parts += [batches, getattr(batches, "sampler", None)]
-        batches = getattr(batches, "batch_sampler", None)
-    found = [getattr(part, "generator", None) for part in parts if not hasattr(part, "set_epoch")]
+    """Each once. A loader of ours is reseeded."""
+    parts = [None if isinstance(loader, Loader) else loader]
+    waiting = [getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
+    while waiting and len(parts) < 9:  # a sampler of batches has another one within it
+        part = waiting.pop(0)
+        if part is not None:
+            parts.append(part)
+            waiting += [getattr(part, "sampler", None), getattr(part, "batch_sampler", None)]
+    dataset = getattr(loader, "dataset", None)
+    parts.append(dataset if isinstance(dataset, IterableDataset) else None)
+    found = [getattr(part, "generator", None) for part in parts]
     return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
