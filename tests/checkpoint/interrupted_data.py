@@ -368,7 +368,8 @@ def mindspore_pipeline(course, kit):
 
 def mindspore_batches(course, kit):
     found = mindspore_pipeline(course, kit)
-    return found | {"data": found["data"].batch(course.batch)}
+    sizes = {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1}  # of batches that it makes itself
+    return found | {"data": found["data"].batch(course.batch), "options": sizes}
 
 
 MINDSPORE = {"mindspore pipeline": mindspore_pipeline, "mindspore batches": mindspore_batches}

@@ -198,7 +198,7 @@ def build(course, output, recorded, interruption=None):
     """The Trainer of one process of the run."""
     kit = kit_module(course.framework).Job()
     given = KINDS[course.framework][course.kind](course, kit)
-    data = given.pop("data")
+    data, own = given.pop("data"), given.pop("options", {})
     interrupting = Interrupting(interruption)
     options = {
         "per_device_eval_batch_size": 2,
@@ -218,7 +218,7 @@ def build(course, output, recorded, interruption=None):
     members = given | {"recorded": recorded, "recorded_step": None}
     return type("Recording", (Recording,), members)(
         kit.model(),
-        TrainingArguments(output_dir=str(output), **options | course.options),
+        TrainingArguments(output_dir=str(output), **options | course.options | own),
         (CollatorWithState if course.collator_state else NoisyCollator)(kit),
         data,
         Evaluated(kit, interrupting),
