@@ -93,6 +93,12 @@ def draw(seed, framework="torch", kind=None):
         options["group_by_length"] = True
     if source.random() < 0.1:
         options |= {"lr_scheduler_type": "reduce_lr_on_plateau", "metric_for_best_model": "loss"}
+    if options.get("metric_for_best_model") != "loss" and source.random() < 0.4:
+        options |= {"metric_for_best_model": "step", "greater_is_better": True}
+    if source.random() < 0.25:
+        options |= {"max_steps": -1, "num_train_epochs": source.choice([1, 2, 3])}
+        if not kind.startswith(("map", "sampler", "lazy", "torch ")) or "Iterable" in kind:
+            options["lr_scheduler_type"] = "constant"  # the number of steps is not known
     interruptions = []
     for _ in range(source.choice([1, 2, 2, 3])):
         where = source.choice([*EVENTS, "evaluation", "evaluation", "evaluation", "evaluation"])
@@ -183,7 +189,12 @@ class StopsEpoch(TrainerCallback):
 
 
 class Recording(Trainer):
-    """Keeps a digest of the micro-batches of each step."""
+    """Keeps a digest of the micro-batches of each step. By eval_step every evaluation is the best."""
+
+    def evaluation_loop(self, *args, **kwargs):
+        found = super().evaluation_loop(*args, **kwargs)
+        found.metrics["eval_step"] = self.state.global_step
+        return found
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         step = self.state.global_step + 1
