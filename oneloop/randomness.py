@@ -2,6 +2,8 @@
 
 import random
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -86,6 +88,16 @@ def set_state(backend: Any, state: dict[str, np.ndarray]) -> None:
     np.random.set_state(("MT19937", state.pop("numpy"), int(position), int(has_gauss), cached))
     if state:  # empty: of a checkpoint that another framework wrote
         backend.randomness.set_state(state)
+
+
+@contextmanager
+def unchanged(backend: Any) -> Iterator[None]:
+    """What is done within it takes no random number from the streams."""
+    state = get_state(backend)
+    try:
+        yield
+    finally:
+        set_state(backend, state)
 
 
 def set_state_of_python(words: np.ndarray, rest: np.ndarray) -> None:

@@ -383,6 +383,13 @@ class Loaders(Protocol):
     def iterate(self, loader: Any) -> Iterator[Any]:
         """The batches of a loader, ours or the user's."""
 
+    def has_drawn_seed(self, loader: Any) -> bool | None:
+        """Whether a loader has drawn the seed of workers that it keeps from the random streams, which it does once.
+        None: it draws none, or one in each iteration."""
+
+    def seed_apart(self, loader: Any) -> None:
+        """Let it seed workers that it keeps without drawing from the random streams."""
+
     def is_own(self, loader: Any) -> bool:
         """Whether make_loader created it."""
 

@@ -75,7 +75,8 @@ def run_state(run: "Run", gathered: Gathered) -> RunState:
             **({} if run.plan.cooldown is None else {"cooldown": run.plan.cooldown.state()}),
         }
         | ({} if meter.sources is None else {"sources": meter.sources.state()})
-        | meter.spikes.state(),
+        | meter.spikes.state()
+        | run.step_end.seeds.state(),
     )
 
 

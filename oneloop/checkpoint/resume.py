@@ -285,6 +285,7 @@ def load_run(run: "Run", path: Path) -> loop.Position:
     step, spikes = core.trainer.state.global_step, stored.measured.get("spikes")
     run.meter.spikes.load_state(spikes, step, fits=not _differs(run, stored))
     run.meter.spikes.resumed_from(run.checkpointer.directory.resolve(path), step, spikes or {})
+    run.step_end.seeds.load_state(stored.measured.get("seeded", []))
     with restoring("the average of the weights", path):
         run.update.modes.average.load(stored, path)
     _warn_of_changes(run, stored.properties)

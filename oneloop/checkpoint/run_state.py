@@ -87,7 +87,7 @@ class RunState:
     position: PositionState
     properties: dict[str, Any]  # what should be the same in a resumed run; stored as "course"
     layout: dict[str, Any] | None = None  # common names and axes of the tensors, for other frameworks
-    measured: dict[str, Any] = field(default_factory=dict)  # of the last step, sums by source, average, loss spikes
+    measured: dict[str, Any] = field(default_factory=dict)  # of the last step, sums by source, average, spikes, seeds
     format: int = store.FORMAT
 
     def to_json(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class RunState:
             position=PositionState.from_json(stored["position"]),
             properties=stored["course"],
             layout=stored.get("layout"),
-            measured={name: stored[name] for name in names if name in stored},
+            measured={name: stored[name] for name in (*names, "seeded") if name in stored},
         )
 
     @property

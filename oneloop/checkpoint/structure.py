@@ -175,6 +175,7 @@ RUN_STATE = record(
         "sources": mapping(listing(integer(), 4)),
         "cooldown": record({"start": integer(), "schedule_steps": integer(-1)}, is_closed=True),
         "spikes": _SPIKES,
+        "seeded": listing(text()),
         "average": record({"kind": text("ema|swa", "ema or swa"), "count": integer()}, is_closed=True),
     },
 )

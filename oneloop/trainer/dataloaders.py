@@ -1,5 +1,6 @@
 """Create loaders from datasets: columns, order, collators, and the batches of this process."""
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -120,7 +121,10 @@ def make_loader(
         packing.tell_of_fields(core)
         dataset, collate = _columns(core, dataset, where)
     else:
-        dataset, collate = packing.packed(core, dataset, where, train)
+        # An evaluation set is read here. A loader that is kept is made once in a process, so reading must not change
+        # the streams of the run. Training data is read before they begin, or are restored.
+        with contextlib.nullcontext() if train else randomness.unchanged(core.backend):
+            dataset, collate = packing.packed(core, dataset, where, train)
     # An evaluation uses every sample, except in scripts of transformers, whose figures are of whole batches there.
     drop_last = args.dataloader_drop_last and (train or mode.follows("transformers"))
     options = Loading(

@@ -167,14 +167,15 @@ class Epochs:
         """Batches from the position on; the order is drawn if it has to be."""
         core = self.run.core
         # Workers that are kept were seeded in the first epoch; new ones of a resumed run must not change the streams.
-        kept = None
-        if epoch and getattr(loader, "keeps_seed", False) and not self.resume.is_foreign:
-            if isinstance(sampler, ShardedBatches):
-                sampler.begin()
-            kept = randomness.get_state(core.backend)
+        if epoch and core.backend.loaders.has_drawn_seed(loader) is False and not self.resume.is_foreign:
+            core.backend.loaders.seed_apart(loader)
+            if not core.backend.loaders.is_own(loader):
+                logger.warning(
+                    "The training loader is your own and keeps its workers (persistent_workers=True): random numbers "
+                    "that data draw in them go on from epoch to epoch and are not in checkpoints, so this resume draws "
+                    "others. Set persistent_workers=False, or let the Trainer make the loader."
+                )
         batches = dataloaders.own_batches(core, loader)
-        if kept is not None:
-            randomness.set_state(core.backend, kept)
         if isinstance(sampler, ShardedBatches):
             sampler.begin()
         return batches

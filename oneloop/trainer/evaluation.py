@@ -1,5 +1,6 @@
 """Evaluation and prediction: one pass over a loader, batches gathered into arrays, metrics at the end."""
 
+import contextlib
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,11 +74,11 @@ def run_loop(
     """The loop of the Trainer, which may be overridden, with the weights and in the precision of evaluations."""
     core, args = internals_of(trainer), trainer.args
     loop = trainer.prediction_loop if args.use_legacy_prediction_loop else trainer.evaluation_loop
-    epochs = core.run.epochs
-    before = epochs.before_evaluation() if core.abandons_evaluations else None
+    seeds = core.run.step_end.seeds
+    given_up = seeds.given_up_if_interrupted() if core.abandons_evaluations else contextlib.nullcontext()
     average = core.run.update.modes.average.in_model(args.eval_with_average)
     precision = core.engine.forward_context()
-    with average, core.half_precision_evaluation(), precision, core.processes.explaining_lost_peers():
+    with given_up, average, core.half_precision_evaluation(), precision, core.processes.explaining_lost_peers():
         try:
             return loop(
                 loader,
@@ -86,10 +87,6 @@ def run_loop(
                 ignore_keys=ignore_keys,
                 metric_key_prefix=prefix,
             )
-        except EvaluationInterrupted:
-            if before is not None:
-                epochs.abandon_evaluation(before)
-            raise
         finally:
             core.strategy.unsettle(trainer.model)
 
@@ -123,6 +120,7 @@ def evaluation_loop(
     gather = _gatherer(core, expected, loss_only, description)
     step = -1
     with core.run.update.without_past():  # past_index: the outputs of training do not belong to this data
+        core.run.step_end.seeds.before_iterating(loader, prefix)
         for step, inputs in enumerate(islice(_batches(core, model, loader, ignore_keys), most)):
             if core.processes.size == 1 and core.abandons_evaluations and core.run.sync.interrupted:
                 raise EvaluationInterrupted("the run was interrupted by a signal")

@@ -306,14 +306,13 @@ def _probe_rows(tokens: np.ndarray, extra: Sequence[str]) -> list[Columns] | Non
 def _outputs(core: "Internals", collate: PackCollator, rows: Sequence[Columns]) -> list[np.ndarray]:
     """What the model says about the second document of each row: its logits or, if it has none, its loss."""
     trainer, backend = core.trainer, core.backend
-    streams = randomness.get_state(backend)
     training = backend.models.eval_mode(trainer.model)
+    context = trainer.compute_loss_context_manager()
     try:
-        with backend.engine.no_gradients(), trainer.compute_loss_context_manager(), _without_zeros(core):
+        with randomness.unchanged(backend), backend.engine.no_gradients(), context, _without_zeros(core):
             return [_output(core, collate([row]), len(rows[-1]["input_ids"])) for row in rows]
     finally:
         backend.models.restore_mode(training)
-        randomness.set_state(backend, streams)
 
 
 @contextlib.contextmanager

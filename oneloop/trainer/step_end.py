@@ -13,6 +13,7 @@ from ..checkpoint import store
 from ..compat.introspect import accepts, is_overridden
 from ..errors import EvaluationInterrupted, MissingMetricError
 from ..optim.scheduler import steps_by_metric
+from .kept_seeds import KeptSeeds
 
 if TYPE_CHECKING:
     from .run import Run
@@ -28,6 +29,7 @@ class StepEnd:
         self.steps_by_metric = False  # the schedule follows evaluations, not updates
         self._ignore_keys: list[str] | None = None
         self.eval_loaders: dict[str, Any] = {}  # with persistent workers, by the name of the dataset
+        self.seeds = KeptSeeds(run)  # of their workers
 
     def start(self, ignore_keys: list[str] | None) -> None:
         self._ignore_keys = ignore_keys
@@ -70,12 +72,11 @@ class StepEnd:
         if trainer.control.should_log:
             self._log()
         if trainer.control.should_evaluate:
-            before = run.epochs.before_evaluation()
             try:
-                metrics = self.evaluate()
-            except EvaluationInterrupted:
                 # An evaluation may take hours, so it is abandoned; the resumed run repeats it from the same RNG state.
-                run.epochs.abandon_evaluation(before)
+                with self.seeds.given_up_if_interrupted():
+                    metrics = self.evaluate()
+            except EvaluationInterrupted:
                 trainer.control.should_evaluate = True
                 self.leave()
             trainer.control.should_evaluate = False

@@ -429,6 +429,7 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
             loader = self.accelerator.for_evaluation(loader)
         if dataloader_key is not None and self.is_in_train and self.args.dataloader_persistent_workers:
             self._eval_dataloaders[dataloader_key] = loader
+            self._oneloop.run.step_end.seeds.before_iterating(loader, dataloader_key)
         return loader
 
     def num_examples(self, dataloader: Any) -> int:

@@ -43,6 +43,7 @@ OWNERS = {
     "events": "RunEvents",
     "history": "LogHistory",
     "step_end": "StepEnd",
+    "seeds": "KeptSeeds",
     "hub": "HubPushes",
     "search": "SearchState",
     "memory": "MemoryTracker",

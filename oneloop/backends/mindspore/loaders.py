@@ -205,6 +205,15 @@ def iterate(loader: Any) -> Iterator[Any]:
     return iter(loader)
 
 
+def has_drawn_seed(loader: Any) -> bool | None:
+    """None: the seeds of workers are not drawn from the random streams."""
+    return None
+
+
+def seed_apart(loader: Any) -> None:
+    """There is nothing to set apart."""
+
+
 def is_own(loader: Any) -> bool:
     """Whether make_loader created it, which shards by process."""
     return isinstance(loader, Loader)

@@ -15,18 +15,20 @@ from .._common.mindspore_datasets import (
     say_workers_aside,
 )
 from ..torch import loaders as on_torch
-from ..torch.loaders import begin_epoch, close, iterate
+from ..torch.loaders import begin_epoch, close, has_drawn_seed, iterate, seed_apart
 
 __all__ = [
     "begin_epoch",
     "close",
     "generator_states",
+    "has_drawn_seed",
     "is_iterable",
     "is_loader",
     "is_own",
     "iterate",
     "make_loader",
     "reseed_generator",
+    "seed_apart",
     "set_generator_states",
 ]
 

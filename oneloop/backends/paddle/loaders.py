@@ -40,7 +40,8 @@ class Loader(DataLoader):
         super().__init__(dataset, use_buffer_reader=False, use_shared_memory=False, **options)
         self.settings = settings  # of Workers
         self.pin = settings.pop("pin", False)
-        self.persistent = settings.pop("persistent", False)
+        # Workers of an iterable are restarted in every epoch: they would have no more batches.
+        self.persistent = settings.pop("persistent", False) and not isinstance(dataset, IterableDataset)
         self.seed = settings.pop("seed")
         self.workers: Workers | None = None
 
@@ -170,13 +171,10 @@ def close(loader: Any) -> None:
 
 
 def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
-    """Call it before iter(): the random numbers of the workers of a loader of ours depend on (seed, epoch) only.
-
-    Persistent workers would continue with their RNG state, so those of iterable datasets are restarted.
-    """
+    """Call it before iter(): the random numbers of the workers of a loader of ours depend on (seed, epoch) only."""
     if isinstance(loader, Loader):
         loader.seed = key_of(seed, epoch, _WORKERS) >> 1
-        if isinstance(loader.dataset, IterableDataset) or not loader.persistent:
+        if not loader.persistent:
             close(loader)
 
 
@@ -194,6 +192,15 @@ def iterate(loader: Any) -> Iterator[Any]:
     for name in ("collate_fn", "num_workers", "worker_init_fn"):
         options[name] = getattr(loader, name)
     return iter(Loader(loader.dataset, settings=settings, **options))
+
+
+def has_drawn_seed(loader: Any) -> bool | None:
+    """None: the seeds of workers are not drawn from the random streams, or anew in each iteration."""
+    return None
+
+
+def seed_apart(loader: Any) -> None:
+    """There is nothing to set apart."""
 
 
 def is_own(loader: Any) -> bool:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, get_worker_info
 from torch.utils.data._utils import worker as worker_state
 
 from ...data.feistel import key_of
@@ -26,14 +26,14 @@ class Loader(DataLoader):
     """A DataLoader. Without workers and pinning it iterates directly, which is faster than DataLoader's own
     iterator."""
 
+    generator: torch.Generator | None
     known: tuple[int, int] | None = None  # (batches, samples of all processes) if the dataset has only a shard
     ended = False  # an iterable had no sample left after the batch that was made last
     fetches_ahead = False  # in the main process, one batch before it is needed
-
-    @property
-    def keeps_seed(self) -> bool:
-        """Whether the seed of the workers is drawn from the default generator, and only once."""
-        return self.generator is None and self.persistent_workers
+    seed = 0  # of the workers
+    draws_seed = False  # takes a number from the default generator, as DataLoader does for the seed of its workers
+    keeps_seed = False  # and only once, as DataLoader does for workers that it keeps
+    has_drawn = False
 
     @property
     def total_batch_size(self) -> int | None:
@@ -50,11 +50,23 @@ class Loader(DataLoader):
         return super().__len__() if self.known is None else self.known[0]
 
     def __iter__(self) -> Iterator[Any]:
-        if self.num_workers or self.pin_memory or self.timeout:
-            return self._from_workers(super().__iter__())
-        if self.generator is None:  # what DataLoader's own iterator draws as the seed of its workers
+        if self.draws_seed and not (self.keeps_seed and self.has_drawn):
             torch.empty((), dtype=torch.int64).random_()
+            self.has_drawn = True
+        if self.num_workers or self.pin_memory or self.timeout:
+            return self._from_workers(self._workers())
         return self._plain()
+
+    def _workers(self) -> Any:
+        """DataLoader's iterator. The seed of workers that it starts is ours. accelerate copies `generator`, and should
+        find none where transformers' Trainer has none."""
+        if not self.draws_seed and self.generator is None:
+            return super().__iter__()
+        before, self.generator = self.generator, torch.Generator().manual_seed(self.seed)
+        try:
+            return super().__iter__()
+        finally:
+            self.generator = before
 
     def _from_workers(self, batches: Any) -> Iterator[Any]:
         """Raise our own errors unchanged: torch prepends the worker's traceback to their message."""
@@ -99,17 +111,44 @@ def begin_epoch(loader: Any, seed: int, epoch: int) -> None:
     """Call it before iter(): the random numbers of the workers of a loader of ours depend on (seed, epoch) only.
 
     torch seeds new workers from the loader's generator, and the n-th epoch of a run is not the n-th of a resumed run.
-    Persistent workers would continue with their RNG state, so those of iterable datasets are restarted.
     """
-    if isinstance(loader, Loader) and loader.generator is not None:
-        loader.generator.manual_seed(key_of(seed, epoch, _WORKERS) >> 1)
-        if isinstance(loader.dataset, IterableDataset):
-            close(loader)
+    if isinstance(loader, Loader):
+        loader.seed = key_of(seed, epoch, _WORKERS) >> 1
 
 
 def iterate(loader: Any) -> Iterator[Any]:
     """The batches of a loader, ours or the user's."""
     return iter(loader)
+
+
+def has_drawn_seed(loader: Any) -> bool | None:
+    """Whether a loader, ours or the user's, has drawn the seed of workers that it keeps from the default generator.
+    None: it draws none, or one in each iteration."""
+    if isinstance(loader, Loader) and loader.draws_seed:
+        return loader.has_drawn if loader.keeps_seed else None
+    loader = _base(loader)
+    if not isinstance(loader, DataLoader) or not (loader.num_workers and loader.persistent_workers):
+        return None
+    if loader.generator is not None:
+        return True if isinstance(loader.generator, _Apart) else None
+    return loader._iterator is not None
+
+
+def seed_apart(loader: Any) -> None:
+    """Let it seed workers that it keeps without drawing from the default generator."""
+    if isinstance(loader, Loader) and loader.draws_seed:
+        loader.has_drawn = True
+    else:
+        _base(loader).generator = _Apart().set_state(torch.get_rng_state())
+
+
+class _Apart(torch.Generator):
+    """The generator of a loader that would draw from the default one."""
+
+
+def _base(loader: Any) -> Any:
+    """The DataLoader within one that accelerate has prepared."""
+    return getattr(loader, "base_dataloader", loader)
 
 
 def is_own(loader: Any) -> bool:
@@ -137,15 +176,14 @@ def make_loader(dataset: Any, asked: Loading) -> Loader:
         "generator": None if asked.draws_seed else torch.Generator().manual_seed(asked.seed),
     }
     if asked.workers:
-        options["persistent_workers"] = asked.persistent
+        # Workers of an iterable are restarted in every epoch: their RNG state would depend on those before.
+        options["persistent_workers"] = asked.persistent and asked.batches is not None
         options["prefetch_factor"] = asked.prefetch
         options["in_order"] = asked.in_order
         options["worker_init_fn"] = leave_to_main_process
         options["multiprocessing_context"] = asked.context
     if asked.batches is not None:
-        loader = Loader(dataset, batch_sampler=asked.batches, **options)
-        loader.fetches_ahead = asked.draws_seed and not asked.workers
-        return loader
+        return _as_asked(Loader(dataset, batch_sampler=asked.batches, **options), asked)
     known = dataset.known if isinstance(dataset, ProcessShard) else None
     if not isinstance(dataset, IterableDataset):
         dataset = Stream(dataset, asked.batch_size)
@@ -153,7 +191,15 @@ def make_loader(dataset: Any, asked: Loading) -> Loader:
         warn_of_repeats(dataset, "torch", "torch.utils.data.get_worker_info()")
     loader = Loader(dataset, batch_size=asked.batch_size, drop_last=asked.drop_last, **options)
     loader.known = known
+    return _as_asked(loader, asked)
+
+
+def _as_asked(loader: Loader, asked: Loading) -> Loader:
+    loader.seed = asked.seed
     loader.fetches_ahead = asked.draws_seed and not asked.workers
+    # For workers torch also draws the seed by which its own pipes shuffle.
+    loader.draws_seed = asked.draws_seed and not (asked.workers and isinstance(loader.dataset, IterDataPipe))
+    loader.keeps_seed = asked.persistent and asked.workers > 0
     return loader
 
 
@@ -213,4 +259,5 @@ def _generators(loader: Any) -> list[torch.Generator]:
     dataset = getattr(loader, "dataset", None)
     parts.append(dataset if isinstance(dataset, IterableDataset) else None)
     found = [getattr(part, "generator", None) for part in parts]
-    return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
+    found = [each for each in found if isinstance(each, torch.Generator) and not isinstance(each, _Apart)]
+    return list({id(each): each for each in found}.values())

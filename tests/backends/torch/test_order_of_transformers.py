@@ -64,6 +64,17 @@ CASES = {
     "bert, drop_last, sgd": (bert, texts(43), {"dataloader_drop_last": True, "optim": "sgd"}),
     "bert, dropout": (lambda: bert(0.1), texts(42), {"gradient_accumulation_steps": 2}),
     "mlp, dropout, evaluations": (lambda: mlp(0.3), rows(42), {"eval_strategy": "steps", "eval_steps": 7}),
+    "mlp, dropout, evaluations, workers that are kept": (
+        lambda: mlp(0.3),
+        rows(20),
+        {
+            "eval_strategy": "steps",
+            "eval_steps": 3,
+            "dataloader_num_workers": 1,
+            "dataloader_persistent_workers": True,
+            "max_steps": 12,
+        },
+    ),
     "mlp, dropout, workers": (lambda: mlp(0.3), rows(20), {"dataloader_num_workers": 1, "max_steps": 12}),
     "bert, lengths, workers that are kept": (
         lambda: bert(0.1),
@@ -86,7 +97,14 @@ CASES = {
 }
 
 
-BRIEF = ("mlp, accumulation", "bert, dropout", "bert, lengths", "mlp, dropout, evaluations", "mlp, dropout, augmented")
+BRIEF = (
+    "mlp, dropout, evaluations, workers that are kept",
+    "mlp, accumulation",
+    "bert, dropout",
+    "bert, lengths",
+    "mlp, dropout, evaluations",
+    "mlp, dropout, augmented",
+)
 
 
 @pytest.mark.parametrize("case", some_slow(CASES, (*BRIEF, "mlp, dropout, stream")))

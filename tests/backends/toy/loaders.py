@@ -38,6 +38,14 @@ def iterate(loader):
     return iter(loader)
 
 
+def has_drawn_seed(loader):
+    return None
+
+
+def seed_apart(loader):
+    pass
+
+
 def is_own(loader):
     return isinstance(loader, Loader)
 

@@ -1,0 +1,87 @@
+"""Seeds of loader workers that a run draws from its random streams once, and keeps.
+
+A loader with persistent workers draws their seed when it is first iterated, and never again. For evaluations that is a
+draw of the run: a process that resumes it starts new workers, but must not take another number from the streams. So
+checkpoints name the loaders that have drawn. The loader of the training data needs no name: its first epoch draws.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..errors import EvaluationInterrupted
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+class KeptSeeds:
+    """Created for each run. Loaders of evaluations have the names under which `StepEnd` keeps them; others, which the
+    user may keep, the prefix of their metrics."""
+
+    def __init__(self, run: "Run") -> None:
+        self.run = run
+        self._restored: set[str] = set()  # drawn by an earlier process, by loaders that are not iterated here yet
+        self._begun: set[str] = set()  # of the user: their loaders drew in this process
+        self._kept: set[str] = set()  # of the user: and were iterated again, so they are kept
+        self._given_up: list[str] | None = None  # the names from before an evaluation that a signal interrupted
+
+    def load_state(self, names: list[str]) -> None:
+        """What the checkpoint that is resumed has."""
+        self._restored = set(names)
+
+    def state(self) -> dict[str, list[str]]:
+        """What a checkpoint has: nothing if no loader has drawn."""
+        return {"seeded": self._names()} if self._names() else {}
+
+    def _names(self) -> list[str]:
+        """The loaders that have drawn."""
+        if self._given_up is not None:
+            return self._given_up
+        has_drawn = self.run.core.backend.loaders.has_drawn_seed
+        own = {name for name, loader in self.run.step_end.eval_loaders.items() if has_drawn(loader)}
+        return sorted(self._restored | self._kept | own)
+
+    def before_iterating(self, loader: Any, prefix: str) -> None:
+        """Before an evaluation: a loader whose seed an earlier process of the run has drawn does not draw again."""
+        core = self.run.core
+        has_drawn = core.backend.loaders.has_drawn_seed(loader)
+        if has_drawn is None:
+            return
+        kept = (name for name, each in self.run.step_end.eval_loaders.items() if each is loader)
+        name = next(kept, None)
+        if name is None:
+            self._before_users(loader, prefix, has_drawn)
+        elif not has_drawn and name in self._restored:
+            core.backend.loaders.seed_apart(loader)
+        self._restored.discard(name or prefix)
+
+    def _before_users(self, loader: Any, prefix: str, has_drawn: bool) -> None:
+        """A loader of the user, who may keep it or make a new one for each evaluation. Nobody can tell which when it is
+        iterated for the first time, so it does not draw from the streams, except where the draws of transformers'
+        Trainer are wanted."""
+        loaders = self.run.core.backend.loaders
+        if has_drawn:
+            self._kept |= {prefix} & self._begun
+        elif not self.run.core.in_transformers_order:
+            loaders.seed_apart(loader)
+        elif prefix in self._restored:
+            loaders.seed_apart(loader)
+            self._begun.add(prefix)
+            self._kept.add(prefix)
+        else:
+            self._begun.add(prefix)
+            self._kept.discard(prefix)
+
+    @contextlib.contextmanager
+    def given_up_if_interrupted(self) -> Iterator[None]:
+        """An evaluation that a signal interrupts leaves the random streams, and what it draws from, as if it had not
+        begun. The run then ends, with a checkpoint from which it is repeated."""
+        epochs, names = self.run.epochs, self._names()
+        before = epochs.before_evaluation()
+        try:
+            yield
+        except EvaluationInterrupted:
+            epochs.abandon_evaluation(before)
+            self._given_up = names
+            raise
