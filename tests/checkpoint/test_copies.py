@@ -9,6 +9,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.checkpoint import copies
+from oneloop.checkpoint.safetensors_io import from_numpy
 from tests.backends.support import rows, same_bytes
 from tests.checkpoint.job import contents
 
@@ -257,3 +258,22 @@ def test_tensors_of_a_device_are_copied_by_the_training_thread():
 
     assert is_copied_by_threads(torch.zeros(1))
     assert not is_copied_by_threads(torch.zeros(1, device="meta"))
+
+
+def test_a_save_waits_for_memory_that_is_being_found(monkeypatch):
+    """Finding it writes zeros."""
+    touch, threads = copies._touch, []
+
+    def slowly(arrays):
+        threads.append(threading.current_thread())
+        time.sleep(0.05)
+        touch(arrays)
+
+    monkeypatch.setattr(copies, "_touch", slowly)
+    monkeypatch.setattr(copies.Buffers, "WORTH_PREPARING", 1)
+    buffers = copies.Buffers()
+    buffers.prepare({"a": np.empty(2)}, from_numpy)
+    copied = buffers.copy({"a": np.full(2, np.pi)}, Weights())
+    for thread in threads:
+        thread.join()
+    assert copied["a"].tolist() == [np.pi, np.pi]

@@ -3,7 +3,8 @@
 import pytest
 
 from oneloop import Trainer
-from tests.backends.support import rows, same_bytes
+from oneloop.backends._common.engines import TapeEngine
+from tests.backends.support import DEVICE, rows, same_bytes
 
 
 class Reusing(Trainer):
@@ -51,3 +52,51 @@ def test_every_step_counts_with_its_own_loss(backend, arguments, accumulation):
     assert reused == pytest.approx(losses, rel=1e-6)
     assert reused_mean == pytest.approx(mean, rel=1e-6)
     assert same_bytes(weights, reused_weights)
+
+
+@pytest.mark.once_on("mindspore")
+def test_a_loss_of_compute_loss_in_memory_that_it_reuses(backend, arguments):
+    """What compute_loss returned is written to after its backward pass, by the next call."""
+    if backend.name == "mindspore":
+        pytest.skip("compute_loss is differentiated as a function, whose result is new")
+    found = []
+
+    class Overwriting(Trainer):
+        last = None
+
+        def compute_loss(self, *given, **named):
+            if self.last is not None:
+                self.last.data.fill_(100.0) if backend.name == "torch" else self.last.detach().fill_(100.0)
+            self.last = super().compute_loss(*given, **named)
+            return self.last
+
+    for cls in (Trainer, Overwriting):
+        args = arguments(max_steps=4, per_device_train_batch_size=2, logging_steps=4, learning_rate=0.05, seed=3)
+        trainer = cls(backend.classifier(), args, train_dataset=rows(24))
+        found.append(trainer.train().training_loss)
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(DEVICE != "cpu", reason="torch.compile cannot trace tensors of a simulated device")
+def test_a_loss_of_a_compiled_model(arguments, monkeypatch):
+    """Its graph may write to the memory of the loss of the step before. Here that is done for it."""
+    pytest.importorskip("torch")
+    from tests.backends.kits.torch_kit import Kit
+
+    compute, found = TapeEngine.loss_and_gradients, []
+    for overwrites in (False, True):
+        losses = []
+
+        def watched(*given, losses=losses, overwrites=overwrites):
+            if losses and overwrites:
+                losses[-1].fill_(100.0)
+            losses.append(compute(*given))
+            return losses[-1]
+
+        monkeypatch.setattr(TapeEngine, "loss_and_gradients", watched)
+        options = {"torch_compile": True, "torch_compile_backend": "eager", "max_steps": 4, "logging_steps": 4}
+        trainer = Trainer(Kit().classifier(), arguments(seed=3, **options), train_dataset=rows(24))
+        found.append(trainer.train().training_loss)
+        assert len(losses) == 4
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
