@@ -12,7 +12,7 @@ SECRET_NAMES = (
     # Tokens, in every spelling.
     "hub_token token HF_TOKEN api_token bearer_token github_token refreshToken push_to_hub_token hub_tokens apitoken "
     "hf_tokens access_tokens authToken id_token csrf_token slack_bot_token hub_token_value personal_access_token "
-    "acme_token _token token2 use_auth_token "
+    "acme_token hfapitoken openaiapikey _token token2 use_auth_token "
     # Keys.
     "openai_api_key apikey openaiApiKey WANDB_API_KEY openai_key wandb_key private_key ssh_key AZURE_STORAGE_KEY "
     "aws_access_key_id accesskey secretKey APIKey APIkey x-api-key openai_keys api_keys encryption_key master_key "

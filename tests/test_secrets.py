@@ -6,17 +6,23 @@ import json
 import keyword
 import logging
 import re
+import subprocess
+import types
 from pathlib import Path
 
 import pytest
 
-from oneloop import ArgumentParser, Trainer, TrainerCallback, TrainingArguments, secrets
+from oneloop import ArgumentParser, MLflowCallback, Trainer, TrainerCallback, TrainingArguments, secrets
+from oneloop.checkpoint.sharded import note_text
+from oneloop.cli import doctor
 from oneloop.cli.main import main
 from oneloop.errors import ArgumentError, DataError, StorageError
+from oneloop.integrations.hub import card
+from oneloop.integrations.search.trials import shown
 from oneloop.integrations.writers.base import configuration, public_arguments
 from oneloop.report import write_comparison, write_page
 from oneloop.state import ExportableState
-from oneloop.trainer.event_log import LONGEST
+from oneloop.trainer.event_log import LONGEST, Record
 from tests.backends.support import rows
 from tests.integrations.hub.stand_in import serving
 from tests.secret_cases import (
@@ -24,7 +30,10 @@ from tests.secret_cases import (
     INNOCENT_NAMES,
     INNOCENT_TEXTS,
     SECRET_NAMES,
+    TOKENS,
+    Client,
     Mail,
+    Pair,
     canary,
     objects,
     seen,
@@ -367,6 +376,7 @@ def test_a_command_line_with_secrets(capsys):
     class Options:
         smtp_pass: int = 3
         openai_key: str = canary("default")
+        hub_tokens: list[str] = dataclasses.field(default_factory=lambda: [canary("made")])
 
     parser = ArgumentParser(Options)
     for words in (["--smtp_pass", canary("wrong type")], ["--smtp_pas", "x"], [f"hub_token={canary('stray')}"]):
@@ -397,3 +407,96 @@ def test_a_page_of_files_that_were_written_with_secrets(tmp_path):
     write_page(tmp_path)
     write_comparison([tmp_path], tmp_path / "compare.html")
     assert seen((tmp_path / "report.html").read_bytes() + (tmp_path / "compare.html").read_bytes()) == []
+
+
+def test_a_page_of_stored_arguments_with_secrets(tmp_path):
+    (tmp_path / "log.jsonl").write_text(json.dumps({"run": "r", "step": 1, "time": 2.0, "loss": 1.0}) + "\n")
+    (tmp_path / "training_args.json").write_text(json.dumps({"openai_key": canary("old"), "sort_key": "is shown"}))
+    page = write_page(tmp_path).read_text()
+    assert seen(page) == [] and "is shown" in page
+
+
+def test_events_are_cut_after_secrets_are_taken_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(secrets, "_known", {})
+    text = "x" * (LONGEST - 20) + f" {TOKENS[0]}"  # what a cut leaves of it is not in its format any more
+    Record().add(tmp_path, "own", "r", 0, {"client": Client(), "text": text})
+    written = (tmp_path / "run.jsonl").read_text()
+    assert seen(written) == [] and TOKENS[0][:8] not in written and "Client(<_API_KEY>)" in written
+
+
+def test_short_secrets_of_named_tuples(tmp_path):
+    args = make_arguments(tmp_path)
+    args.things = {"pair": Pair("me", "zq97")}
+    assert "zq97" not in args.to_json_string() and "Pair(user='me', password='<PASSWORD>')" in args.to_json_string()
+
+
+def test_a_path_in_the_environment_is_no_secret(monkeypatch):
+    monkeypatch.setenv("GCP_CREDENTIALS", "/etc/keys/service.json")
+    assert secrets.clean_text("cannot read /etc/keys/service.json") == "cannot read /etc/keys/service.json"
+
+
+def test_a_header_within_a_sentence():
+    assert secrets.clean_text("sent X-Api-Key: swordfish to it") == "sent X-Api-Key: <X-API-KEY> to it"
+
+
+def test_what_is_restored_has_no_masks():
+    stored = {"api_key": "<API_KEY>", "count": 3, "url": "https://me:<PASSWORD>@host"}
+    assert secrets.restored(stored, {"count": 1}) == {"api_key": None, "count": 3, "url": stored["url"]}
+    current = {"api_key": "swordfish", "url": "https://me:swordfish@host", "count": 1}
+    assert secrets.restored(stored, current) == {**current, "count": 3}
+
+
+def test_a_cycle_of_objects_ends():
+    client = Client()
+    client.itself = [client, {"again": client}]
+    assert seen(str(secrets.clean({"client": client}))) == []
+
+
+def test_two_spellings_of_a_token_with_different_values(capsys):
+    words = ["--output_dir", "x", "--hub_token", canary("one"), "--push_to_hub_token", canary("other")]
+    with pytest.raises(SystemExit):
+        ArgumentParser(TrainingArguments).parse_args_into_dataclasses(words, look_for_args_file=False)
+    printed = capsys.readouterr().err
+    assert "have different values" in printed and seen(printed) == []
+
+    @dataclasses.dataclass
+    class Options:
+        openai_key: str = dataclasses.field(default="", metadata={"aliases": ["--gpt_key"]})
+
+    with pytest.raises(ArgumentError, match="are aliases of one argument") as raised:
+        ArgumentParser(Options).parse_dict({"openai_key": canary("one"), "gpt_key": canary("other")})
+    assert seen(str(raised.value)) == []
+
+
+def test_notes_trials_and_cards_have_no_secrets():
+    assert seen(note_text(None, OSError(5, texts()[0]))) == []
+    assert (
+        shown({"openai_key": canary("trial"), "learning_rate": 0.1}) == "openai_key='<OPENAI_KEY>', learning_rate=0.1"
+    )
+    facts = {"model_name": "m", "class": "M", "framework": "torch", "finetuned_from": texts()[0], "tags": [texts()[6]]}
+    text = card.write(facts, {}, {}, [])
+    assert seen(text) == [] and card.is_ours(text)
+
+
+def test_a_framework_that_fails_is_reported_without_secrets_and_controls(monkeypatch, capsys):
+    error = f"ImportError: \x1b[2J cannot read https://me:{canary('index')}@host/simple"
+    failed = subprocess.CompletedProcess([], 1, "", f"Traceback\n{error}\n")
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: failed)
+    for as_json in (False, True):
+        assert doctor.run(as_json) == 1
+        printed = capsys.readouterr().out
+        assert "ImportError" in printed and seen(printed) == [] and "\x1b" not in printed
+
+
+def test_a_run_of_mlflow_that_is_gone_is_told_without_secrets(caplog):
+    class Gone(Exception):
+        pass
+
+    def get_run(_):
+        raise Gone(f"404 from https://me:{canary('mlflow')}@host")
+
+    writer = MLflowCallback()
+    writer.run, writer._client = {"id": "r1"}, types.SimpleNamespace(get_run=get_run)
+    module = types.SimpleNamespace(exceptions=types.SimpleNamespace(MlflowException=Gone))
+    assert writer._still_there(module) is None
+    assert "r1 no longer exists (404 from" in caplog.text and seen(caplog.text) == []

@@ -170,6 +170,15 @@ def test_a_process_that_leaves_says_so(error, board, signs, monkeypatch):
     assert (signs(0).seen_lost() or "").endswith("exited after an error: KeyError: 'broken'") == bool(error)
 
 
+def test_the_error_of_a_process_is_told_without_secrets(board, signs, monkeypatch):
+    error = ConnectionError(f"{'x' * 445} https://host/?token=hunter2hunter2hunter2hunter2")  # longer than what is told
+    for name in ("last_exc", "last_value"):
+        monkeypatch.setattr(sys, name, error, raising=False)
+    signs(1).stop()
+    assert json.loads(board.written["1"])["left"].startswith("ConnectionError: xxx")
+    assert "hunter" not in board.written["1"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hanging", [1, 2])
 def test_three_real_processes(hanging, tmp_path):

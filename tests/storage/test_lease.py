@@ -55,9 +55,9 @@ def test_a_run_elsewhere_that_renews_its_lease_keeps_others_out(remote, make, st
 
 
 def test_a_lease_that_is_not_renewed_is_void(remote, make, caplog):
-    elsewhere(remote)
+    elsewhere(remote, host="else\x1b[2Jwhere")
     make(max_steps=2).train()
-    assert "has died (another run, process 17 on elsewhere)" in caplog.text
+    assert r"has died (another run, process 17 on else\x1b[2Jwhere)" in caplog.text
     assert lease.NAME not in remote.files()  # released
 
 

@@ -130,6 +130,16 @@ def test_checkpoints_and_the_model_are_handed_over(train):
     assert "run.json" not in service["artifacts"][-1][1]
 
 
+def test_an_upload_that_fails_is_told_without_secrets(train, caplog, monkeypatch):
+    def refuse(*_):
+        raise ConnectionError("401 for https://service/upload?token=hunter2hunter2")
+
+    writer = Listed({}, model=True)
+    monkeypatch.setattr(writer, "artifact", refuse)
+    train(writer)
+    assert "could not upload the checkpoint: ConnectionError: 401 for" in caplog.text and "hunter2" not in caplog.text
+
+
 def test_no_secret_is_among_the_parameters(train):
     writer = Listed({})
     train(writer, hub_token="hf_verysecret", max_steps=1)
