@@ -435,6 +435,25 @@ def test_a_path_in_the_environment_is_no_secret(monkeypatch):
     assert secrets.clean_text("cannot read /etc/keys/service.json") == "cannot read /etc/keys/service.json"
 
 
+def test_long_texts_take_no_longer_than_they_are():
+    """Patterns that try again from everywhere would take minutes for these: a test that hangs has found one."""
+    for piece in (
+        "x",
+        "a-",
+        "a://",
+        "x:",
+        "password='",
+        "--token ",
+        "auth=(",
+        "s3://a:",
+        '\\"',
+        "-----BEGIN",
+        "a:b@",
+        " ",
+    ):
+        secrets.clean_text("http://a:" + piece * (60_000 // len(piece)))
+
+
 def test_a_header_within_a_sentence():
     assert secrets.clean_text("sent X-Api-Key: swordfish to it") == "sent X-Api-Key: <X-API-KEY> to it"
 
