@@ -100,6 +100,11 @@ def test_the_loss_of_a_criterion_decides(backend, arguments):
     criterion.__class__ = type("Shifting", (layer,), {method: later})
     everything = backend.name == "paddle" and len(data) * (len(data[0]["labels"]) - 1)
     assert counted(backend, arguments, aligned(backend), data, criterion=criterion)[0] == (everything or BUT_FIRST)
+    criterion = backend.criterion(ignore_index=0)  # which then means no label
+    criterion.__class__ = type("Shifting", (layer,), {method: later})
+    data = [row | {"labels": np.maximum(row["labels"], 0)} for row in data]
+    expected = sum((row["labels"][1:] != 0).sum() for row in data)
+    assert counted(backend, arguments, aligned(backend), data, criterion=criterion)[0] == expected
 
 
 def test_a_head_of_zeros_and_labels_that_are_all_the_same(backend, arguments):
@@ -111,9 +116,26 @@ def test_a_head_of_zeros_and_labels_that_are_all_the_same(backend, arguments):
         assert counted(backend, arguments, model, data)[0] == (BUT_FIRST if is_shifting else ALL)
 
 
+def with_method(backend, function):
+    """A tagger whose forward is function(forward of before, self, input_ids, labels)."""
+    layer = type(backend.tagger())
+    method = "construct" if hasattr(layer, "construct") else "forward"
+    before = getattr(layer, method)
+
+    def replaced(self, input_ids, labels=None):
+        return function(before, self, input_ids, labels)
+
+    return named(backend.tagger(), "TinyForCausalLM", **{method: replaced})
+
+
 def test_a_batch_without_labels_does_not_decide(backend, trained):
-    data = tagged([4] * 8, unlabelled=range(4))
-    given = []
+    """Nor is anything taken for a label in it: here 0 is none."""
+    data, given = tagged([4] * 8, unlabelled=range(4)), []
+    data = [row | {"labels": np.where(row["labels"] == 0, 1, row["labels"])} for row in data]
+
+    def without_zeros(before, self, input_ids, labels):
+        ignored = backend.tensor(np.where(backend.numpy(labels) == 0, -100, backend.numpy(labels)))
+        return before(self, input_ids, ignored)
 
     class Noting(Trainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
@@ -121,8 +143,45 @@ def test_a_batch_without_labels_does_not_decide(backend, trained):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     sizes = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "max_steps": 2, "nonfinite": "skip"}
-    trained(aligned(backend, "TinyForCausalLM"), data, Noting, train_sampling_strategy="sequential", **{**SGD, **sizes})
+    options = {"train_sampling_strategy": "sequential", **SGD, **sizes}
+    trained(with_method(backend, without_zeros), data, Noting, **options)
     assert given[-1] == 16
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_halved(backend, arguments):
+    rows = []
+
+    def needs_memory(before, self, input_ids, labels):
+        rows.append(len(input_ids))
+        if len(input_ids) > 4:
+            raise RuntimeError("out of memory")
+        return before(self, input_ids, labels)
+
+    assert counted(backend, arguments, with_method(backend, needs_memory), samples(False))[0] == ALL
+    assert rows[:3] == [16, 8, 4]
+
+
+def test_a_label_that_costs_nothing(backend, arguments):
+    """The loss of one label is that of none: the other one tells."""
+
+    def of_twos(before, self, input_ids, labels):
+        outputs = before(self, input_ids, labels)
+        twos = backend.tensor(np.float32((backend.numpy(labels) == 2).mean()))
+        return {"loss": outputs["logits"].mean() * 0 + twos, "logits": outputs["logits"]}
+
+    assert counted(backend, arguments, with_method(backend, of_twos), samples(False))[0] == ALL
+
+
+def test_a_loss_function_that_divides_by_the_items(backend, arguments):
+    def divided(outputs, labels, num_items_in_batch=None):
+        logits = outputs["logits"]
+        return backend.cross_entropy(logits, labels, reduction="sum") / num_items_in_batch
+
+    def no_loss(before, self, input_ids, labels):
+        return before(self, input_ids)
+
+    model = with_method(backend, no_loss)
+    assert counted(backend, arguments, model, samples(False), compute_loss_func=divided)[0] == ALL
 
 
 # -- what the computing leaves behind
@@ -200,6 +259,36 @@ def test_smoothed_labels_are_compared_as_the_model_does(backend, trained):
     assert losses["computed"] == losses["declared"]
 
 
+def test_an_override_that_takes_the_batches(backend, trained):
+    class Taking(Trainer):
+        def get_batch_samples(self, epoch_iterator, num_batches, device=None):
+            return [next(epoch_iterator)], None
+
+    losses = []
+    for declared in (None, True):
+        model = named(backend.language_model(masked=False), "Plain", shifts_labels=declared)
+        trainer = trained(model, samples(True), Taking, label_smoothing_factor=0.1, **SGD | {"max_steps": 1})
+        losses.append(trainer.state.log_history[0]["loss"])
+    assert losses[0] == losses[1]
+
+
+def test_a_loss_of_an_override_is_not_warned_of(backend, trained, caplog):
+    """The model alone has none."""
+
+    class Own(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            logits = model(inputs["input_ids"])["logits"]
+            return backend.cross_entropy(logits, inputs["labels"])
+
+    def no_loss(before, self, input_ids, labels):
+        assert labels is None
+        return before(self, input_ids)
+
+    with caplog.at_level(logging.WARNING):
+        trained(with_method(backend, no_loss), samples(False), Own, gradient_accumulation_steps=2, **SGD)
+    assert not [record for record in caplog.records if "shifts_labels" in record.getMessage()]
+
+
 def test_smoothed_labels_in_an_evaluation_alone(backend, arguments):
     data, found = samples(True), []
     for declared in (None, True):
@@ -210,6 +299,6 @@ def test_smoothed_labels_in_an_evaluation_alone(backend, arguments):
 
 def test_the_labels_that_a_collator_has_shifted_are_counted(backend, arguments):
     data = [row | {"shift_labels": np.where(np.arange(7) < 2, 1, -100)} for row in samples(True)]
-    trainer = Trainer(shifting(backend), arguments(remove_unused_columns=False))
+    trainer = Trainer(backend.language_model(masked=False), arguments(remove_unused_columns=False))
     batch = {name: backend.tensor(np.stack([row[name] for row in data])) for name in data[0]}
     assert trainer._get_num_items_in_batch([batch], None) == 2 * len(data)

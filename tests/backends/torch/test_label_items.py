@@ -75,6 +75,42 @@ def test_a_class_of_its_own_name(arguments):
 
     assert counted(Aligned(model.config), {"input_ids": ids, "labels": ids}, arguments)[0] == 16
 
+    class StoriesForMaskedLM(transformers.BertForMaskedLM):
+        """With a forward of its own, and a loss that is not that of its name."""
+
+        def forward(self, input_ids, labels=None):
+            logits = super().forward(input_ids).logits
+            return {"loss": torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())}
+
+    model = StoriesForMaskedLM(tiny_transformers.build("BertForMaskedLM").config)
+    assert counted(model, {"input_ids": ids, "labels": ids}, arguments)[0] == 14
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "MBartForConditionalGeneration", "BertForTokenClassification"])
+def test_what_a_model_declares_is_not_computed(name, arguments):
+    model, given, _ = tiny_transformers.built(name)
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    counted(model, labelled(model, given), arguments)
+    assert not calls
+
+
+def test_weights_in_half_precision(arguments):
+    class Heard(torch.nn.Module):
+        """Of features, which have to be in half precision as well."""
+
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(4, 60)
+
+        def forward(self, features, labels=None):
+            logits = self.head(features).float()
+            return {"loss": torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())}
+
+    trainer = Trainer(Heard(), arguments(bf16=True, fp16_opt_level="O3"))
+    batch = {"features": torch.randn(2, 8, 4), "labels": torch.randint(5, 60, (2, 8))}
+    assert trainer._get_num_items_in_batch([batch], None) == 14
+
 
 def test_a_loss_function_that_is_replaced(arguments):
     def aligned(logits, labels, vocab_size, **kwargs):

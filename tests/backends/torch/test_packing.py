@@ -148,12 +148,20 @@ def test_a_causal_model_whose_labels_are_not_shifted(arguments):
     """Bart's decoder: its mask excludes the tokens that follow, and first labels are not predicted from another
     document."""
     sizes = {"vocab_size": WORDS, "d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 2}
+    data = [each | {"labels": each["input_ids"]} for each in documents((5, 4, 7) * 4)]
     model = transformers.BartForCausalLM(
         transformers.BartConfig(**sizes, decoder_ffn_dim=48, max_position_embeddings=64)
     )
-    trainer = Trainer(model, arguments(packing=True, max_length=16), train_dataset=documents((5, 4, 7) * 4))
+    trainer = Trainer(model, arguments(packing=True, max_length=16), train_dataset=data)
     batch = next(iter(trainer.get_train_dataloader()))
     mask = batch["attention_mask"][:, 0]
     assert not mask.triu(1).any() and mask.diagonal(dim1=1, dim2=2).all()
     starts = torch.nn.functional.pad(~mask.diagonal(-1, 1, 2), (1, 0), value=True)
     assert starts.sum() > len(starts) and (batch["labels"][starts] == -100).all()
+
+
+def test_a_model_whose_labels_are_shifted_and_that_is_not_causal(arguments):
+    """Without is_decoder, BERT sees the tokens that follow, packed as alone."""
+    model = transformers.BertLMHeadModel(made("bert").config)
+    trainer = Trainer(model, arguments(packing=True, max_length=16), train_dataset=documents((5, 4, 7) * 4))
+    assert next(iter(trainer.get_train_dataloader()))["attention_mask"].triu(1).any()
