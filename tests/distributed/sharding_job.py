@@ -21,7 +21,7 @@ from oneloop.distributed import step_sync
 from oneloop.distributed.world import world
 from oneloop.errors import OneloopError, RefusedError
 from tests.backends.support import CLASSES, WORDS, rows, tagged
-from tests.distributed.cases import roll_back, told, undeclared
+from tests.distributed.cases import roll_back
 from tests.distributed.job import GLOBAL_BATCH, KIT, arguments, gradients_of, main, mean_of_predictions, train
 
 CASES = {}
@@ -147,9 +147,26 @@ def tokens_accumulated(folder):
     return with_each(folder, "tokens", KIT.tagger, tagged(LENGTHS, unlabelled=UNLABELLED), **given)
 
 
+class Later(Odd):
+    """Its loss compares position i with label i + 1, and it does not say so. A label 0 is none, so that a process
+    without labels in its first batch finds out nothing."""
+
+    def forward(self, input_ids, labels=None):
+        outputs = super().forward(input_ids)
+        self.seen.zero_()  # it is not called for a batch without labels
+        if labels is None:
+            return outputs
+        labels = labels.masked_fill(labels == 0, -100)[:, 1:]
+        return {"loss": nn.functional.cross_entropy(outputs["logits"][:, :-1].flatten(0, 1), labels.flatten())}
+
+
 @case
 def shifted(folder):
-    return with_each(folder, "shifted", undeclared, told(), train_sampling_strategy="sequential")
+    """On two processes, the first one has no labels in its first batch."""
+    data = tagged(LENGTHS, unlabelled=range(4))
+    for row in data:
+        row["labels"][row["labels"] == 0] = 1
+    return with_each(folder, "shifted", Later, data, train_sampling_strategy="sequential")
 
 
 @case
