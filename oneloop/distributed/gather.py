@@ -87,7 +87,11 @@ class GatheredFromAll(Gathered):
 
     def _show_tensors(self, batch: tuple, last: bool) -> None:
         from_numpy = self.core.backend.tensors.from_numpy
-        self._show((batch[0], *(map_leaves(value, from_numpy) for value in batch[1:])), last)
+
+        def tensor(leaf: Any) -> Any:  # a whole batch may hold texts
+            return from_numpy(leaf) if hasattr(leaf, "dtype") else leaf
+
+        self._show((batch[0], *(map_leaves(value, tensor) for value in batch[1:])), last)
 
     def finish(self, prefix: str) -> dict[str, Any]:
         while not self._exchange(done=True):

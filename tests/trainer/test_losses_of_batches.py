@@ -3,6 +3,7 @@
 import pytest
 
 from oneloop import Trainer
+from oneloop.compat import mode
 from tests.backends.support import rows
 
 
@@ -18,3 +19,26 @@ def test_losses_batch_by_batch_make_up_the_mean(backend, arguments):
     mean = trainer.evaluate()["eval_loss"]
     assert [count for _, count in losses] == [4, 4, 2] and len({loss for loss, _ in losses}) == 3
     assert sum(loss * count for loss, count in losses) / 10 == pytest.approx(mean, rel=1e-6)
+
+
+@pytest.mark.parametrize("script", ["", "transformers"], ids=["own", "of_transformers"])
+def test_what_is_shown_of_a_batch(backend, arguments, monkeypatch, script):
+    """In scripts of transformers the whole batch, and its loss for each sample; else the main input, and one loss."""
+    monkeypatch.setattr(mode, "_followed", {script} - {""})
+    seen = []
+
+    def compute(prediction, compute_result):
+        found, losses = prediction.inputs, backend.numpy(prediction.losses)
+        parts = found if script else {"x": found}
+        shapes = {name: tuple(part.shape) for name, part in parts.items()}
+        seen.append((shapes, losses.shape, len(set(losses.reshape(-1).tolist()))))
+        return {}
+
+    options = {"batch_eval_metrics": True, "include_for_metrics": ["inputs", "loss"]}
+    args = arguments(per_device_eval_batch_size=4, **options)
+    Trainer(backend.classifier(), args, eval_dataset=rows(6), compute_metrics=compute).evaluate()
+    sizes = [4, 2]
+    if script:
+        assert seen == [({"x": (n, 6), "labels": (n,)}, (n,), 1) for n in sizes]
+    else:
+        assert seen == [({"x": (n, 6)}, (), 1) for n in sizes]
