@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from oneloop import Trainer, TrainerCallback
+from oneloop.compat import accelerate_state
 from oneloop.compat.accelerator_rest import REFUSED_METHODS
 from oneloop.errors import ModelError, RefusedError
 from tests.backends.support import rows
@@ -56,10 +57,17 @@ def test_a_copy_is_a_view_of_the_same_trainer(given):
     assert made is not given and made.device == given.device and made.backward.__self__ is made
     made.step, made.even_batches = 4, True
     assert (given.step, given.even_batches) == (3, False)
-    given.sync_gradients = False
-    shared = made.gradient_state is given.gradient_state
-    assert made.sync_gradients is (not shared), "accelerate's state is that of the process, oneloop's of the Trainer"
-    given.sync_gradients = made.sync_gradients = True
+
+
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_the_state_of_accelerate_is_that_of_the_process_also_in_a_copy(backend, arguments, monkeypatch, is_imported):
+    pytest.importorskip("accelerate.state")
+    monkeypatch.setattr(accelerate_state, "is_imported", lambda: is_imported)
+    given = Trainer(backend.classifier(), arguments()).accelerator
+    made = copy.deepcopy(given)
+    made.sync_gradients = False
+    assert given.sync_gradients is (not is_imported), "oneloop's own is of one accelerator"
+    made.sync_gradients = True
 
 
 def test_within_a_copy_of_its_trainer_it_is_of_that_copy(given):

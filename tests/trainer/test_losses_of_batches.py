@@ -42,3 +42,16 @@ def test_what_is_shown_of_a_batch(backend, arguments, monkeypatch, script):
         assert seen == [({"x": (n, 6), "labels": (n,)}, (n,), 1) for n in sizes]
     else:
         assert seen == [({"x": (n, 6)}, (), 1) for n in sizes]
+
+
+def test_all_batches_together_have_their_main_input(backend, arguments, monkeypatch):
+    monkeypatch.setattr(mode, "_followed", {"transformers"})
+    shapes = []
+
+    def compute(prediction):
+        shapes.append((prediction.inputs.shape, prediction.losses.shape))
+        return {}
+
+    args = arguments(per_device_eval_batch_size=4, include_for_metrics=["inputs", "loss"])
+    Trainer(backend.classifier(), args, eval_dataset=rows(6), compute_metrics=compute).evaluate()
+    assert shapes == [((6, 6), (6,))]

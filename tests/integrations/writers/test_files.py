@@ -96,6 +96,15 @@ def test_arguments_without_a_directory(tmp_path):
     writer.close()
     (folder,) = (tmp_path / "out" / "runs").iterdir()
     assert events_in(folder) == 1
-    writer.open(args, TrainerState())  # again: the same directory
+
+
+def test_a_directory_that_was_taken_away(tmp_path, monkeypatch):
+    """None says that none is given."""
+    pytest.importorskip("tensorboard")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "boards"))
+    args = TrainingArguments(str(tmp_path / "out"), report_to="none")
+    args.logging_dir = None
+    writer = TensorBoardCallback()
+    writer.open(args, TrainerState())
     writer.close()
-    assert list((tmp_path / "out" / "runs").iterdir()) == [folder]
+    assert events_in(tmp_path / "boards") == 1
