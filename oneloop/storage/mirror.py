@@ -239,13 +239,14 @@ class Mirror:
                 "Checkpoints before %s are not deleted: %s. The next upload tries again.", upload.name, error
             )
             return
+        held: set[str] = set()  # named by one that could not be deleted
         for name in names:
-            if name in needed:
+            if name in held:
                 continue
             try:
                 remote_checkpoints.delete(self.remote, name)
             except Exception as error:
-                needed.add(self._references.best_named_by(name))  # it may be complete
+                held.add(self._references.best_named_by(name))
                 logger.warning(
                     "%s could not be deleted from %s: %s. The next upload tries again.",
                     name,

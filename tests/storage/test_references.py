@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,18 @@ def test_a_checkpoint_of_several_machines_too(storage, tmp_path):
     assert not [path for kind, path in storage.requests if "checkpoint-2/" in path or "checkpoint-4/" in path]
 
 
+def test_a_best_one_of_several_machines_that_an_override_has_added_to_is_there(storage, tmp_path, caplog):
+    """Its files are on both machines, and its manifest here is newer until what was added is uploaded."""
+    pair = Pair(tmp_path, URL)
+    pair.save(2, best=2, unsealed=True)
+    here = pair.disks[0] / "checkpoint-2"
+    store.seal(here, store.fingerprints(here))
+    storage.requests.clear()
+    pair.save(4, best=2)
+    assert not [path for kind, path in storage.requests if "checkpoint-2/" in path]
+    assert "checkpoint-4/manifest.json" in names() and caplog.text == ""
+
+
 def test_one_of_several_machines_is_not_committed_if_the_best_cannot_be(storage, tmp_path):
     pair = Pair(tmp_path, URL)
     write(pair.disks[0], 2)
@@ -218,6 +231,31 @@ def test_a_copy_for_a_checkpoint_that_was_deleted_here_is_given_up(mirror, stora
         store.delete(mirror.folder / f"checkpoint-{step}")
     work(mirror)
     assert committed(storage) == [] and not any((mirror.folder / ".pushes").glob("*"))
+
+
+def test_copies_are_given_up_during_the_run(mirror, storage, monkeypatch):
+    """checkpoint-4 is deleted here before its upload; the run goes on."""
+    waits(mirror, upload(mirror, 4, best=2))
+    for step in (2, 4):
+        store.delete(mirror.folder / f"checkpoint-{step}")
+    write(mirror.folder, 6, best=6)
+    del mirror.start
+    mirror.submit(upload(mirror, 6, best=6))
+    deadline = time.monotonic() + 20
+    while list((mirror.folder / ".pushes").glob("*")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert mirror.is_running and not any((mirror.folder / ".pushes").glob("*"))
+
+
+def test_copies_of_what_could_not_be_uploaded_are_given_up_at_the_end(mirror, storage):
+    def fault(kind, path):
+        if kind == "put_file":
+            raise PermissionError("not allowed")
+
+    waits(mirror, upload(mirror, 4, best=2))
+    storage.fault = fault
+    work(mirror)
+    assert checkpoints() == ["checkpoint-2"] and not any((mirror.folder / ".pushes").glob("*"))
 
 
 def test_on_a_disk_without_links_one_whose_best_is_gone_is_left_out(mirror, storage, monkeypatch, caplog):
@@ -326,6 +364,36 @@ def test_one_is_deleted_before_the_best_that_it_names(mirror, storage):
     assert checkpoints() == ["checkpoint-6"] and committed(storage)
 
 
+def test_no_request_is_made_for_what_this_process_has_uploaded(mirror, storage):
+    uploaded(mirror, 2, 4, 6, best={2: 2, 4: 2, 6: 6})
+    storage.requests.clear()
+    assert mirror._upload(upload(mirror, 6, best=6, limit=2))
+    assert not [path for kind, path in storage.requests if path.endswith("trainer_state.json")]
+
+
+def test_what_it_names_itself_is_kept_too(mirror, storage):
+    """checkpoint-6 was saved before its evaluation."""
+    uploaded(mirror, 2, 4, 6, 8, best={2: 2, 4: 2, 6: 4, 8: 8})
+    assert mirror._upload(upload(mirror, 8, best=8, limit=2))
+    assert checkpoints() == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-8"]
+
+
+def test_one_that_was_saved_again_names_what_it_names_now(mirror, storage):
+    uploaded(mirror, 1, 2, best={1: 1, 2: 1})
+    write(mirror.folder, 2, best=2)
+    assert mirror._upload(upload(mirror, 4, best=2, limit=1))
+    assert checkpoints() == ["checkpoint-2", "checkpoint-4"] and committed(storage)
+
+
+def test_what_was_uploaded_for_another_is_deleted_when_it_is_deleted_here(mirror, storage):
+    assert mirror._upload(upload(mirror, 4, best=2))
+    for step in (2, 4):  # perhaps by an override
+        store.delete(mirror.folder / f"checkpoint-{step}")
+    write(mirror.folder, 6, best=6)
+    assert mirror._upload(upload(mirror, 6, best=6, limit=None))
+    assert checkpoints() == ["checkpoint-6"] and committed(storage)
+
+
 def test_what_a_kept_one_names_is_kept_until_it_is_deleted(mirror, storage):
     uploaded(mirror, 2, 4, 6, best={2: 2, 4: 2, 6: 6})
     assert mirror._upload(upload(mirror, 6, best=6, limit=2))
@@ -390,6 +458,8 @@ def test_the_best_one_of_the_run_it_is_branched_from_becomes_its_own(origin, mak
     place = str(tmp_path / "first") if origin == "directory" else "faulty://bucket/first"
     first = trainer_of(lambda kit, **rest: made(place, kit, **rest), **scored(scores, max_steps=4))
     first.train()
+    if origin == "url":
+        shutil.rmtree(machine(1))
     machine(2)
     given = scored(scores, max_steps=10)
     storage.states = []
