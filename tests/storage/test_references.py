@@ -15,6 +15,7 @@ from oneloop.errors import StorageError
 from oneloop.storage import remote_checkpoints
 from oneloop.storage.mirror import Mirror
 from oneloop.storage.references import Upload
+from oneloop.storage.remote import RemoteDirectory
 from tests.backends.support import available, rows, same_bytes
 from tests.checkpoint.test_command import write, write_foreign
 from tests.storage.machine_pair import Pair
@@ -311,6 +312,36 @@ def test_a_best_one_of_the_storage_alone_is_there(mirror, storage):
     mirror.look()
     assert mirror._upload(upload(mirror, 4, best=2, limit=1))
     assert checkpoints() == ["checkpoint-2", "checkpoint-4"]
+
+
+@pytest.mark.parametrize("owner, method", [(remote_checkpoints, "put"), (RemoteDirectory, "upload")])
+def test_two_threads_do_not_upload_the_same_at_the_same_time(owner, method, mirror, storage, monkeypatch):
+    """The one that uploads, and the one that commits a checkpoint of several machines: checkpoint-2 and the log."""
+    (mirror.folder / "log.jsonl").write_text("logged")
+    original, gate, inside, most = getattr(owner, method), threading.Event(), [], []
+
+    def watched(first, path, name, *rest):
+        if name not in ("checkpoint-2", "log.jsonl"):
+            return original(first, path, name, *rest)
+        inside.append(name)
+        most.append(len(inside))
+        gate.wait(5)
+        original(first, path, name, *rest)
+        inside.remove(name)
+
+    monkeypatch.setattr(owner, method, watched)
+    tasks = [
+        lambda: mirror._upload(upload(mirror, 2, best=2)),
+        lambda: mirror.complete_references(mirror.folder / "checkpoint-4", "checkpoint-4"),
+    ]
+    threads = [threading.Thread(target=task) for task in tasks]
+    for thread in threads:
+        thread.start()
+    threads[1].join(0.2)
+    gate.set()
+    for thread in threads:
+        thread.join(10)
+    assert set(most) == {1} and checkpoints() == ["checkpoint-2"] and "log.jsonl" in names()
 
 
 # -- logs

@@ -28,7 +28,7 @@ def searched(seeds, machine, tmp_path, kit=None):
 
 
 def test_a_checkpoint_in_the_storage_names_only_what_is_complete_there(machine, storage, tmp_path):
-    assert searched(range(4), machine, tmp_path) == []
+    assert searched((101, 109), machine, tmp_path) == []
 
 
 @pytest.mark.slow
