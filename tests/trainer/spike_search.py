@@ -372,6 +372,8 @@ def comparable(checkpoint):
     position = run["position"]
     if position["epoch_ended"]:
         position |= {"epoch": position["epoch"] + 1, "step_in_epoch": 0, "epoch_ended": False}
+    if not position["step_in_epoch"]:  # the data begin anew
+        del position["data"]
     del state["stateful_callbacks"]["TrainerControl"], state["best_model_checkpoint"]
     return checkpoint
 

@@ -116,6 +116,8 @@ def test_a_checkpoint_that_a_signal_asks_for_does_not_change_what_is_left_out(ba
     assert found["rollbacks"] == [[11, 14]] and "13" not in found["batches"]
     (event,) = events(tmp_path / "interrupted", "rolled_back")
     assert event["to"] == "checkpoint-10" and event["left_out"] == [11, 14]
+    for name in ("unbroken", "interrupted"):
+        assert saved(tmp_path / name) == ["checkpoint-24"], "it is kept no longer than until the next"
 
 
 @pytest.mark.rare_on("mindspore", "paddle")
@@ -222,6 +224,58 @@ def left(backend, tmp_path):
         return [(event["to"], event["left_out"]) for event in events(tmp_path / "out", "rolled_back")]
 
     return go_on
+
+
+@pytest.mark.rare_on("mindspore", "paddle")
+def test_a_run_that_was_branched_from_another(backend, tmp_path):
+    """It returns to a checkpoint of the run before, and deletes none of its later ones."""
+    wanted = case((), [("saved", 12)], loss_spike="rollback", loss_spike_skip_steps=4)
+    folder = tmp_path / "out"
+    unbroken_run(backend.name, wanted, folder)
+    before = saved(folder)
+    assert before == [f"checkpoint-{step}" for step in (5, 10, 12, 15, 20, 24)]
+    seen = []
+    again = replace(wanted, spikes=(14,), interruptions=())
+    trainer, _ = spike_search.build(backend.name, again, folder, spike_search.Course())
+    trainer.add_callback(At(11, lambda: seen.extend(saved(folder))))
+    trainer.train(resume_from_checkpoint=str(folder / "checkpoint-12"))
+    assert [(event["to"], event["left_out"]) for event in events(folder, "rolled_back")] == [
+        ("checkpoint-10", [11, 14])
+    ]
+    assert seen == before
+    (event,) = [each for each in events(folder, "resumed") if each["from"] == "checkpoint-10"]
+    assert event["run"] == trainer._oneloop.run.id and event["parent"] == events(folder, "started")[0]["run"]
+
+
+@pytest.mark.rare_on("mindspore", "paddle")
+def test_a_run_that_is_given_more_steps(backend, tmp_path):
+    """The checkpoint of its last step is on schedule."""
+    wanted = case((14,), loss_spike_skip_steps=4)
+    for steps in (12, 16):
+        given = wanted.given | {"max_steps": steps}
+        course = spike_search.Course()
+        trainer, _ = spike_search.build(backend.name, replace(wanted, given=given), tmp_path / "out", course)
+        trainer.train(resume_from_checkpoint=steps > 12)
+    (event,) = events(tmp_path / "out", "rolled_back")
+    assert (event["to"], event["left_out"]) == ("checkpoint-12", [13, 14])
+
+
+@pytest.mark.rare_on("mindspore", "paddle")
+def test_rotation_by_an_override_keeps_it_too(backend, tmp_path):
+    class Rotates(spike_search.Spiky):
+        course, spikes = spike_search.Course(), (14,)
+
+        def _rotate_checkpoints(self, *given, **named):
+            super()._rotate_checkpoints(*given, **named)
+
+    wanted = case((14,), [("signal", 12)], **MORE)
+    Rotates.course.pending = list(wanted.interruptions)
+    plain, _ = spike_search.build(backend.name, wanted, tmp_path / "out", Rotates.course)
+    callbacks = [spike_search.Follow(Rotates.course)]
+    trainer = Rotates(plain.model, plain.args, train_dataset=plain.train_dataset, callbacks=callbacks)
+    with pytest.raises(SystemExit):
+        trainer.train()
+    assert saved(tmp_path / "out") == ["checkpoint-10", "checkpoint-12"]
 
 
 @pytest.mark.rare_on("mindspore", "paddle")
