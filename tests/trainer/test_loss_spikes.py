@@ -298,6 +298,7 @@ def test_warn_changes_nothing(backend, trained, tmp_path, caplog):
     warned = trained(backend.classifier(), planted(BAD), **RUN | GUARD | {"loss_spike": "warn"})
     (found,) = events(tmp_path / "out", "loss_spike")
     assert found["step"] == BAD and "Training continues (loss_spike='warn')" in caplog.text
+    assert set(stored(tmp_path / "out", 20)["spikes"]) == {"version", "recent", "rollbacks"}
     plain = trained(backend.classifier(), planted(BAD), output_dir=str(tmp_path / "plain"), **RUN)
     assert same_bytes(backend.weights(warned.model), backend.weights(plain.model))
 
