@@ -541,3 +541,20 @@ def test_a_torn_checkpoint_of_ours_is_not_foreign(tmp_path, trained, backend):
     assert not store.is_foreign(path)
     assert store.problems(path) == ["manifest.json is missing or cannot be read"]
     assert trainer.state.global_step == 1
+
+
+def test_a_loss_spike_returns_to_it(old):
+    """It is the last checkpoint, and the run stays the same one."""
+
+    class Spiky(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+            return loss * 1e4 if self.state.global_step + 1 == 15 else loss
+
+    given = SHARED | {"loss_spike": "rollback", "loss_spike_window": 8, "save_steps": 50}
+    trainer = Spiky(bert(), TrainingArguments(str(old.parent), device="cpu", **given), train_dataset=rows())
+    trainer.train(resume_from_checkpoint=str(old))
+    events = [json.loads(line) for line in (old.parent / "run.jsonl").read_text().splitlines()]
+    returned = [(each["to"], each["left_out"]) for each in events if each["event"] == "rolled_back"]
+    assert returned == [(old.name, [15, 15])] and trainer.state.global_step == STEPS
+    assert len({each["run"] for each in events}) == 1 and old.is_dir()
