@@ -40,6 +40,7 @@ OWNERS = {
     "best": "BestModel",
     "epochs": "Epochs",
     "resume": "ResumePoint",
+    "data": "DataStates",
     "events": "RunEvents",
     "history": "LogHistory",
     "step_end": "StepEnd",
