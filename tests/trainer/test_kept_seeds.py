@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from oneloop import backends, randomness
-from tests.backends.support import same_bytes
+from oneloop import Trainer, backends, randomness
+from tests.backends.support import rows, same_bytes
 from tests.trainer.interrupted_evaluations import Case, differences, interrupted, some_case
 
 
@@ -86,6 +86,16 @@ def test_a_loader_that_accelerate_has_prepared(tmp_path):
     assert loaders.has_drawn_seed(loader) is True
 
 
+def test_accelerate_finds_no_generator_in_the_order_of_transformers(backend, arguments):
+    """It copies the generator of a loader: with one, its copy would not draw."""
+    if backend.name != "torch":
+        return
+    for workers in (0, 1):
+        args = arguments(data_order="transformers", dataloader_num_workers=workers)
+        loader = Trainer(backend.classifier(), args, eval_dataset=rows(4)).get_eval_dataloader()
+        assert len(list(loader)) == 1 and loader.generator is None
+
+
 def test_streams_are_unchanged_after_an_error_too(backend):
     own = backends.load(backend.name)
     before = randomness.get_state(own)
@@ -98,7 +108,7 @@ def test_streams_are_unchanged_after_an_error_too(backend):
 @pytest.mark.parametrize("loader", ["eval", "train"])
 def test_a_loader_of_the_user_with_workers_that_he_keeps(found, caplog, loader):
     pytest.importorskip("torch")
-    given = {"data": "plain"} if loader == "eval" else {"training_data": "plain"}
+    given = {"data": "plain", "stops": ((3, "signal"),)} if loader == "eval" else {"training_data": "plain"}
     assert found("torch", loader=loader, **given) == []
     assert ("The training loader is your own and keeps its workers" in caplog.text) == (loader == "train")
 

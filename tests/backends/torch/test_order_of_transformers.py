@@ -151,18 +151,29 @@ def test_a_sampler_that_shuffles_is_replaced_as_by_accelerate(tmp_path):
 # -- checkpoints
 
 
+KEPT = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
 RESUMED = {
     "bert, dropout": (lambda: bert(0.1), texts(42), {"gradient_accumulation_steps": 2}),
     "bert, lengths": (lambda: bert(0.1), texts(43, 14), {"train_sampling_strategy": "group_by_length"}),
     "mlp, augmented": (lambda: mlp(0.3), Augmented(), {}),
     "mlp, workers": (lambda: mlp(0.3), rows(30), {"dataloader_num_workers": 1}),
+    "mlp, workers that are kept": (lambda: mlp(0.3), rows(43), KEPT),
 }
 
 
 # Within the first epoch, at its end, and within another one.
 @pytest.mark.parametrize(
     "case, step",
-    some_slow(product(RESUMED, (3, 11, 14)), [("bert, lengths", 3), ("mlp, augmented", 11), ("bert, dropout", 14)]),
+    some_slow(
+        # Later epochs than that of the resume differ, for workers that are kept.
+        [each for each in product(RESUMED, (3, 11, 14)) if each != ("mlp, workers that are kept", 3)],
+        [
+            ("bert, lengths", 3),
+            ("mlp, augmented", 11),
+            ("mlp, workers that are kept", 11),
+            ("bert, dropout", 14),
+        ],
+    ),
 )
 def test_a_checkpoint_of_transformers_goes_on_as_its_own_resume_does(tmp_path, case, step):
     make, data, given = RESUMED[case]
@@ -184,9 +195,7 @@ def test_the_rest_of_the_epoch_has_the_samples_that_transformers_had_not_seen(tm
     assert rest.indices == whole.indices[24:] and sorted(whole.indices[:40]) == list(range(40))
 
 
-KEPT = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
 OWN = RESUMED | {
-    "mlp, workers that are kept": (lambda: mlp(0.3), rows(43), KEPT),
     "bert, lengths, workers that are kept": (
         lambda: bert(0.1),
         texts(43, 14),
