@@ -55,6 +55,9 @@ class Seen:
 class Run:
     """A finished run of one of the two libraries."""
 
+    def trainer_class(self, library):
+        return library.Trainer
+
     def __init__(self, library, folder, make, data, resume=None, **given):
         order = {"data_order": "transformers"} if library is oneloop else {}
         args = library.TrainingArguments(output_dir=str(folder), **RUN | given | order)
@@ -65,7 +68,7 @@ class Run:
         self.model = make()
         if args.eval_strategy != "no":
             options["eval_dataset"] = plain
-        trainer = library.Trainer(self.model, args, train_dataset=data, **options)
+        trainer = self.trainer_class(library)(self.model, args, train_dataset=data, **options)
         trainer.train(resume_from_checkpoint=resume)
         self.losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         self.weights = KIT.weights(self.model)

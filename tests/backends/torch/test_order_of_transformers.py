@@ -125,6 +125,31 @@ def test_the_same_for_other_lengths_of_the_data(tmp_path, strategy, accumulation
         assert_same(*both(tmp_path / str(count), lambda: bert(0.1), texts(count, 12), **given))
 
 
+class OwnLoader(Run):
+    """A run whose evaluations use a loader of the user, who keeps it with its workers."""
+
+    def trainer_class(self, library):
+        class Keeping(library.Trainer):
+            kept = None
+
+            def get_eval_dataloader(self, eval_dataset=None):
+                options = {"batch_size": 4, "num_workers": 1, "persistent_workers": True}
+                if self.kept is None:
+                    self.kept = torch.utils.data.DataLoader(self.eval_dataset, collate_fn=self.data_collator, **options)
+                return self.kept
+
+        return Keeping
+
+
+def test_a_users_evaluation_loader_draws_the_seed_of_its_workers_as_with_transformers(tmp_path):
+    given = {"eval_strategy": "steps", "eval_steps": 3, "max_steps": 8}
+    ours, theirs = (
+        OwnLoader(library, tmp_path / library.__name__, lambda: mlp(0.3), rows(20), **given)
+        for library in (oneloop, transformers)
+    )
+    assert_same(ours, theirs)
+
+
 def test_the_default_order_is_another_one(tmp_path):
     theirs = Run(transformers, tmp_path, mlp, rows(43), max_steps=3)
     args = oneloop.TrainingArguments(output_dir=str(tmp_path), **RUN | {"max_steps": 3})
