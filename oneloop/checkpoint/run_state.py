@@ -181,6 +181,7 @@ class ResumePoint:
     tensors: dict[str, Raw] | None = None  # its random.safetensors, once it has been read
     is_restored: bool = False  # which has been done, for a pending evaluation, and is done again
     streams: dict[str, Any] | None = None  # RNG state to continue with after a pending evaluation
+    generators: list[Any] | None = None  # states of those that a user's sampler draws from, likewise
     crosses_from: str | None = None  # the framework that wrote the checkpoint, if it is another one
     stopped: bool = False  # a callback has stopped the run
     pending: dict[str, bool] = field(default_factory=dict)
@@ -209,11 +210,11 @@ class ResumePoint:
         """Called when a pending evaluation begins, with the RNG state of the checkpoint."""
         self.is_restored = True
 
-    def continue_with(self, streams: dict[str, Any], own: dict[str, Any]) -> None:
+    def continue_with(self, streams: dict[str, Any], generators: list[Any], own: dict[str, Any]) -> None:
         """Called after a pending evaluation: the epoch opens with this RNG state, dataset and collator."""
-        self.streams = streams
+        self.streams, self.generators = streams, generators
         self.data.continue_with(own)
 
     def streams_restored(self) -> None:
-        self.random = self.streams = self.tensors = None
+        self.random = self.tensors = self.streams = self.generators = None
         self.batches_before = 0

@@ -55,9 +55,11 @@ def _load_python_of_main(path: Path, prefix: str) -> None:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The RNG state, and the states of the dataset and the collator, which may draw from generators of their own."""
+    """The RNG state, the states of the generators that a user's sampler draws from, and those of the dataset and the
+    collator, which may draw from their own."""
 
     streams: dict[str, Any]
+    generators: list[Any]
     states: dict[str, Any]
 
 
@@ -268,10 +270,11 @@ class Epochs:
             setattr(core.trainer.control, name, value)
         if resume.random is not None:
             self._load_random(resume.random)
+        self._restore_generators(self.run.plan.loader)
         resume.begin_pending()
         self.run.step_end.log_evaluate_save()
         after = self.before_evaluation()
-        resume.continue_with(after.streams, after.states)
+        resume.continue_with(after.streams, after.generators, after.states)
 
     def _restore_streams(self) -> None:
         resume = self.resume
@@ -297,8 +300,15 @@ class Epochs:
         core, path = self.run.core, self.resume.random
         if path is None or self.resume.is_foreign or not core.backend.loaders.generator_states(loader):
             return
+        found = self.resume.generators
+        if prefix or found is None:
+            found = self._stored_generators(path, prefix)
         with restoring("the state of a sampler's generator", path / RANDOM):
-            core.backend.loaders.set_generator_states(loader, self._stored_generators(path, prefix))
+            core.backend.loaders.set_generator_states(loader, found)
+
+    def _generators(self) -> list[Any]:
+        """Their states now; none before the loader is made."""
+        return self.run.core.backend.loaders.generator_states(getattr(getattr(self.run, "plan", None), "loader", None))
 
     def _stored_generators(self, path: Path, prefix: str) -> list[Any]:
         """A process that the run did not have takes the states of the main one."""
@@ -349,12 +359,14 @@ class Epochs:
         """What an evaluation may draw from, to be put back if a signal interrupts it."""
         trainer = self.run.core.trainer
         states = {"collator": own_state(trainer.data_collator), "dataset": self._indexed_data_state()}
-        return Drawn(randomness.get_state(self.run.core.backend), states)
+        return Drawn(randomness.get_state(self.run.core.backend), self._generators(), states)
 
     def abandon_evaluation(self, before: "Drawn") -> None:
         """The checkpoint that follows is as if it had not begun."""
         trainer = self.run.core.trainer
         randomness.set_state(self.run.core.backend, before.streams)
+        if before.generators:
+            self.run.core.backend.loaders.set_generator_states(self.run.plan.loader, before.generators)
         DataStates(
             owners={"collator": trainer.data_collator, "dataset": trainer.train_dataset}, own=before.states
         ).load()
@@ -395,7 +407,8 @@ class Epochs:
             kept = {name: array for name, array in kept.items() if randomness.is_common(name.partition("/")[2])}
             kept = {f"{prefix}{name}": array for prefix in of_epoch for name, array in now.items()} | kept
         for prefix in ("", EPOCH):
-            states = self._stored_generators(resume.random, prefix)
+            is_live = resume.is_restored and not prefix
+            states = self._generators() if is_live else self._stored_generators(resume.random, prefix)
             kept |= {f"{prefix}{GENERATOR}{i}": state for i, state in enumerate(states)}
         if not resume.is_restored:
             now |= {name: array for name, array in stored.items() if name in now}

@@ -44,6 +44,14 @@ class Sampler:
         return iter(np.random.permutation(self.count).tolist())
 
 
+class LongSampler(Sampler):
+    """It yields more indices than it says, and each batch beyond would be an error."""
+
+    def __iter__(self):
+        yield from super().__iter__()
+        raise AssertionError("nothing was to be read after the length of the sampler")
+
+
 class LazySampler(Sampler):
     """Each index is drawn when it is asked for, and one more at the end."""
 
@@ -124,6 +132,7 @@ class StreamWithOffset(StreamWithState):
         for place in range(start, len(self.order)):
             self.place = place + 1
             yield self.texts[self.order[place]]
+        random.random()  # so that iterating in vain changes something
 
     def load_state_dict(self, state):
         super().load_state_dict(state)
@@ -155,6 +164,10 @@ def mapped_with_state(course, kit):
 
 def sampled(course, kit):
     return with_sampler(NoisyTexts(course.samples, 5, kit), lambda data: Sampler(len(data)))
+
+
+def sampled_beyond(course, kit):
+    return with_sampler(NoisyTexts(course.samples, 5, kit), lambda data: LongSampler(len(data)))
 
 
 def sampled_lazily(course, kit):
@@ -189,6 +202,7 @@ COMMON = {
     "map": mapped,
     "map with state": mapped_with_state,
     "sampler": sampled,
+    "long sampler": sampled_beyond,
     "lazy sampler": sampled_lazily,
     "sampler of data with state": sampled_with_state,
     "stream": streamed,
@@ -219,6 +233,23 @@ def torch_generator(course, kit):
 
     data = NoisyTexts(course.samples, 5, kit)
     return with_sampler(data, lambda data: RandomSampler(data, generator=_generator()))
+
+
+def torch_shared_generator(course, kit):
+    """A generator that the training draws from as well."""
+    import torch
+    from torch.utils.data import RandomSampler
+
+    from oneloop import Trainer
+
+    generator = _generator()
+
+    def compute_loss(self, *args, **kwargs):
+        torch.rand((), generator=generator)
+        return Trainer.compute_loss(self, *args, **kwargs)
+
+    data = NoisyTexts(course.samples, 5, kit)
+    return with_sampler(data, lambda data: RandomSampler(data, generator=generator)) | {"compute_loss": compute_loss}
 
 
 def torch_replacement(course, kit):
@@ -305,6 +336,7 @@ def shuffled_buffer(course, kit):
 TORCH = {
     "torch RandomSampler": torch_random,
     "torch generator": torch_generator,
+    "torch shared generator": torch_shared_generator,
     "torch replacement": torch_replacement,
     "torch set_epoch and generator": torch_epoch_and_generator,
     "torch BatchSampler": torch_batches,

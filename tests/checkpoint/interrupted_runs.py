@@ -67,6 +67,8 @@ def draw(seed, framework="torch", kind=None):
     batch, accumulation = source.choice([2, 2, 3]), source.choice([1, 2, 2, 3, 4])
     samples = source.choice([count for count in range(5, 15) if count % batch != 1])  # the model has a BatchNorm
     per_epoch = -(-samples // (batch * accumulation))
+    if kind == "long sampler":
+        samples -= samples % batch  # its last batch is whole
     steps = source.randint(3, 3 * per_epoch + 2)
     options = {
         "per_device_train_batch_size": batch,

@@ -5,13 +5,25 @@ First the courses that were found to end differently, by what was wrong; then so
 
 import json
 import logging
+import random
 
 import pytest
 
+from oneloop import Trainer, TrainerCallback
 from oneloop.distributed.preemption import Preempted
 from tests.backends.support import names
 from tests.checkpoint.interrupted_data import COMMON, KINDS, MINDSPORE, PADDLE, TORCH
-from tests.checkpoint.interrupted_runs import Course, Interruption, build, compared, difference, draw, play, quiet
+from tests.checkpoint.interrupted_runs import (
+    Aborted,
+    Course,
+    Interruption,
+    build,
+    compared,
+    difference,
+    draw,
+    play,
+    quiet,
+)
 
 EVERY_STEP = {
     "gradient_accumulation_steps": 2,
@@ -26,6 +38,7 @@ EVERY_STEP = {
 ALWAYS_BEST = {"metric_for_best_model": "step", "greater_is_better": True}  # so that it is saved in any case
 IN_EVALUATION = Interruption("evaluation", 3)  # of the first step that a process evaluates
 IN_SECOND_EPOCH = Interruption("evaluation", 23)  # of its fifth step
+AFTER_EPOCH = Interruption("on_epoch_begin", 2, "abort")
 AGAIN = Interruption("on_step_begin", 1, "abort")  # before the resumed run has done a step
 TORCH_ONLY = pytest.mark.skipif("torch" not in names(), reason="PyTorch is not installed")
 FRAMEWORKS = pytest.mark.parametrize("framework", names())
@@ -71,6 +84,11 @@ def test_at_the_end_of_an_epoch(framework):
     assert wrong(kind, framework, options=by_epoch, interruptions=(IN_EVALUATION, AGAIN)) == []
 
 
+def test_an_epoch_that_a_callback_stopped_does_not_stop_the_next_one():
+    by_epoch = {"eval_strategy": "epoch", "save_strategy": "epoch"}
+    assert wrong("map", names()[0], options=by_epoch, stops_epoch=2, interruptions=(AFTER_EPOCH,)) == []
+
+
 def test_an_epoch_that_a_callback_stopped_stays_stopped():
     assert wrong("map", names()[0], options=ALWAYS_BEST, stops_epoch=1, interruptions=(IN_EVALUATION, AGAIN)) == []
 
@@ -114,6 +132,26 @@ def test_an_evaluation_that_is_given_up_leaves_the_collator_as_it_was(framework)
     assert wrong("map", framework, collator_state=True, interruptions=(IN_EVALUATION,)) == []
 
 
+def test_the_files_that_a_pending_evaluation_replaces_are_not_read_again(tmp_path):
+    """A save in the background replaces the checkpoint that is resumed while its epoch is opened."""
+    course = Course("sampler", names()[0], 10, options=EVERY_STEP | ALWAYS_BEST | {"max_steps": 6})
+    recorded = {}
+
+    def save(self, *args, **kwargs):
+        Trainer._save_checkpoint(self, *args, **kwargs)
+        if self.state.global_step == 5:
+            (tmp_path / "run" / "checkpoint-5" / "random.safetensors").unlink()
+
+    with quiet():
+        whole, _ = play(course, tmp_path / "whole")
+        with pytest.raises(Preempted):
+            build(course, tmp_path / "run", recorded, IN_SECOND_EPOCH).train()
+        trainer = build(course, tmp_path / "run", recorded)
+        type(trainer)._save_checkpoint = save
+        trainer.train(resume_from_checkpoint=True)
+    assert recorded == whole["samples"]
+
+
 # -- a resume reads again what had been read, and no more
 
 
@@ -141,9 +179,27 @@ def test_a_stream_that_has_ended_is_not_read_once_more(framework, kind):
     at_end = Interruption("on_step_end", 3)
     by_epochs = {"max_steps": -1, "num_train_epochs": 2, "lr_scheduler_type": "constant"}
     assert wrong(kind, framework, options=by_epochs, interruptions=(at_end,)) == []
-    after_end = Interruption("on_epoch_begin", 2, "abort")
     saved_at_end = by_epochs | {"eval_strategy": "epoch", "save_strategy": "epoch"}
-    assert wrong(kind, framework, options=saved_at_end, interruptions=(after_end,)) == []
+    assert wrong(kind, framework, options=saved_at_end, interruptions=(AFTER_EPOCH,)) == []
+
+
+@FRAMEWORKS
+def test_a_stream_whose_last_batch_is_short_has_ended_with_it(framework):
+    """Four batches in one step, so that no other is asked for; but the stream knows its end, and has begun anew."""
+    sizes = {"batch": 3, "options": EVERY_STEP | {"gradient_accumulation_steps": 4, "max_steps": 3}}
+    found, ends = difference(Course("stream with state", framework, 11, interruptions=(AFTER_EPOCH,), **sizes))
+    assert (found, len(ends)) == ([], 2)
+
+
+def test_nothing_is_read_after_the_length_of_a_sampler():
+    assert wrong("long sampler", names()[0], interruptions=(Interruption("on_step_end", 3),)) == []
+
+
+@TORCH_ONLY
+@pytest.mark.parametrize("at", [Interruption("on_step_end", 4), IN_SECOND_EPOCH])
+def test_a_generator_that_training_and_evaluations_draw_from_too(at):
+    assert wrong("torch shared generator", interruptions=(at,)) == []
+    assert wrong("torch shared generator", interruptions=(at, AGAIN)) == []
 
 
 @TORCH_ONLY
@@ -169,8 +225,34 @@ def test_a_state_for_a_single_generator_is_still_read():
 
 
 def test_a_resumed_run_without_a_step_left_ends_with_the_random_state_of_its_checkpoint():
-    last = Interruption("on_save", 8)
-    assert wrong("map", names()[0], interruptions=(last,)) == []
+    by_epoch = {"eval_strategy": "epoch", "save_strategy": "epoch"}
+    assert wrong("map", names()[0], options=by_epoch, interruptions=(Interruption("on_save", 3),)) == []
+
+
+class SavesFirst(TrainerCallback):
+    """Saves the step that is resumed, before anything else."""
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if state.global_step:
+            random.random()
+            self.trainer._save_checkpoint(self.trainer.model, None)
+
+
+def test_a_callback_that_saves_before_the_first_epoch_is_opened(tmp_path):
+    course = Course("sampler", names()[0], 10, options=EVERY_STEP)
+    recorded = {}
+    with quiet():
+        whole, _ = play(course, tmp_path / "whole")
+        for number, step in enumerate((6, 1)):
+            trainer = build(course, tmp_path / "run", recorded, Interruption("on_step_begin", step, "abort"))
+            trainer.add_callback(SavesFirst(trainer))
+            with pytest.raises(Aborted):
+                trainer.train(resume_from_checkpoint=bool(number))
+        build(course, tmp_path / "run", recorded).train(resume_from_checkpoint=True)
+    assert recorded == whole["samples"]
 
 
 # -- drawn from seeds

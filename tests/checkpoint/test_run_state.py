@@ -88,7 +88,7 @@ def test_a_resume_point_is_used_up():
     point = ResumePoint(data=DataStates([1], exhausted=True, is_waiting=True))
     assert point.data.has_ended and point.data.take_position() == [1]
     assert not point.data.is_waiting and not point.data.has_ended
-    point.continue_with({"numpy": 1}, {"collator": 2})
+    point.continue_with({"numpy": 1}, [3], {"collator": 2})
     assert point.streams == {"numpy": 1} and point.data.own == {"collator": 2}
     point.streams_restored()
-    assert point.streams is None and point.random is None
+    assert point.streams is None and point.generators is None and point.random is None
