@@ -14,10 +14,12 @@ from ..errors import EvaluationInterrupted
 if TYPE_CHECKING:
     from .run import Run
 
+OWN = "/own"
+
 
 class KeptSeeds:
-    """Created for each run. Loaders of evaluations have the names under which `StepEnd` keeps them; others, which the
-    user may keep, the prefix of their metrics."""
+    """Created for each run. Loaders of evaluations have the names under which `StepEnd` keeps them. Those of the user
+    are named by the prefix of their metrics, followed by OWN: he may keep them, and nobody knows."""
 
     def __init__(self, run: "Run") -> None:
         self.run = run
@@ -44,34 +46,34 @@ class KeptSeeds:
 
     def before_iterating(self, loader: Any, prefix: str) -> None:
         """Before an evaluation: a loader whose seed an earlier process of the run has drawn does not draw again."""
-        core = self.run.core
-        has_drawn = core.backend.loaders.has_drawn_seed(loader)
+        loaders = self.run.core.backend.loaders
+        has_drawn = loaders.has_drawn_seed(loader)
         if has_drawn is None:
             return
         kept = (name for name, each in self.run.step_end.eval_loaders.items() if each is loader)
         name = next(kept, None)
-        if name is None:
-            self._before_users(loader, prefix, has_drawn)
-        elif not has_drawn and name in self._restored:
-            core.backend.loaders.seed_apart(loader)
-        self._restored.discard(name or prefix)
+        if name is not None:
+            if not has_drawn and name in self._restored:
+                loaders.seed_apart(loader)
+            self._restored.discard(name)
+        elif not loaders.is_own(loader):  # one of ours that is not kept draws for each evaluation
+            self._before_users(loader, prefix + OWN, has_drawn)
 
-    def _before_users(self, loader: Any, prefix: str, has_drawn: bool) -> None:
+    def _before_users(self, loader: Any, name: str, has_drawn: bool) -> None:
         """A loader of the user, who may keep it or make a new one for each evaluation. Nobody can tell which when it is
         iterated for the first time, so it does not draw from the streams, except where the draws of transformers'
         Trainer are wanted."""
         loaders = self.run.core.backend.loaders
         if has_drawn:
-            self._kept |= {prefix} & self._begun
+            self._kept |= {name} & self._begun
         elif not self.run.core.in_transformers_order:
             loaders.seed_apart(loader)
-        elif prefix in self._restored:
+        elif name in self._restored:
             loaders.seed_apart(loader)
-            self._begun.add(prefix)
-            self._kept.add(prefix)
+            self._restored.discard(name)
+            self._kept.add(name)
         else:
-            self._begun.add(prefix)
-            self._kept.discard(prefix)
+            self._begun.add(name)
 
     @contextlib.contextmanager
     def given_up_if_interrupted(self) -> Iterator[None]:

@@ -304,6 +304,7 @@ OF_RUN = {
     "schedule without rates": lambda run: run["scheduler"].update(base_lrs=[]),
     "rates": lambda run: run["scheduler"].update(base_lrs=["a", "b"]),
     "split": lambda run: run.update(split=0),
+    "seeded": lambda run: run.update(seeded="eval"),
     "learning_rate": lambda run: run.update(learning_rate=float("inf")),
     "grad_norm": lambda run: run.update(grad_norm=1.0),
     "a list": lambda run: [run],

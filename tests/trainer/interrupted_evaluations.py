@@ -100,7 +100,7 @@ class Case:
     persistent: bool = True
     packing: bool = False
     start: bool = False  # eval_on_start
-    calls: str = ""  # a method that a callback calls after every third step: evaluate or predict
+    calls: str = ""  # what a callback does after every third step: evaluate, other, again or predict
     loader: str = ""  # of the user, who keeps it: eval or train; or a new one for each evaluation: new
     listed: bool = True  # an evaluation loader of the user is known to the Trainer
     generator: bool = False  # the order of the user's loader is drawn from a generator of its own
@@ -143,7 +143,7 @@ class Own(Trainer):
         return self.kept
 
     def get_eval_dataloader(self, eval_dataset=None):
-        if self.case.loader not in ("eval", "new") or isinstance(eval_dataset, str):
+        if self.case.loader not in ("eval", "new") or eval_dataset is not self.eval_dataset:
             return super().get_eval_dataloader(eval_dataset)
         self.close(self.case.loader == "new")
         loader = self._loader(self.eval_dataset, 2)
@@ -202,8 +202,9 @@ class Stops(TrainerCallback):
     def call(self):
         if self.case.calls == "predict":
             self.trainer.predict(self.case.made("augmented", 3, 7))
-        elif self.case.calls == "evaluate":
-            self.trainer.evaluate(self.case.made("augmented", 3, 7), metric_key_prefix="eval_called")
+        elif self.case.calls in ("evaluate", "other"):  # the latter under the name of the loop's own evaluations
+            prefix = "eval_called" if self.case.calls == "evaluate" else "eval"
+            self.trainer.evaluate(self.case.made("augmented", 3, 7), metric_key_prefix=prefix)
         else:
             self.trainer.evaluate()
 
@@ -275,7 +276,7 @@ def some_case(draw, framework):
         persistent=draw.random() < 0.7,
         packing=draw.random() < 0.25,
         start=draw.random() < 0.2,
-        calls=draw.choice(["", "", "evaluate", "predict", "again"]),
+        calls=draw.choice(["", "", "evaluate", "other", "predict", "again"]),
         loader=draw.choice(["", "", "", "eval", "train"]) if framework == "torch" else "",
         stops=tuple((draw.randint(1, STEPS - 1), draw.choice(["signal", "crash", "evaluation"])) for _ in range(3)),
     )
