@@ -6,15 +6,14 @@ Names are imported when they are first used, so `import oneloop` is quick and im
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .compat import old_paths
 from .integrations.writers import classes as _writer_classes
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "trainer": "Trainer Seq2SeqTrainer",
+    "public": "Trainer Seq2SeqTrainer TrainingArguments Seq2SeqTrainingArguments CompressionArguments",
     "trainer.validation": "has_length",
-    "arguments": "TrainingArguments Seq2SeqTrainingArguments CompressionArguments AcceleratorConfig",
+    "arguments": "AcceleratorConfig",
     "cli.parser": "ArgumentParser HfArgumentParser PdArgumentParser",
     "callbacks": "TrainerCallback CallbackHandler DefaultFlowCallback EarlyStoppingCallback NotebookProgressCallback "
     "PrinterCallback ProgressCallback",
@@ -25,13 +24,16 @@ _HOMES = {
     "randomness": "set_seed enable_full_determinism",
     "checkpoint": "get_last_checkpoint",
     "trainer.meter": "speed_metrics",
-    "compat.trainer_utils": "default_compute_objective denumpify_detensorize find_executable_batch_size get_scheduler "
+    "integrations.search.defaults": "default_compute_objective default_hp_space_optuna default_hp_space_ray "
+    "default_hp_space_wandb",
+    "compat.trainer_utils": "denumpify_detensorize find_executable_batch_size get_scheduler "
     "get_constant_schedule get_constant_schedule_with_warmup get_cosine_schedule_with_warmup "
     "get_cosine_with_hard_restarts_schedule_with_warmup get_inverse_sqrt_schedule get_linear_schedule_with_warmup "
     "get_polynomial_decay_schedule_with_warmup is_main_process number_of_arguments rotate_checkpoints "
     "seed_worker sort_checkpoints total_processes_number RemoveColumnsCollator",
-    "compat.transformers_utils": "align_special_tokens check_target_module_exists compare_trainer_and_checkpoint_args "
-    "default_hp_space_optuna default_hp_space_ray default_hp_space_wandb load_sharded_checkpoint "
+    "optim.target_modules": "check_target_module_exists",
+    "compat.transformers_utils": "align_special_tokens compare_trainer_and_checkpoint_args "
+    "load_sharded_checkpoint "
     "suppress_progress_bars unwrap_peft_model validate_quantization_for_training TrainerMemoryTracker",
     "data.collators": "DataCollator DataCollatorForLanguageModeling DataCollatorForMultipleChoice "
     "DataCollatorForPermutationLanguageModeling DataCollatorForSeq2Seq DataCollatorForSOP "
@@ -48,10 +50,10 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 __all__ = [
     "Trainer",
     "Seq2SeqTrainer",
-    "has_length",
     "TrainingArguments",
     "Seq2SeqTrainingArguments",
     "CompressionArguments",
+    "has_length",
     "AcceleratorConfig",
     "ArgumentParser",
     "HfArgumentParser",
@@ -84,6 +86,9 @@ __all__ = [
     "get_last_checkpoint",
     "speed_metrics",
     "default_compute_objective",
+    "default_hp_space_optuna",
+    "default_hp_space_ray",
+    "default_hp_space_wandb",
     "denumpify_detensorize",
     "find_executable_batch_size",
     "get_scheduler",
@@ -101,12 +106,9 @@ __all__ = [
     "sort_checkpoints",
     "total_processes_number",
     "RemoveColumnsCollator",
-    "align_special_tokens",
     "check_target_module_exists",
+    "align_special_tokens",
     "compare_trainer_and_checkpoint_args",
-    "default_hp_space_optuna",
-    "default_hp_space_ray",
-    "default_hp_space_wandb",
     "load_sharded_checkpoint",
     "suppress_progress_bars",
     "unwrap_peft_model",
@@ -130,7 +132,7 @@ __all__ = [
 __all__ += _writer_classes.__all__
 
 if TYPE_CHECKING:
-    from .arguments import AcceleratorConfig, CompressionArguments, Seq2SeqTrainingArguments, TrainingArguments
+    from .arguments import AcceleratorConfig
     from .callbacks import (
         CallbackHandler,
         DefaultFlowCallback,
@@ -144,7 +146,6 @@ if TYPE_CHECKING:
     from .cli.parser import ArgumentParser, HfArgumentParser, PdArgumentParser
     from .compat.trainer_utils import (
         RemoveColumnsCollator,
-        default_compute_objective,
         denumpify_detensorize,
         find_executable_batch_size,
         get_constant_schedule,
@@ -165,11 +166,7 @@ if TYPE_CHECKING:
     from .compat.transformers_utils import (
         TrainerMemoryTracker,
         align_special_tokens,
-        check_target_module_exists,
         compare_trainer_and_checkpoint_args,
-        default_hp_space_optuna,
-        default_hp_space_ray,
-        default_hp_space_wandb,
         load_sharded_checkpoint,
         suppress_progress_bars,
         unwrap_peft_model,
@@ -200,17 +197,27 @@ if TYPE_CHECKING:
         SaveStrategy,
         SchedulerType,
     )
+    from .integrations.search.defaults import (
+        default_compute_objective,
+        default_hp_space_optuna,
+        default_hp_space_ray,
+        default_hp_space_wandb,
+    )
     from .integrations.writers.classes import *  # noqa: F403
+    from .optim.target_modules import check_target_module_exists
     from .outputs import BestRun, EvalLoopOutput, EvalPrediction, PredictionOutput, TrainOutput
+    from .public import (
+        CompressionArguments,
+        Seq2SeqTrainer,
+        Seq2SeqTrainingArguments,
+        Trainer,
+        TrainingArguments,
+    )
     from .randomness import enable_full_determinism, set_seed
     from .report import write_report
     from .state import ExportableState, TrainerControl, TrainerState
-    from .trainer import Seq2SeqTrainer, Trainer
     from .trainer.meter import speed_metrics
     from .trainer.validation import has_length
-
-old_paths.install()
-
 
 if not TYPE_CHECKING:  # a module's __getattr__ would make every misspelt name known to a type checker
 

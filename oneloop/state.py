@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .compat import mode
+from . import behaviour
 from .errors import CheckpointError, InvalidTypeError
 from .secrets import clean
 
@@ -24,7 +24,7 @@ Exportable = TypeVar("Exportable", bound="ExportableState")
 class TrainerState:
     """The progress of a run, for logs and callbacks; written to trainer_state.json."""
 
-    epoch: float | None = field(default_factory=lambda: 0 if mode.follows("transformers") else None)
+    epoch: float | None = field(default_factory=lambda: behaviour.current().initial_epoch)
     global_step: int = 0
     max_steps: int = 0
     logging_steps: int = 500

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from ..compat import mode
+from .. import behaviour
 from ..distributed.world import world
 from ..errors import ClassGivenError, ConflictError
 from . import values
@@ -23,7 +23,7 @@ SUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "gradient_accumulation_kwargs": ((None, {}), "set gradient_accumulation_steps"),
     "use_configured_state": ((False, None), "leave it out: there is no accelerate state to use"),
 }
-# What scripts of transformers may set all the same, because it changes no result: on one process, or anywhere.
+# What may be accepted all the same, because it changes no result: on one process, or anywhere.
 _IDLE_ON_ONE_PROCESS = ("split_batches", "dispatch_batches", "even_batches", "use_configured_state")
 _IDLE = ("use_seedable_sampler", "gradient_accumulation_kwargs")
 
@@ -33,15 +33,15 @@ def is_supported(config: "AcceleratorConfig", key: str) -> bool:
     value = getattr(config, key)
     if value is None or value in SUPPORTED[key][0]:
         return True
-    if not mode.follows("transformers"):
+    if not behaviour.current().accepts_options_without_effect:
         return False
     return key in _IDLE or (key in _IDLE_ON_ONE_PROCESS and world().size == 1)
 
 
 def accumulation_steps(args: Any) -> None:
-    """Take `num_steps` of gradient_accumulation_kwargs as gradient_accumulation_steps, as transformers does."""
+    """Take `num_steps` of gradient_accumulation_kwargs as gradient_accumulation_steps, where that is expected."""
     given = args.accelerator_config.gradient_accumulation_kwargs or {}
-    if not mode.follows("transformers") or "num_steps" not in given:
+    if not behaviour.current().accumulation_from_accelerator_config or "num_steps" not in given:
         return
     if args.gradient_accumulation_steps > 1:
         raise ConflictError(

@@ -11,7 +11,7 @@ from dataclasses import _FIELD, Field, dataclass, field  # type: ignore[attr-def
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..compat import mode
+from .. import behaviour
 from ..errors import ArgumentError, UnknownArgumentError
 from . import fixed, values
 from .fields import declared, given_names, stored_fields
@@ -330,9 +330,8 @@ class ArgumentsMeta(type):
             made = super().__call__(*args, **result)
             made.__dict__["_said"] = {target: name for target, name in chosen.items() if name != target}
             made.__dict__["_given"] = given_names(made, result)
-            # For a subclass whose __post_init__ does not call super().__post_init__(). transformers leaves it as it is:
-            # ms-swift has such a class, from whose values it makes the arguments. The Trainer validates it anyway.
-            if "_filled" not in made.__dict__ and not mode.follows("transformers"):
+            # For a subclass whose __post_init__ does not call super().__post_init__(). The Trainer validates it anyway.
+            if "_filled" not in made.__dict__ and not behaviour.current().subclasses_may_skip_validation:
                 made.validate()
             return made
 

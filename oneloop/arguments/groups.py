@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 
-from ..compat import mode
+from .. import behaviour
 from ..errors import ArgumentError
 from . import values
 from .data import Data
@@ -58,7 +58,7 @@ class Groups(Processes, Saving, Logging, Evaluation, Precision, Optimization, Da
                 f"lr_scheduler_type='{self.lr_scheduler_type}' needs evaluations, but eval_strategy is 'no'; "
                 "set eval_strategy to 'steps' or 'epoch'."
             )
-        saves_best = self.save_strategy == "best" and not mode.follows("transformers")  # which wants the metric named
+        saves_best = self.save_strategy == "best" and not behaviour.current().best_metric_must_be_named
         if self.load_best_model_at_end or saves_best or follows:
             self.fill("metric_for_best_model", "loss")
         if self.metric_for_best_model is not None:

@@ -9,11 +9,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from .. import backends
-from ..compat import accelerate_state
 from ..distributed.collectives import SINGLE_PROCESS, ProcessGroup
 from ..distributed.world import world
 from ..enums import ParallelMode
 from ..errors import ArgumentError, RefusedError
+from ..extension import of_arguments
 from . import support
 from .paddlenlp import PaddleProperties
 from .run import to_device
@@ -143,17 +143,17 @@ class Properties(PaddleProperties, Groups):
     @property
     def distributed_state(self) -> Any:
         """accelerate's PartialState, initialised; None without accelerate."""
-        return accelerate_state.partial_state(self)
+        return of_arguments().distributed_state(self)
 
     @property
     def hf_deepspeed_config(self) -> Any:
         """accelerate's view of the DeepSpeed configuration; None without one."""
-        return accelerate_state.hf_deepspeed_config(self)
+        return of_arguments().hf_deepspeed_config(self)
 
     @property
     def deepspeed_plugin(self) -> Any:
         """accelerate's plugin for the DeepSpeed configuration; None without one."""
-        return accelerate_state.deepspeed_plugin(self)
+        return of_arguments().deepspeed_plugin(self)
 
     @property
     def mixed_precision(self) -> str:

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .. import secrets
-from ..compat import mode
+from .. import behaviour, secrets
 from ..distributed.preemption import parse
 from ..enums import HubStrategy, SaveStrategy
 from . import values
@@ -23,9 +22,9 @@ def to_token(name: str, value: "Text") -> str | None:
 
 
 def to_limit(name: str, value: "Integer") -> int | None:
-    """A number of checkpoints. For transformers none is no limit; sentence-transformers' `fit` passes 0."""
+    """A number of checkpoints; None is no limit."""
     number = values.to_int(name, value)
-    return None if number <= 0 and mode.follows("transformers") else number
+    return None if number <= 0 and behaviour.current().zero_is_no_save_limit else number
 
 
 @dataclass

@@ -8,8 +8,8 @@ from dataclasses import MISSING, Field, dataclass
 from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
-from .. import secrets
-from ..compat import accelerate_state, mode
+from .. import behaviour, secrets
+from ..extension import of_arguments
 from . import accelerate_launch, docstrings, fixed, paddleformers, values
 from .accelerator import AcceleratorConfig
 from .aliases import FIELDS, Alias, ArgumentsMeta, as_field, attribute, collect
@@ -45,8 +45,7 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
                 setattr(self, name, values.to_json_values(name, value))
         accelerate_launch.apply(self)
         self.validate()
-        accelerate_state.initialise_processes(self)
-        accelerate_state.divide_loaded_models(self)
+        of_arguments().created(self)
 
     def _take_secrets(self) -> None:
         """Hide the secrets among the values from now on. What stands for one in a file is not taken for a value."""
@@ -58,7 +57,7 @@ class TrainingArguments(Setters, metaclass=ArgumentsMeta):
 
     def check_together(self) -> None:
         super().check_together()
-        if self.device_spec == "cpu" and mode.follows("transformers"):  # where use_cpu switches it off
+        if self.device_spec == "cpu" and behaviour.current().pins_no_memory_on_cpu:
             self.dataloader_pin_memory = False
         self.fill("disable_tqdm", not progress_is_visible() or self.get_process_log_level() > logging.WARNING)
 

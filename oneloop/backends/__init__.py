@@ -7,7 +7,7 @@ before there is a model, by the launcher's variables and by what is already impo
 import importlib
 from typing import TYPE_CHECKING, Any, cast
 
-from ..compat import mode
+from .. import behaviour
 from ..distributed.world import world
 from ..errors import ModelError, RefusedError
 from . import late_seeding, registry
@@ -62,8 +62,7 @@ def guess() -> str | None:
         return launcher
     listed = [spec for spec in registry.specs() if spec.listed]
     imported = [spec for spec in listed if spec.is_imported]
-    # A script for a peer library uses its framework, whatever else the library has imported.
-    meant = [spec for spec in imported if spec.peer_library and mode.follows_only(spec.peer_library)]
+    meant = [spec for spec in imported if spec.name == behaviour.current().framework]
     found = next(iter((*meant, *imported)), None) or next((spec for spec in listed if spec.is_installed), None)
     return None if found is None else found.name
 

@@ -58,7 +58,6 @@ class BackendSpec:
     launcher: Callable[[], "World | None"] | None = None  # reads the variables of its launcher; None: not started by it
     launcher_is_last: bool = False  # its variables have common names, which other launchers may set as well
     listed: bool = True  # has a column in the pages, and may be chosen where no model has been seen
-    peer_library: str = ""  # scripts for this library mean this backend, whatever else is imported
     active_when_imported: str = ""  # once this module is imported, the backend stands in for those it replaces
     replaces: tuple[str, ...] = ()
     # Models that are refused, with the message, where {model} is the name of the class: by the backend that would be

@@ -232,7 +232,7 @@ class CallbackHandler(TrainerCallback):
     def may_change_control(self) -> bool:
         """Whether any callback may set flags of `control` that callbacks of other processes do not set."""
         if self._may_change_control is None:
-            from ..compat.introspect import may_change_control
+            from ..introspect import may_change_control
 
             self._may_change_control = any(
                 may_change_control(callback, (*EVENTS, *OF_PADDLENLP)) for callback in self.callbacks

@@ -5,8 +5,8 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from .. import behaviour
 from ..checkpoint.schema import Rule, any_number, optional
-from ..compat import mode
 from ..errors import EarlyStoppingError
 from ..state import ExportableState, TrainerControl, TrainerState
 from .base import TrainerCallback
@@ -22,6 +22,7 @@ class DefaultFlowCallback(TrainerCallback):
 
     def __init__(self) -> None:
         self._saved_at = time.monotonic()
+        self._behaviour = behaviour.current()  # read once: on_step_end is in the way of every step
 
     def on_train_begin(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -31,13 +32,12 @@ class DefaultFlowCallback(TrainerCallback):
     def on_step_end(
         self, args: "TrainingArguments", state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        step = state.global_step
+        step, expected = state.global_step, self._behaviour
         if args.save_interval_minutes and time.monotonic() - self._saved_at >= 60 * args.save_interval_minutes:
             control.should_save = True
         if step == 1 and args.logging_first_step:
             control.should_log = True
-            # transformers only logs the first step.
-            if args.eval_strategy == "steps" and args.eval_delay <= step and not mode.follows("transformers"):
+            if args.eval_strategy == "steps" and args.eval_delay <= step and expected.evaluates_first_logged_step:
                 control.should_evaluate = True
         if args.logging_strategy == "steps" and step % state.logging_steps == 0:
             control.should_log = True
@@ -47,8 +47,8 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_save = True
         if state.max_steps > 0 and step >= state.max_steps:
             control.should_training_stop = True
-            if args.eval_strategy == "steps" and args.eval_delay <= step and mode.follows("transformers"):
-                control.should_evaluate = True  # its runs end with an evaluation
+            if args.eval_strategy == "steps" and args.eval_delay <= step and expected.evaluates_last_step:
+                control.should_evaluate = True
             # A run that saves by steps always saves its last step.
             if args.save_strategy == "steps":
                 control.should_save = True
@@ -85,7 +85,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
     ) -> None:
         if state.global_step == 0:  # a new run, not a resumed one
             self.best, self.early_stopping_patience_counter = None, 0
-        if mode.follows("transformers"):
+        if behaviour.current().early_stopping_checks_arguments:
             _check_early_stopping(args)
         elif args.eval_strategy == "no":
             logger.warning(
@@ -156,7 +156,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
 
 def _check_early_stopping(args: "TrainingArguments") -> None:
-    """Raise the error that transformers raises, whose scripts rely on it."""
+    """Raise the errors that a script may rely on."""
     if args.metric_for_best_model is None:
         raise EarlyStoppingError("EarlyStoppingCallback requires metric_for_best_model, such as 'eval_loss'")
     if args.eval_strategy == "no":

@@ -5,7 +5,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ..compat import mode
+from .. import behaviour
 from ..state import TrainerControl, TrainerState
 from .base import TrainerCallback
 
@@ -103,7 +103,7 @@ class ProgressCallback(TrainerCallback):
             if isinstance(value, str) and len(value) > self.max_str_len:
                 value = f"[string of {len(value)} characters]"
             shown[key] = _short(value)
-        if "loss" in logs and not mode.follows("transformers"):  # of a step: the bar has it
+        if "loss" in logs and not behaviour.current().progress_prints_losses:  # of a step: the bar has it
             parts = {"loss": "loss", "lr": "learning_rate", "grad": "grad_norm"}
             self.training_bar.set_postfix_str(", ".join(f"{k} {shown[v]}" for k, v in parts.items() if v in shown))
             return

@@ -12,9 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..compat import mode
-from ..compat.introspect import class_overrides, is_overridden
 from ..errors import NonFiniteError
+from ..introspect import class_overrides, is_overridden
 from . import sharded, store
 from .best_model import BestModel
 from .contents import Contents, room_for
@@ -162,8 +161,7 @@ class Checkpointer:
             self._announce(save, is_whole)
 
     def _announce(self, save: Save, is_whole: bool = True) -> None:
-        """Delete older checkpoints, unless the writer has done so or they may still be needed, call on_save and push to
-        the Hub."""
+        """Delete older checkpoints, unless the writer has done so or they may still be needed, and call on_save."""
         trainer = self.core.trainer
         if trainer.args.should_save and self._rotates_late and is_whole:
             try:
@@ -172,7 +170,7 @@ class Checkpointer:
                 logger.error("%s is saved, but old checkpoints could not be deleted: %s.", save.target, error)
         trainer.control = trainer.callback_handler.call_event("on_save", trainer.args, save.state, trainer.control)
         self.directory.storage.upload(save.path, save.best, is_whole)
-        self.core.hub.checkpoint_saved(save.state)
+        self.core.extensions.checkpoint_saved(save.state)
 
     def _forget_best(self, save: Save) -> None:
         """Called when the best model could not be saved: the previous one is the best that can be loaded."""
@@ -360,12 +358,12 @@ class Checkpointer:
     @property
     def in_background(self) -> bool:
         """Whether training goes on while a save is written. An override of _save_checkpoint expects the checkpoint when
-        oneloop's returns; a callback in a script of transformers expects on_save before the next step."""
+        oneloop's returns; a callback may expect on_save before the next step."""
         if not self.core.trainer.args.save_async or self.overrides.add_files:
             return False
         # Where all processes write, each has to give the same answer, and callbacks may be those of one process.
         may_differ = self.core.strategy.in_parts
-        return may_differ or not (mode.follows("transformers") and self._has_listeners)
+        return may_differ or not (self.core.behaviour.on_save_before_next_step and self._has_listeners)
 
     @property
     def _has_listeners(self) -> bool:

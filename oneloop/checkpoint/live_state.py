@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..compat import trl_state
 from ..data.streams import properties as stream_properties
 from ..state import has_state, states_by_class
 from .durable import native_errors
@@ -25,7 +24,7 @@ _ARGUMENTS = (
 def gather(run: "Run", is_sharded: bool, output_dir: Path) -> Gathered:
     """A collective on several processes: gather the RNG and data states of each, and the optimizer's state."""
     core, overrides = run.core, run.checkpointer.overrides
-    attributes, tensors = trl_state.collect(core)
+    attributes, tensors = core.extensions.collect_state()
     streams = run.epochs.random_state() | tensors
     position = replace(run.position_state(), trainer=attributes)
     own = (streams, position.own_states())

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..compat import service_callbacks
-from ..compat.introspect import accepts, is_overridden
 from ..errors import CheckpointError, DiskError
+from ..introspect import accepts, is_overridden
 from . import saved_model, storable, store
 from .contents import Contents
 from .durable import make_directory, native_errors, replace_file, sync_directory
@@ -156,15 +155,16 @@ class ModelFiles:
 
     @contextlib.contextmanager
     def saving_for_callbacks(self) -> Iterator[None]:
-        """A context in which callbacks of transformers and PaddleNLP can save the model for their service."""
-        trainer = self.core.trainer
-        asked = self.core.processes.broadcast_object(
-            service_callbacks.trainers_asked(trainer.callback_handler.callbacks)
-        )
-        if not asked:
+        """A context in which callbacks can save the model for a service, by ways that an extension provides."""
+        extensions = self.core.extensions.every
+        requested = self.core.processes.broadcast_object([each.models_requested() for each in extensions])
+        if not any(requested):
             yield
             return
-        with self.whole_model(), service_callbacks.standing_in(asked, trainer._save):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.whole_model())
+            for each, names in zip(extensions, requested):
+                stack.enter_context(each.saving_models(names, self.core.trainer._save))
             yield
 
     def write(self, output_dir: Any, state_dict: dict[str, Any] | None = None) -> None:

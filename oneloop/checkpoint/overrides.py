@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..compat.introspect import is_overridden
 from ..errors import RefusedError
+from ..introspect import is_overridden
 from . import store
 from .run_state import ATTRIBUTES, BUFFER, GENERATOR, PositionState
 

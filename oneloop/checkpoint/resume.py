@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import loop
-from ..compat import mode, trl_state
+from .. import behaviour, loop
 from ..data.process_sharding import fits_any_number
 from ..errors import CheckpointError
 from ..secrets import restored
@@ -83,7 +82,7 @@ def _newest_complete(output_dir: str) -> tuple[Path | None, list[str]]:
             f"none of the {len(every)} checkpoints in {output_dir} is complete; see the warnings above. "
             "Remove resume_from_checkpoint to start from the beginning."
         )
-    if mode.follows("transformers"):
+    if behaviour.current().missing_checkpoint_is_error:
         raise CheckpointError(
             f"No valid checkpoint found in output directory ({output_dir}). Remove resume_from_checkpoint to start "
             "from the beginning."
@@ -431,10 +430,10 @@ def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -
     owners = {"collator": trainer.data_collator, "dataset": trainer.train_dataset}
     if place.trainer:
         with restoring("what the Trainer keeps between steps", path):
-            trl_state.restore(run.core, place.trainer, run.epochs.own_tensors(path))
+            run.core.extensions.restore_state(place.trainer, run.epochs.own_tensors(path))
     if crosses_from is None:
         with restoring("a model that follows the trained one", path):
-            trl_state.restore_models(run.core, path)
+            run.core.extensions.restore_models(path)
     data = DataStates(
         position=None if trainer.args.ignore_data_skip else place.data,
         exhausted=bool(place.exhausted) and not trainer.args.ignore_data_skip,

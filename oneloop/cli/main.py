@@ -8,9 +8,9 @@ from typing import Any
 from .. import __version__
 from ..compat import commands as migration
 from ..errors import ArgumentError, OneloopError
-from ..plan import command as plans
 from ..report import command as pages
 from ..secrets import clean_text
+from . import plan as plans
 from .terminal import printable
 
 

@@ -7,12 +7,12 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
+from ..introspect import replaces
 from ..trainer.gathering import map_leaves
 from ..trainer.internals import internals_of
 from . import accelerate_state, mode
 from .accelerate_state import OwnGradientState
 from .accelerator_rest import RestOfAccelerator, called_if
-from .introspect import replaces
 
 if TYPE_CHECKING:
     from ..trainer import Trainer

@@ -1,11 +1,16 @@
-"""Compatibility mode: where libraries differ, a run follows the library that the script was written for.
+"""Which libraries' scripts this process runs, and the behaviour that they expect of a Trainer.
 
-`redirect` and `oneloop run` set it; a script that imports oneloop itself follows oneloop.
+`redirect` and `oneloop run` call `follow`; a script that imports oneloop itself gets oneloop's own behaviour.
 """
 
 import importlib
+from collections.abc import Iterable
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from .. import behaviour
+from ..behaviour import OWN, Behaviour
 
 _followed: set[str] = set()
 # Libraries with the behaviour of another one, which their Trainer was made from.
@@ -14,6 +19,7 @@ _SUCCESSORS = {"paddleformers": "paddlenlp"}
 
 def follow(library: str) -> None:
     _followed.add(library)
+    behaviour.choose(*expected_by(_followed))
 
 
 def _behaviours() -> set[str]:
@@ -25,14 +31,76 @@ def follows(library: str) -> bool:
     return library in _behaviours()
 
 
-def follows_any() -> bool:
-    """Whether this process runs a script for another library."""
-    return bool(_followed)
+# -- the behaviour
 
 
-def follows_only(library: str) -> bool:
-    """Whether it is for that library and for no other."""
-    return _behaviours() == {library}
+def expected_by(libraries: Iterable[str]) -> tuple[Behaviour, dict[str, Behaviour]]:
+    """What scripts for these libraries expect, and what they expect of the models of a framework."""
+    names = {_SUCCESSORS.get(library, library) for library in libraries}
+    common = replace(OWN, every_layer_trains=bool(names))
+    if "transformers" in names:
+        common = _as_transformers(common)
+    if "mindnlp" in names:
+        common = replace(common, batched_pipelines_keep_batch_size=True)
+    if names == {"paddlenlp"}:  # whatever else the library has imported
+        common = replace(common, framework="paddle")
+    return common, {"paddle": _as_paddlenlp(common)} if "paddlenlp" in names else {}
+
+
+def _as_transformers(common: Behaviour) -> Behaviour:
+    return replace(
+        common,
+        zero_is_no_save_limit=True,  # sentence-transformers' `fit` passes 0
+        best_metric_must_be_named=True,
+        subclasses_may_skip_validation=True,  # ms-swift has such a class, and makes the arguments from its values
+        pins_no_memory_on_cpu=True,
+        accepts_options_without_effect=True,
+        accumulation_from_accelerator_config=True,
+        needs_max_steps_without_length=True,
+        positional_parameters=_positional_parameters,
+        extra_loggers=("transformers",),
+        label_names_are_forward_parameters=True,  # such as CLIP's: metrics are those of the outputs alone
+        autocast="forward",
+        loss_func_may_be_sign=True,  # of TRL's GRPO, 0.22 to 1.9
+        step_may_update_model=True,
+        initial_epoch=0,
+        optimizer_factories={"adafactor": adafactor_of_transformers},  # which the script may compare with
+        metrics_see_whole_batches=True,
+        eval_drops_last=True,
+        default_ignored_outputs=(),
+        evaluates_first_logged_step=False,
+        evaluates_last_step=True,
+        logs_train_runtime=True,
+        progress_prints_losses=True,
+        early_stopping_checks_arguments=True,
+        stop_is_final=False,
+        on_save_before_next_step=True,
+        missing_checkpoint_is_error=True,
+    )
+
+
+def _as_paddlenlp(common: Behaviour) -> Behaviour:
+    return replace(
+        common,
+        optimizer_options_without_rate=True,  # its overrides create the optimizer with a schedule in place of the rate
+        collator_sees_all_columns=True,
+        evaluates_dataset_as_given=True,  # its overrides treat the Trainer's own dataset differently
+        logs_interval_speeds=True,
+    )
+
+
+# The parameters of transformers' Trainer after model_init, in their order. 4.46 and 4.47 have added one each.
+_ORDER = (
+    *("compute_loss_func", "compute_metrics", "callbacks", "optimizers"),
+    *("optimizer_cls_and_kwargs", "preprocess_logits_for_metrics"),
+)
+_SINCE = {"compute_loss_func": (4, 46), "optimizer_cls_and_kwargs": (4, 47)}
+
+
+def _positional_parameters() -> tuple[str, ...]:
+    """In the order of the installed version."""
+    installed = version_of_transformers()
+    return tuple(name for name in _ORDER if installed is None or installed >= _SINCE.get(name, (0, 0)))
 
 
 def version_of_transformers() -> tuple[int, int] | None:
@@ -42,6 +110,9 @@ def version_of_transformers() -> tuple[int, int] | None:
     except PackageNotFoundError:
         return None
     return int(first), int(second)
+
+
+# -- classes of transformers itself
 
 
 def parser_of_transformers() -> Any:

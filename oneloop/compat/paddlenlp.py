@@ -1,19 +1,17 @@
 """Methods that only PaddleNLP's Trainer has."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import RefusedError
 
+if TYPE_CHECKING:
+    from ..trainer import Trainer as Base
+else:
+    Base = object
 
-class PaddleNLPNames:
+
+class PaddleNLPNames(Base):
     """Thin wrappers around oneloop's methods."""
-
-    if TYPE_CHECKING:  # what Trainer has
-        args: Any
-        state: Any
-        export: Callable[..., list[str]]
-        _load_best_model: Callable[[], None]
 
     def export_model(self, input_spec: Any = None, load_best_model: bool = False, output_dir: Any = None) -> list[str]:
         """export() with PaddleNLP's arguments; load_best_model first loads the weights of the best checkpoint."""

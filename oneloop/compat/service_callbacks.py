@@ -9,10 +9,24 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
+from ..extension import Extension
+
 # The module of these callbacks, and the module from which they import the Trainer.
 _WRITTEN = {"transformers.integrations": "transformers.trainer"} | {
     f"{library}.trainer.integrations": f"{library}.trainer" for library in ("paddlenlp", "paddleformers")
 }
+
+
+class ServiceCallbacks(Extension):
+    """Lets these callbacks save the model of the run."""
+
+    def models_requested(self) -> list[str]:
+        return trainers_asked(self.core.trainer.callback_handler.callbacks)
+
+    def saving_models(
+        self, requested: Iterable[str], save: Callable[[str], None]
+    ) -> contextlib.AbstractContextManager[None]:
+        return standing_in(requested, save)
 
 
 def trainers_asked(callbacks: Iterable[Any]) -> list[str]:

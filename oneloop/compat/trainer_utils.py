@@ -15,7 +15,6 @@ from .. import backends
 from ..checkpoint import store
 from ..data.columns import ColumnFilter
 from ..distributed.world import world
-from ..errors import ModelInitError
 from ..optim.schedules import follows_metric, make_metric_schedule, make_schedule
 from ..outputs import plain_metrics
 
@@ -68,17 +67,6 @@ def number_of_arguments(function: Callable[..., Any]) -> int:
         fixed = len(function.args) + len(function.keywords)
         return len(inspect.signature(function.func).parameters) - fixed
     return len(inspect.signature(function).parameters)
-
-
-def takes_trial(model_init: Callable[..., Any]) -> bool:
-    """Whether model_init accepts the trial of a search; raises an error if it requires more than that."""
-    parameters = list(inspect.signature(model_init).parameters.values())
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if len(needed) > 1:
-        raise ModelInitError(
-            f"model_init needs {', '.join(needed)}; expected no required parameters, or only the trial of a search"
-        )
-    return bool(needed) or (len(parameters) == 1 and parameters[0].name == "trial")
 
 
 def seed_worker(worker_id: int, num_workers: int = 1, rank: int = 0) -> None:
@@ -156,16 +144,6 @@ def find_executable_batch_size(
         raise RuntimeError("No executable batch size found: a batch of one sample is out of memory") from last
 
     return run
-
-
-def default_compute_objective(metrics: dict[str, float]) -> float:
-    """The default objective of a search: the sum of all metrics, or the loss if there is nothing else."""
-    rest = {
-        key: value
-        for key, value in metrics.items()
-        if key not in ("eval_loss", "epoch") and not key.endswith(("_runtime", "_per_second", "_compilation_time"))
-    }
-    return sum(rest.values()) if rest else metrics["eval_loss"]
 
 
 # -- schedulers for an optimizer, as scripts create them for `optimizers=`

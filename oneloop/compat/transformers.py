@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.store import PREFIX
-from ..data.columns import ColumnFilter, forward_columns
 from ..errors import ArgumentError, RefusedError
+from ..integrations.hub.pushing import HubPushes
 from ..integrations.writers.base import Writer
+from ..introspect import is_overridden, replaces
 from ..loop import plan_steps
-from ..trainer.dataloaders import select_columns
+from ..trainer.clipping import CLIPPING, can_clip
 from ..trainer.internals import internals_of
 from ..trainer.loss import logits_of, smoothing_of
+from ..trainer.overridable import overridable_property
 from ..trainer.validation import has_length
 from . import accelerate_plugins, mode
 from .accelerator import Accelerator
-from .checkpoint_hooks import CheckpointHooks
-from .clipping import CLIPPING, can_clip
-from .introspect import is_overridden, replaces
 from .trainer_utils import sort_checkpoints
 from .transformers_utils import TrainerMemoryTracker, compare_trainer_and_checkpoint_args
 
 if TYPE_CHECKING:
-    from ..outputs import TrainOutput
-    from ..trainer.internals import Internals
+    from ..trainer import Trainer as Base
+else:
+    Base = object
 
 logger = logging.getLogger(__name__)
 
@@ -87,17 +87,6 @@ def warn_unused_overrides(trainer: Any) -> None:
         )
 
 
-class derived:
-    """A property that a subclass may replace by an attribute of its own."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function
-        self.__doc__ = function.__doc__
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else self.function(instance)
-
-
 def _sharding_engine(trainer: Any) -> str | None:
     is_torch = internals_of(trainer).backend.NAME == "torch"
     return accelerate_plugins.engine_of(trainer.args) if is_torch else None
@@ -127,14 +116,8 @@ class LabelSmoother:
         return loss * self.tensors.count_labels(labels, shift_labels) / num_items_in_batch
 
 
-class TransformersNames(CheckpointHooks):
+class TransformersNames(Base):
     """Sizes of parallel groups, old names, and cleanup at the end of a script."""
-
-    # Whether compute_loss has divided its loss for accumulation: True, False, or None for the rule of trainer/loss.py.
-    loss_is_scaled_for_ga: bool | None = None
-    # A training_step copied from 5.x reads this before it divides the loss, which is already weighted here. False, set
-    # by a subclass, is a loss that is the mean of its micro-batch and is divided by the number of micro-batches.
-    model_accepts_loss_kwargs = True
 
     # Other training modes that a copied method checks for.
     use_apex = False
@@ -143,60 +126,27 @@ class TransformersNames(CheckpointHooks):
     is_distributed_loading_by_transformers = False
     is_model_parallel = False
 
-    # Columns that the model accepts; None before _set_signature_columns_if_needed, or if it accepts any.
-    _signature_columns: list[str] | None = None
-
-    if TYPE_CHECKING:  # what Trainer has
-        args: Any
-        state: Any
-        control: Any
-        model: Any
-        model_wrapped: Any
-        optimizer: Any
-        lr_scheduler: Any
-        label_names: list[str]
-        callback_handler: Any
-        accelerator: Any
-        _oneloop: "Internals"
-        get_total_train_batch_size: Callable[..., int]
-        num_examples: Callable[..., int]
-        log: Callable[..., None]
-        _get_learning_rate: Callable[[], float]
-
-    def _inner_training_loop(
-        self,
-        batch_size: int | None = None,
-        args: Any = None,
-        resume_from_checkpoint: Any = None,
-        trial: Any = None,
-        ignore_keys_for_eval: list[str] | None = None,
-    ) -> "TrainOutput":
-        """The run, from the checkpoint to its end. An override may do something before and after super(); it is called
-        once, also if auto_find_batch_size splits micro-batches."""
-        checkpoint = None if resume_from_checkpoint is None else Path(resume_from_checkpoint)
-        return self._oneloop.run.train(checkpoint, trial, ignore_keys_for_eval)
-
-    @derived
+    @overridable_property
     def is_deepspeed_enabled(self) -> bool:
         """Whether DeepSpeed computes the updates. Libraries then prepare their other models with it."""
         return _sharding_engine(self) == accelerate_plugins.DEEPSPEED
 
-    @derived
+    @overridable_property
     def deepspeed(self) -> Any:
         """DeepSpeed's engine, once train() has created it; None without one."""
         return self.model_wrapped if self.is_deepspeed_enabled and self.model_wrapped is not self.model else None
 
-    @derived
+    @overridable_property
     def is_fsdp_enabled(self) -> bool:
         """Whether FSDP2 shards the model: stages 2 and 3 on PyTorch."""
         return _sharding_engine(self) == accelerate_plugins.FSDP
 
-    @derived
+    @overridable_property
     def scaler(self) -> Any:
         """The loss scaler of fp16, or None."""
         return getattr(self._oneloop.engine, "scaler", None)
 
-    @derived
+    @overridable_property
     def do_grad_scaling(self) -> bool:
         """Whether there is a loss scaler."""
         return self.scaler is not None
@@ -217,43 +167,6 @@ class TransformersNames(CheckpointHooks):
             )
         self.args.label_smoothing_factor = float(epsilon)
 
-    def _set_signature_columns_if_needed(self) -> None:
-        """Set _signature_columns from the model's forward, once."""
-        if self._signature_columns is not None:
-            return
-        parameters = self._oneloop.backend.models.forward_parameters(self.model)
-        keep = None if parameters is None else forward_columns(parameters, self.label_names)
-        if parameters is not None and keep is not None:
-            known = [name for name in parameters if name in keep]
-            self._signature_columns = known + sorted(keep.difference(known))
-
-    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
-        """A datasets.Dataset without the columns that the model does not accept; other data unchanged."""
-        where = f"the {description} set" if description else "the data set"
-        return select_columns(self._oneloop, dataset, where)[0]
-
-    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
-        """A collator that receives only the columns that the model accepts."""
-        self._set_signature_columns_if_needed()
-        if not self.args.remove_unused_columns or self._signature_columns is None:
-            return data_collator
-        return ColumnFilter(data_collator, self._signature_columns)
-
-    @derived
-    def can_return_loss(self) -> bool:
-        """Whether a batch without labels has a loss: what a subclass sets, or whether the model returns it by
-        default."""
-        return self._oneloop.model_info.returns_loss
-
-    @property
-    def _eval_dataloaders(self) -> dict[str, Any]:
-        """Evaluation loaders that dataloader_persistent_workers keeps during train(), by the name of their dataset."""
-        return self._oneloop.run.step_end.eval_loaders
-
-    @_eval_dataloaders.setter
-    def _eval_dataloaders(self, value: dict[str, Any]) -> None:
-        self._oneloop.run.step_end.keep_loaders(value)
-
     @property
     def neftune_noise_alpha(self) -> Any:
         """The argument of that name."""
@@ -267,27 +180,27 @@ class TransformersNames(CheckpointHooks):
         """Gather the tensors of all processes; with one process, they are unchanged."""
         return self.accelerator.gather(tensors)
 
-    @derived
+    @overridable_property
     def current_gradient_accumulation_steps(self) -> int:
         """The number of micro-batches in the current update."""
         return self._oneloop.run.update.micro_batches
 
-    @derived
+    @overridable_property
     def _loss_shifts_labels(self) -> bool:
         """Whether the model compares position i with label i + 1."""
         return self._oneloop.model_info.shifts_labels
 
-    @derived
+    @overridable_property
     def place_model_on_device(self) -> bool:
         """Whether the constructor has put the model on the device."""
         return self.args.place_model_on_device
 
-    @derived
+    @overridable_property
     def _created_lr_scheduler(self) -> bool:
         """Whether there is a schedule that was not passed in, so that the next train() makes another."""
         return self.lr_scheduler is not None and self.lr_scheduler is not self._oneloop.given_optimizers.scheduler
 
-    @derived
+    @overridable_property
     def _memory_tracker(self) -> TrainerMemoryTracker:
         """Of skip_memory_metrics=False, for a copied method that calls its start() and stop_and_update_metrics()."""
         return TrainerMemoryTracker(self.args.skip_memory_metrics, self._oneloop.memory)
@@ -319,26 +232,7 @@ class TransformersNames(CheckpointHooks):
 
     def create_accelerator_and_postprocess(self) -> None:
         """Create `self.accelerator`; the constructor calls it."""
-        self.accelerator = Accelerator(self)  # type: ignore[arg-type]
-
-    def _move_model_to_device(self, model: Any, device: Any) -> Any:
-        """Put a model on a device; called for a new model if place_model_on_device is True."""
-        return self._oneloop.backend.devices.place(model, device)
-
-    def _wrap_model(self, model: Any, training: bool = True, dataloader: Any = None) -> Any:
-        """The model that is called: in training on several processes, wrapped for them; otherwise as it is."""
-        core = self._oneloop
-        return core.strategy.wrap(model) if training and core.processes.size > 1 else model
-
-    def _clip_grad_norm(self, model: Any) -> Any:
-        """Clip the gradients to max_grad_norm; returns their norm before. Called before an update if overridden."""
-        return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
-
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """The norm to log: the given one, or that of the gradients, which have not been clipped. Called likewise."""
-        if grad_norm is None:
-            return self.accelerator.clip_grad_norm_(model.parameters(), float("inf"))
-        return grad_norm
+        self.accelerator = Accelerator(self)
 
     def _has_mixed_mesh_grads(self, model: Any) -> bool:
         """Whether gradients are on different device meshes, for a copied _clip_grad_norm, which is not called for a
@@ -350,43 +244,10 @@ class TransformersNames(CheckpointHooks):
         if mode.follows("transformers"):
             compare_trainer_and_checkpoint_args(training_args, trainer_state)
 
-    @derived
+    @overridable_property
     def gather_function(self) -> Callable[..., Any]:
         """What gathers the tensors of all processes, for a copied evaluation loop. oneloop's own does not call it."""
         return self.accelerator.gather_for_metrics
-
-    @derived
-    def _globalstep_last_logged(self) -> int:
-        """The step of the last log of a training loss."""
-        return self._oneloop.run.meter.logged_step
-
-    @derived
-    def _total_loss_scalar(self) -> float:
-        """The sum of the training losses up to the last log."""
-        return self._oneloop.run.meter.losses.logged_total
-
-    def _maybe_log_save_evaluate(
-        self,
-        tr_loss: Any,
-        grad_norm: Any,
-        model: Any,
-        trial: Any,
-        epoch: Any,
-        ignore_keys_for_eval: Any,
-        start_time: Any,
-        learning_rate: float | None = None,
-    ) -> None:
-        """For overrides that call it: log the step, unless they have. Evaluation and saving follow in the loop."""
-        step = self.state.global_step
-        if not self.control.should_log or step <= self._globalstep_last_logged:
-            return
-        self.control.should_log = False
-        tensors = self._oneloop.backend.tensors
-        logs = {"loss": float(tensors.to_numpy(tr_loss)) / (step - self._globalstep_last_logged)}
-        if grad_norm is not None:
-            logs["grad_norm"] = float(grad_norm)
-        logs["learning_rate"] = self._get_learning_rate() if learning_rate is None else learning_rate
-        self.log(logs)
 
     def _sorted_checkpoints(
         self, output_dir: Any = None, checkpoint_prefix: str = PREFIX, use_mtime: bool = False
@@ -398,15 +259,15 @@ class TransformersNames(CheckpointHooks):
             best = str(directory.resolve(best))
         return sort_checkpoints(folder, checkpoint_prefix, use_mtime, best)
 
-    @derived
+    @overridable_property
     def push_in_progress(self) -> Any:
         """The uploads to the Hub that were started, with is_done() and wait_until_done(); None before the first."""
-        return self._oneloop.hub.uploads
+        return self._oneloop.extensions.of(HubPushes).uploads
 
     def _push_from_checkpoint(self, checkpoint_folder: Any) -> None:
         """Push the model of a checkpoint, and with some values of hub_strategy the checkpoint itself. Called after the
         commit of a checkpoint if push_to_hub is set."""
-        self._oneloop.hub.push_checkpoint(Path(checkpoint_folder))
+        self._oneloop.extensions.of(HubPushes).push_checkpoint(Path(checkpoint_folder))
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> tuple:
         """(epochs, updates per epoch, samples, samples of the run, samples per update, batches per epoch, updates)."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from .. import backends
 from ..checkpoint.convert.transformers_checkpoint import WEIGHTS
 from ..checkpoint.structure import weight_map
-from ..errors import CheckpointError, MissingPackageError, ModelError
+from ..errors import CheckpointError, ModelError
 from ..trainer.meter import MemoryTracker
 
 logger = logging.getLogger(__name__)
@@ -53,20 +52,6 @@ def validate_quantization_for_training(model: Any) -> None:
             f"the model is quantized with {getattr(method, 'value', method)}, which does not support gradients. Use a "
             "method that supports training, or load the model without quantization."
         )
-
-
-def check_target_module_exists(optim_target_modules: Any, key: str, return_is_regex: bool = False) -> Any:
-    """Whether a module's name matches the targets: a regular expression, or a list of substrings and expressions.
-
-    With return_is_regex, a pair: that, and whether a regular expression matched.
-    """
-    if isinstance(optim_target_modules, str):
-        found, is_regex = bool(re.fullmatch(optim_target_modules, key)), optim_target_modules != key
-    else:
-        found, is_regex = any(target in key for target in optim_target_modules), False
-        if not found:
-            found = is_regex = any(re.fullmatch(target, key) for target in optim_target_modules)
-    return (found, is_regex) if return_is_regex else found
 
 
 class IncompatibleKeys(NamedTuple):
@@ -161,48 +146,6 @@ def suppress_progress_bars() -> Iterator[None]:
     finally:
         if not were_off:
             enable_progress_bars()
-
-
-# -- default search spaces
-
-_RATES, _EPOCHS, _SEEDS, _BATCHES = (1e-6, 1e-4), (1, 5), (1, 40), [4, 8, 16, 32, 64]
-
-
-def default_hp_space_optuna(trial: Any) -> dict[str, Any]:
-    return {
-        "learning_rate": trial.suggest_float("learning_rate", *_RATES, log=True),
-        "num_train_epochs": trial.suggest_int("num_train_epochs", *_EPOCHS),
-        "seed": trial.suggest_int("seed", *_SEEDS),
-        "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", _BATCHES),
-    }
-
-
-def default_hp_space_ray(trial: Any = None) -> dict[str, Any]:
-    try:
-        from ray import tune
-    except ImportError as error:
-        raise MissingPackageError("default_hp_space_ray requires Ray Tune: pip install 'ray[tune]'") from error
-    return {
-        "learning_rate": tune.loguniform(*_RATES),
-        "num_train_epochs": tune.choice(list(range(_EPOCHS[0], _EPOCHS[1] + 1))),
-        "seed": tune.randint(_SEEDS[0], _SEEDS[1] + 1),
-        "per_device_train_batch_size": tune.choice(_BATCHES),
-    }
-
-
-def default_hp_space_wandb(trial: Any = None) -> dict[str, Any]:
-    """The configuration of a W&B sweep, as plain data."""
-    ranges = {"num_train_epochs": _EPOCHS, "seed": _SEEDS}
-    numbers = {n: {"distribution": "int_uniform", "min": low, "max": high} for n, (low, high) in ranges.items()}
-    return {
-        "method": "random",
-        "metric": {"name": "objective", "goal": "minimize"},
-        "parameters": {
-            "learning_rate": {"distribution": "uniform", "min": _RATES[0], "max": _RATES[1]},
-            **numbers,
-            "per_device_train_batch_size": {"values": _BATCHES},
-        },
-    }
 
 
 # -- memory

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.run_state import ATTRIBUTES, RANDOM
 from ..checkpoint.safetensors_io import read
+from ..extension import Extension
 
 if TYPE_CHECKING:
     from ..trainer.internals import Internals
@@ -36,11 +37,34 @@ class _NotStored(Exception):
     """A value that is neither plain nor a tensor."""
 
 
-def collect(core: "Internals") -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """The attributes of this process as JSON, and their tensors as arrays by name; (None, {}) for other trainers."""
+class TrlState(Extension):
+    """State of TRL's trainers; for others it does nothing."""
+
+    def collect_state(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+        """The attributes of this process as JSON, and their tensors as arrays by name."""
+        return _collect(self.core) if _is_of_trl(self.core.trainer) else (None, {})
+
+    def restore_state(self, stored: dict[str, Any], arrays: dict[str, Any]) -> None:
+        _restore(self.core, stored, arrays)
+
+    def restore_models(self, path: Path) -> None:
+        """Load the weights of models that follow the trained one. They do not depend on the number of processes."""
+        if _is_of_trl(self.core.trainer):
+            _restore_models(self.core, path)
+
+    @property
+    def generates_data(self) -> bool:
+        return _is_of_trl(self.core.trainer) and hasattr(self.core.trainer, _ROUND)
+
+    @property
+    def shares_python_random(self) -> bool:
+        """GKD decides by it whether a batch is generated. With a sharded model all processes take part in that, and one
+        that decided otherwise would leave them waiting."""
+        return _is_of_trl(self.core.trainer)
+
+
+def _collect(core: "Internals") -> tuple[dict[str, Any], dict[str, Any]]:
     trainer = core.trainer
-    if not _is_of_trl(trainer):
-        return None, {}
     arrays: dict[str, Any] = {}
     stored: dict[str, Any] = {}
     names = [name for name in _names(trainer) if hasattr(trainer, name)]
@@ -59,7 +83,7 @@ def collect(core: "Internals") -> tuple[dict[str, Any] | None, dict[str, Any]]:
     return stored, arrays
 
 
-def restore(core: "Internals", stored: dict[str, Any], arrays: dict[str, Any]) -> None:
+def _restore(core: "Internals", stored: dict[str, Any], arrays: dict[str, Any]) -> None:
     """Assign the attributes that were stored. Containers of the Trainer are filled, so that they keep their types."""
     trainer = core.trainer
     for name, value in stored.items():
@@ -68,10 +92,7 @@ def restore(core: "Internals", stored: dict[str, Any], arrays: dict[str, Any]) -
             setattr(trainer, name, _filled(getattr(trainer, name, None), decoded))
 
 
-def restore_models(core: "Internals", path: Path) -> None:
-    """Load the weights of models that follow the trained one. They do not depend on the number of processes."""
-    if not _is_of_trl(core.trainer):
-        return
+def _restore_models(core: "Internals", path: Path) -> None:
     for prefix, model in _moving_models(core).items():
         found = {name: raw.array() for name, raw in read(path / RANDOM).items() if name.startswith(prefix)}
         if found:
@@ -85,17 +106,6 @@ def restore_models(core: "Internals", path: Path) -> None:
 
 def _is_of_trl(trainer: Any) -> bool:
     return any(base.__module__.partition(".")[0] == "trl" for base in type(trainer).__mro__)
-
-
-def generates(trainer: Any) -> bool:
-    """Whether this trainer generates completions for several updates at once."""
-    return _is_of_trl(trainer) and hasattr(trainer, _ROUND)
-
-
-def draws_alike(trainer: Any) -> bool:
-    """Whether Python's `random` has to be the same in all processes: GKD decides by it whether a batch is generated.
-    With a sharded model all processes take part in that, and one that decided otherwise would leave them waiting."""
-    return _is_of_trl(trainer)
 
 
 def _names(trainer: Any) -> tuple[str, ...]:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from .. import randomness
+from ..backends import registry
+from ..introspect import decided, declared
 from .feistel import key_of
 from .worker_seeding import seed_streams
 
@@ -174,3 +176,41 @@ def with_streams_of(streams: dict[str, np.ndarray], backend: Any, begin: Callabl
 
 
 _NONE = object()
+
+
+# -- data sets that shard themselves
+
+_RANK_NAMES = {"get_rank", "get_world_size", "split_dataset_by_node", "process_index", "num_processes"}
+
+
+def shards_itself(source: Any, depth: int = 3) -> bool:
+    """Whether a dataset shards itself: its code, or that of a dataset it wraps, reads the rank or world size.
+
+    A class attribute `shards_itself` of the dataset overrules this.
+    """
+    found = declared(source, "shards_itself")
+    return decided("shards_itself", source, _asks_for_rank(source, depth) if found is None else found)
+
+
+def _asks_for_rank(source: Any, depth: int) -> bool:
+    def asks(code: Any) -> bool:
+        if _RANK_NAMES & set(code.co_names) or "RANK" in code.co_consts or "WORLD_SIZE" in code.co_consts:
+            return True
+        return any(asks(c) for c in code.co_consts if hasattr(c, "co_names"))
+
+    if getattr(source, "_distributed", None) is not None:  # set by datasets.distributed.split_dataset_by_node
+        return True
+    if type(source).__module__ == "ray.data.iterator":  # the worker's shard of a dataset of Ray Train
+        return True
+    own = [base for base in type(source).__mro__ if not _is_library(base.__module__)]
+    values = [value for base in own for value in vars(base).values()]
+    codes = [getattr(value.fget if isinstance(value, property) else value, "__code__", None) for value in values]
+    if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):
+        return True
+    held = list(getattr(source, "__dict__", {}).values()) if depth else []
+    return any(_asks_for_rank(value, depth - 1) for value in held if hasattr(value, "__iter__"))
+
+
+def _is_library(module: str) -> bool:
+    """A class of such a module shards nothing that a user has written."""
+    return module.partition(".")[0] in ("builtins", "datasets", "numpy") or registry.is_framework_module(module)

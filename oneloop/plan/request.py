@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from ..extension import Extension
 from .results import TrainingPlan
 
 
@@ -34,9 +35,17 @@ def is_active() -> bool:
     return _current is not None
 
 
+class PlanRequests(Extension):
+    """Plans in place of training, if this process only plans."""
+
+    def before_train(self) -> None:
+        if is_active():
+            answer(self.core.trainer)
+
+
 def answer(trainer: Any) -> NoReturn:
     """Make the plan in place of training, and end the script."""
     assert _current is not None
-    from .making import make  # a subclass may have a method `plan` of its own
+    from .making import make  # quick imports: few runs are planned
 
     raise PlanMade(make(trainer, **_current.options))

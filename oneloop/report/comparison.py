@@ -11,8 +11,8 @@ import numpy as np
 from tqdm import tqdm
 
 from ..arguments.evaluation import higher_is_better
+from ..callbacks.json_log import NAME as LOG
 from ..errors import DataError
-from ..integrations.writers.json_log import NAME as LOG
 from . import page_data, summary
 from .downsample import downsample
 from .history import TIMES

@@ -10,7 +10,7 @@ from multiprocessing import TimeoutError, get_context
 from os import cpu_count
 from pathlib import Path
 
-from ..integrations.writers.json_log import NAME as LOG
+from ..callbacks.json_log import NAME as LOG
 from .downsample import Series
 from .log_reader import RECENT, Directory, find_runs
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..callbacks.json_log import NAME as LOG
 from ..errors import DataError
-from ..integrations.writers.json_log import NAME as LOG
 from ..trainer.event_log import NAME as EVENTS
 from ..trainer.loss_curve import NAME as CURVE
 from .downsample import Series, downsample

@@ -5,10 +5,10 @@ import inspect
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .. import backends
+from .. import backends, behaviour
 from ..arguments import TrainingArguments
-from ..compat import mindnlp, mode
 from ..errors import ArgumentError, InvalidTypeError, UnknownArgumentError
+from . import map_function
 
 
 @dataclass
@@ -42,7 +42,7 @@ def given_by_name(cls: type, values: dict[str, Any]) -> Given:
         _take_positional(given, values["positional"])
     if is_paddle_order(given.args, given.data_collator):
         _from_paddle_order(given)
-    if given.map_fn is None and mindnlp.is_map_function(given.data_collator):  # third in MindNLP's order
+    if given.map_fn is None and map_function.is_map_function(given.data_collator):  # third in place of a collator
         given.map_fn, given.data_collator = given.data_collator, None
     return given
 
@@ -73,27 +73,18 @@ def unknown_parameter(cls: type, name: str) -> UnknownArgumentError:
     return UnknownArgumentError(f"{cls.__name__} has no parameter '{name}'; {hint}")
 
 
-# The parameters of transformers' Trainer after model_init, in their order. 4.46 and 4.47 have added one each.
-_ORDER = (
-    *("compute_loss_func", "compute_metrics", "callbacks", "optimizers"),
-    *("optimizer_cls_and_kwargs", "preprocess_logits_for_metrics"),
-)
-_SINCE = {"compute_loss_func": (4, 46), "optimizer_cls_and_kwargs": (4, 47)}
-
-
 def _take_positional(given: Given, positional: tuple[Any, ...]) -> None:
-    """Name what a script of transformers passes by position after model_init, in the order of the installed
-    version."""
-    if not mode.follows("transformers"):
+    """Name what a script passes by position after model_init, if the order is known."""
+    order = behaviour.current().positional_parameters
+    if order is None:
         raise ArgumentError(
             "Trainer accepts positional arguments up to model_init only, since the order of the others differs "
             "between trainers. Pass compute_metrics, callbacks, optimizers and the rest by keyword."
         )
-    version = mode.version_of_transformers()
-    order = [name for name in _ORDER if version is None or version >= _SINCE.get(name, (0, 0))]
-    if len(positional) > len(order):
-        raise InvalidTypeError(f"Trainer has {7 + len(order)} parameters, but {7 + len(positional)} were given.")
-    for name, value in zip(order, positional):
+    names = order()
+    if len(positional) > len(names):
+        raise InvalidTypeError(f"Trainer has {7 + len(names)} parameters, but {7 + len(positional)} were given.")
+    for name, value in zip(names, positional):
         if getattr(given, name) not in (None, (None, None)):
             raise InvalidTypeError(f"Trainer got {name} twice: by position and by name.")
         setattr(given, name, value)

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import randomness
+from .. import behaviour, randomness
 from ..arguments.data import packing_of
-from ..compat import mode
-from ..compat.introspect import is_overridden, shards_itself, takes_arguments
 from ..data import collators, streams
 from ..data.columns import ColumnFilter
 from ..data.length_grouping import LengthGroups, SortishOrder, measure_lengths
@@ -27,6 +25,7 @@ from ..data.process_sharding import (
     is_prepared,
     samplers_of,
     shards_by_sampler,
+    shards_itself,
     with_streams_of,
 )
 from ..data.samplers import GivenBatches, IndexSampler, SamplerBatches, makes_batches, shuffles
@@ -34,6 +33,7 @@ from ..data.stream_mixture import StreamMixture
 from ..data.transformers_order import DrawnOrders, ShardedBatches, random_orders
 from ..data.worker_seeding import GivesBack, SeededData
 from ..errors import DataError, UnknownDatasetError
+from ..introspect import is_overridden, takes_arguments
 from . import packing, validation
 from .validation import has_length
 
@@ -125,8 +125,8 @@ def make_loader(
         # the streams of the run. Training data is read before they begin, or are restored.
         with contextlib.nullcontext() if train else randomness.unchanged(core.backend):
             dataset, collate = packing.packed(core, dataset, where, train)
-    # An evaluation uses every sample, except in scripts of transformers, whose figures are of whole batches there.
-    drop_last = args.dataloader_drop_last and (train or mode.follows("transformers"))
+    # An evaluation uses every sample, unless its figures are expected to be of whole batches.
+    drop_last = args.dataloader_drop_last and (train or behaviour.current().eval_drops_last)
     options = Loading(
         collate,
         batch_size=batch_size,
@@ -348,7 +348,7 @@ def select_columns(core: "Internals", dataset: Any, where: str) -> tuple[Any, An
     keep = set(trainer._signature_columns)
     if _is_hub_dataset(dataset):
         return _select_hub_columns(core, dataset, where, keep, collate)
-    if core.as_paddlenlp:  # PaddleNLP passes all columns to the collator
+    if core.behaviour.collator_sees_all_columns:
         return dataset, collate
     tells = core.processes.rank == 0 and core.run.events.first_time(where, id(dataset))
     return dataset, ColumnFilter(collate, keep, partial(_tell_of_dropped, where) if tells else None)

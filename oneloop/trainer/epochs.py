@@ -13,7 +13,6 @@ from ..checkpoint.reading import restoring
 from ..checkpoint.run_state import ATTRIBUTES, BUFFER, GENERATOR, RANDOM, DataStates, ResumePoint
 from ..checkpoint.safetensors_io import read as read_tensors
 from ..checkpoint.structure import check_streams
-from ..compat import trl_state
 from ..data import streams
 from ..data.feistel import key_of
 from ..data.iterable import has_shuffle_buffer
@@ -43,7 +42,7 @@ def start_rank_streams(core: "Internals") -> None:
         key = key_of(core.trainer.args.seed, core.processes.rank, core.trainer.state.global_step, _RANKS)
         of_python = random.getstate()
         seed_streams(core.backend.NAME, key >> 1)
-        if trl_state.draws_alike(core.trainer):
+        if core.extensions.shares_python_random:
             random.setstate(of_python)
 
 
@@ -335,7 +334,7 @@ class Epochs:
         core, stored = self.run.core, self.own_tensors(path)
         if core.processes.rank and not stored:  # the run now has more processes than when it was saved
             start_rank_streams(core)
-            if trl_state.draws_alike(core.trainer):
+            if core.extensions.shares_python_random:
                 _load_python_of_main(path, prefix)
         not_streams = (BUFFER, ATTRIBUTES, GENERATOR, f"{EPOCH}{GENERATOR}")
         stored = {name: array for name, array in stored.items() if not name.startswith(not_streams)}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ..compat import mode
+from .. import behaviour
 from ..data.order import NoBatch
 from ..errors import ArgumentError, DataError, EvaluationInterrupted
 from ..outputs import EvalLoopOutput, EvalPrediction, plain_metrics
@@ -186,7 +186,7 @@ def _predict(core: "Internals", model: Any, inputs: Any, gather: "Gathered", ign
     kept = None
     if "inputs" in args.include_for_metrics and not gather.loss_only:
         # In scripts of transformers batches are seen whole, and all batches together by their main input.
-        is_whole = args.batch_eval_metrics and mode.follows("transformers")
+        is_whole = args.batch_eval_metrics and behaviour.current().metrics_see_whole_batches
         kept = core.backend.devices.move(inputs if is_whole else _main_input(core, inputs), args.device)
     if args.batch_eval_metrics:
         gather.batch_metrics(last=False)  # of the previous batch: only now is it known not to be the last
@@ -272,7 +272,7 @@ class Gathered:
             return
         extra = {"inputs": inputs} if inputs is not None else {}
         if "loss" in self.trainer.args.include_for_metrics:
-            is_one = loss is not None and mode.follows("transformers") and len(loss.shape) == 0
+            is_one = loss is not None and behaviour.current().metrics_see_whole_batches and len(loss.shape) == 0
             extra["losses"] = loss.broadcast_to((rows,)) if is_one else loss  # there one for each sample
         result = compute(EvalPrediction(logits, labels, **extra), compute_result=last)
         self.batch_result = _checked(result) if last else self.batch_result

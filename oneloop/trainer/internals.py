@@ -12,22 +12,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .. import backends
+from .. import backends, behaviour
 from ..arguments.sharding import recomputes
-from ..compat import mode
-from ..compat.clipping import can_clip, clips_itself
-from ..compat.introspect import replaces
+from ..behaviour import Behaviour
 from ..errors import ModelError
+from ..extension import Extensions
+from ..introspect import replaces
 from ..randomness import set_seed
 from . import setup, validation
+from .clipping import can_clip, clips_itself
 from .meter import MemoryTracker
 from .model_info import ModelInfo
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
     from ..distributed.collectives import ProcessGroup
-    from ..integrations.hub.pushing import HubPushes
-    from ..integrations.search.state import SearchState
     from ..outputs import TrainOutput
     from .loss_spikes import Return
     from .run import Run
@@ -59,8 +58,7 @@ class Internals:
     """Created once per Trainer; `run` is the current run, the last one, or one that has not started."""
 
     run: "Run"
-    hub: "HubPushes"
-    search: "SearchState"
+    extensions: Extensions
 
     def __init__(self, trainer: "Trainer", framework: str) -> None:
         args = trainer.args
@@ -76,10 +74,7 @@ class Internals:
 
     def attach(self) -> None:
         """Create what depends on the Trainer's data and functions; called once they are set."""
-        from ..integrations.hub.pushing import HubPushes
-        from ..integrations.search.state import SearchState
-
-        self.hub, self.search = HubPushes(self), SearchState()
+        self.extensions = Extensions(self)
         self.begin_run()
 
     def begin_run(self) -> "Run":
@@ -115,10 +110,9 @@ class Internals:
         self.given_optimizers = GivenOptimizers(optimizer, scheduler)
 
     @property
-    def as_paddlenlp(self) -> bool:
-        """Whether this is a PaddleNLP script with a Paddle model: where libraries differ, PaddleNLP's behaviour is
-        kept."""
-        return self.backend.NAME == "paddle" and mode.follows("paddlenlp")
+    def behaviour(self) -> Behaviour:
+        """What is expected of this Trainer, with a model of this framework."""
+        return behaviour.of(self.backend.NAME)
 
     @property
     def data_seed(self) -> int:
@@ -149,7 +143,7 @@ class Internals:
         args = trainer.args
         info = ModelInfo.of(trainer.model, models)
         names = models.label_names(trainer.model)
-        if info.returns_loss and mode.follows("transformers"):  # such as CLIP: metrics are those of the outputs alone
+        if info.returns_loss and self.behaviour.label_names_are_forward_parameters:
             parameters = models.forward_parameters(trainer.model) or []
             names = [name for name in names if name in parameters]
         trainer.label_names = names if args.label_names is None else list(args.label_names)
@@ -208,8 +202,7 @@ class Internals:
         """Call model_init for a new model; done in each train()."""
         trainer = self.trainer
         set_seed(trainer.args.seed)
-        running = self.search.trial
-        trainer.model = trainer.call_model_init(trial) if running is None else running.model(trainer)
+        trainer.model = self.extensions.new_model(lambda: trainer.call_model_init(trial))
         trainer._signature_columns = None
         self.prepare_model()
         trainer.callback_handler.model = trainer.model
@@ -306,7 +299,7 @@ class Internals:
             nonfinite=args.nonfinite,
         )
         self.engine.strategy = self.strategy
-        if mode.follows("transformers") and not args.torch_compile:  # hooks would be compiled into the graph
+        if self.behaviour.autocast == "forward" and not args.torch_compile:  # hooks would be compiled into the graph
             self.engine.limit_autocast()
 
 

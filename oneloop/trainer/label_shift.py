@@ -18,8 +18,8 @@ import numpy as np
 
 from .. import randomness
 from ..backends._common.buffers import BufferCopies
-from ..compat.introspect import NUM_ITEMS, accepts
 from ..errors import NonFiniteError
+from ..introspect import NUM_ITEMS, accepts
 from .evaluation import batch_rows
 from .inputs import in_half
 from .loss import find_loss, logits_of, split_labels

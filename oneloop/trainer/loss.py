@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..compat.introspect import (
+from ..errors import DataError, ModelError
+from ..introspect import (
     NUM_ITEMS,
     accepts,
     calls_collectives,
@@ -30,7 +31,6 @@ from ..compat.introspect import (
     reads,
     reads_world_size,
 )
-from ..errors import DataError, ModelError
 from .internals import internals_of
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import store
 from ..checkpoint.structure import read_state
-from ..compat import trl_state
 from ..errors import CheckpointError, DataError, LossSpikeError, RefusedError
 from .step_samples import positions_of, samples_of
 
@@ -178,7 +177,7 @@ class SpikeGuard:
         if self.mode != "rollback":
             return
         name = type(trainer).__name__
-        if trl_state.generates(trainer):
+        if self.core.extensions.generates_data:
             raise RefusedError(
                 f"loss_spike='rollback' cannot be used with {name}, which generates its training data for several "
                 "steps at once: those of one step cannot be left out. Use loss_spike='warn'."

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..compat.introspect import is_overridden
+from ..introspect import is_overridden
 from .loss_curve import LossCurve
 from .loss_spikes import SpikeGuard
 from .peak_flops import peak_flops

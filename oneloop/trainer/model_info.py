@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..compat.introspect import returns_loss_by_default
+from ..introspect import returns_loss_by_default
 
 
 @dataclass(frozen=True)

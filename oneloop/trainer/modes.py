@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .. import behaviour
 from ..backends._common.helpers import some
-from ..compat import mode
 from .averages import WeightAverage
 
 if TYPE_CHECKING:
@@ -30,11 +30,16 @@ class Modes:
         self.paused: list[Any] = []  # layers that return to training mode when training goes on
         self.waiting = True  # train() has to be called before the next micro-batch
         self.begun = False
-        self.gradients: Any = None  # the accelerator's state: an update sets `sync_gradients` in it
+        self.gradients: Any = None  # a state for scripts: an update sets `sync_gradients` in it
 
     def start(self) -> None:
         """At the start of train()."""
-        self.gradients = self.core.trainer.accelerator.gradient_state
+        self.gradients = self.core.extensions.gradient_state()
+
+    def stop(self) -> None:
+        """At the end of train(), which may be an error in the middle of an update."""
+        if self.gradients is not None:
+            self.gradients.sync_gradients = True
 
     def evaluate(self, model: Any) -> None:
         """Switch to evaluation mode; within train(), until the next micro-batch."""
@@ -55,14 +60,13 @@ class Modes:
         self.waiting = _switch(self.core.trainer.optimizer, "train")
 
     def _begin(self) -> None:
-        """Before the first micro-batch. In scripts of other libraries every layer is put into training mode, as their
-        Trainers do: `from_pretrained` leaves a model in evaluation mode, also if it is a part of one in training mode,
-        such as the model of a SentenceTransformer. Elsewhere layers stay as they are, and those that look forgotten are
-        named."""
+        """Before the first micro-batch: every layer is put into training mode if that is the behaviour, or if the whole
+        model is in evaluation mode, as a pretrained one is when it is loaded. Otherwise layers stay as they are, and
+        those that look forgotten are named."""
         self.begun = True
         models, trainer = self.core.backend.models, self.core.trainer
         is_pretrained = not models.base_of(trainer.model).training  # PEFT's wrapper around it is in training mode
-        if is_pretrained or mode.follows_any():
+        if is_pretrained or behaviour.current().every_layer_trains:
             models.train_mode(trainer.model_wrapped, every_layer=True)
         elif layers := models.layers_in_eval(trainer.model):
             logger.warning(

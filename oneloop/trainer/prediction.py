@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..compat import mode
-from ..compat.introspect import NUM_ITEMS
+from .. import behaviour
+from ..introspect import NUM_ITEMS
 from . import label_shift
 from .internals import internals_of
 from .loss import smoothing_of, split_labels
@@ -61,7 +61,7 @@ def _labels_of(trainer: "Trainer", inputs: Any) -> tuple[Any, bool]:
 def _ignored_keys(trainer: "Trainer") -> list[str]:
     """Keys of the outputs that are left out unless the caller lists others."""
     config = internals_of(trainer).backend.models.config_of(trainer.model)
-    default = [] if config is None and mode.follows("transformers") else ["past_key_values"]
+    default = behaviour.current().default_ignored_outputs if config is None else ("past_key_values",)
     return list(getattr(config, "keys_to_ignore_at_inference", default) or ())
 
 

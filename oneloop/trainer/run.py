@@ -15,7 +15,6 @@ from ..checkpoint.checkpointer import Checkpointer
 from ..checkpoint.live_state import callback_states
 from ..checkpoint.model_files import check_writable
 from ..checkpoint.run_state import PositionState, RunState
-from ..compat import mode
 from ..distributed.step_sync import StepSync
 from ..errors import ArgumentError, CheckpointError, DataError, EvaluationInterrupted, ModelError
 from ..optim.cooldown import Cooldown, cooldown_of
@@ -166,7 +165,7 @@ class Run:
             raise
         finally:
             trainer.is_in_train = False
-            trainer.accelerator.sync_gradients = True  # an error may have come in the middle of an update
+            self.update.modes.stop()
             self.update.modes.restore()
             self.checkpointer.pending.finish()
             self.step_end.close_loaders()
@@ -242,10 +241,10 @@ class Run:
 
     @property
     def _stays_stopped(self) -> bool:
-        """Whether a callback had stopped the run that is resumed. In scripts of transformers a resume then goes on, as
-        there, such as after a stop for want of time; one that was stopped by early stopping stays stopped."""
+        """Whether a callback had stopped the run that is resumed. Where a stop is not final, such as for want of time,
+        only early stopping's is."""
         callbacks = self.core.trainer.callback_handler.callbacks
-        is_final = not mode.follows("transformers") or any(
+        is_final = self.core.behaviour.stop_is_final or any(
             isinstance(each, EarlyStoppingCallback) for each in callbacks
         )
         return self.epochs.resume.stopped and is_final
@@ -338,7 +337,7 @@ class Run:
         state.train_batch_size = self.sizes.per_process
         state.compute_steps(self.core.trainer.args, plan.max_steps)
         state.is_hyper_param_search = trial is not None
-        running = self.core.search.trial
+        running = self.core.extensions.trial
         if running is not None:
             state.trial_name, state.trial_params = running.name, running.params
         if state.epoch is None:
@@ -390,7 +389,7 @@ class Run:
         self.events.end()
         with self.checkpointer.model_files.saving_for_callbacks():
             self.call("on_train_end")
-        core.hub.finish()
+        core.extensions.run_ended()
         return TrainOutput(state.global_step, metrics["train_loss"], metrics)
 
     # -- what a checkpoint stores of it

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..compat.introspect import accepts
 from ..data.samplers import IndexSampler
 from ..errors import ArgumentError, MissingPackageError, ModelError
+from ..introspect import accepts
 from . import dataloaders
 from .loss import split_labels
 from .trainer import Trainer

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .. import behaviour
 from ..arguments import TrainingArguments
 from ..arguments.accelerator import accumulation_steps
 from ..backends import registry
@@ -15,17 +16,14 @@ from ..callbacks import (
     ProgressCallback,
     in_notebook,
 )
-from ..compat import mindnlp, mode
-from ..compat.introspect import is_overridden
+from ..callbacks.json_log import JsonLinesCallback
 from ..data.mixture import parts_of, training_data
 from ..distributed.collectives import ProcessGroup
 from ..distributed.strategy import Strategy
 from ..errors import ArgumentError, InvalidTypeError
-from ..integrations.writers import make_writers
-from ..integrations.writers.base import Writer
-from ..integrations.writers.json_log import JsonLinesCallback
-from ..plan import request as plan_request
+from ..introspect import is_overridden
 from ..randomness import enable_full_determinism, set_seed
+from . import map_function
 
 if TYPE_CHECKING:
     from .constructor import Given
@@ -53,11 +51,11 @@ def arguments(args: Any) -> Any:
 
 
 def log_levels(args: Any) -> None:
-    """Set the level of oneloop's loggers, and in a script of transformers of its too; log_level "passive" changes
+    """Set the level of oneloop's loggers, and of others that belong to the script; log_level "passive" changes
     nothing."""
     if args.log_level != "passive" or args.process_index != 0:
-        for library in ("oneloop", *(["transformers"] if mode.follows("transformers") else [])):
-            logging.getLogger(library).setLevel(args.get_process_log_level())
+        for name in ("oneloop", *behaviour.current().extra_loggers):
+            logging.getLogger(name).setLevel(args.get_process_log_level())
 
 
 def seed(args: Any) -> None:
@@ -89,12 +87,12 @@ def strategy(args: Any, backend: Any, processes: ProcessGroup) -> Any:
 
 
 def datasets(trainer: "Trainer", given: "Given") -> tuple[Any, Any]:
-    """The data for training and for evaluation: several as a Mixture, and with MindNLP's map_fn applied."""
+    """The data for training and for evaluation: several as a Mixture, and with map_fn applied."""
     train = given.train_dataset
     if not is_overridden(trainer, "get_train_dataloader"):
         train = training_data(train, trainer.args)
-    train = mindnlp.training_set(train, given.map_fn)
-    return train, mindnlp.evaluation_sets(parts_of(given.eval_dataset), given.map_fn)
+    train = map_function.training_set(train, given.map_fn)
+    return train, map_function.evaluation_sets(parts_of(given.eval_dataset), given.map_fn)
 
 
 def collator(given: Any, processing_class: Any, framework: str) -> Callable:
@@ -126,7 +124,7 @@ def callbacks(core: "Internals", given: Any) -> list[Any]:
         given = [given]
     args = core.trainer.args
     found: list[Any] = [cls() for cls in DEFAULT_CALLBACKS if cls is not JsonLinesCallback]
-    found += make_writers(args.report_to)
+    found += core.extensions.callbacks()
     if args.should_save:
         # Functions, since each train() makes a new run.
         found.append(
@@ -150,23 +148,6 @@ def callback_handler(core: "Internals", given: Any) -> CallbackHandler:
     return CallbackHandler(
         callbacks(core, given), trainer.model, trainer.processing_class, trainer.optimizer, trainer.lr_scheduler
     )
-
-
-def make_output_directory(core: "Internals") -> None:
-    """Scripts of transformers write into it as soon as there is a Trainer; otherwise the first file creates it."""
-    if mode.follows("transformers") and core.trainer.args.should_save and not plan_request.is_active():
-        core.run.checkpointer.directory.path.mkdir(parents=True, exist_ok=True)
-
-
-def link_writers(core: "Internals") -> None:
-    """Give the writers access to the id of the run, its directory, and a function that saves the model."""
-    for callback in core.trainer.callback_handler.callbacks:
-        if isinstance(callback, Writer):
-            callback.link(
-                lambda: core.run.id,
-                lambda folder: core.run.checkpointer.model_files.save_quietly(folder),
-                lambda: core.run.checkpointer.directory.path,
-            )
 
 
 def half(args: Any) -> str | None:

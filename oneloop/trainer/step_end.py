@@ -10,8 +10,8 @@ import numpy as np
 
 from ..arguments.evaluation import higher_is_better
 from ..checkpoint import store
-from ..compat.introspect import accepts, is_overridden
 from ..errors import EvaluationInterrupted, MissingMetricError
+from ..introspect import accepts, is_overridden
 from ..optim.scheduler import steps_by_metric
 from .kept_seeds import KeptSeeds
 
@@ -165,8 +165,8 @@ class StepEnd:
         meter.measure(seconds, steps, steps * run.plan.rows_per_step)
         if trainer.args.log_throughput:
             logs |= meter.throughput()
-        if core.as_paddlenlp and meter.figures.get("steps_per_second"):
-            logs |= _as_paddlenlp(meter.figures, step, seconds)
+        if core.behaviour.logs_interval_speeds and meter.figures.get("steps_per_second"):
+            logs |= _interval_speeds(meter.figures, step, seconds)
         # Overrides written for transformers 4.x accept only the logs.
         trainer.log(logs, *([meter.started] if accepts(trainer.log, "start_time") else []))
         meter.forget_figures()
@@ -175,7 +175,7 @@ class StepEnd:
         """A subclass adds its own figures to the logs of a step. Evaluation and saving follow it, without its part."""
         run, core = self.run, self.run.core
         trainer: Any = core.trainer
-        control, trial = trainer.control, core.search.trial
+        control, trial = trainer.control, core.extensions.trial
         asked = (control.should_evaluate, control.should_save)
         control.should_log, control.should_evaluate, control.should_save = True, False, False
         loss = core.backend.tensors.from_numpy(np.asarray(total, "float32"))
@@ -190,7 +190,7 @@ class StepEnd:
     def evaluate(self) -> dict[str, float]:
         """Evaluate at a step, through the method of the Trainer that may be overridden."""
         core = self.run.core
-        trial = core.search.trial
+        trial = core.extensions.trial
         return core.trainer._evaluate(None if trial is None else trial.given, self._ignore_keys)
 
     def evaluate_and_report(self, ignore_keys: list[str] | None, skip_scheduler: bool) -> dict[str, float]:
@@ -203,8 +203,8 @@ class StepEnd:
         metrics = core.processes.broadcast_object(metrics)  # an override may compute them in the main process only
         if self.steps_by_metric and not skip_scheduler:
             trainer.lr_scheduler.step(self._metric_of(metrics))
-        if core.search.trial is not None:
-            trainer._report_to_hp_search(core.search.trial.given, trainer.state.global_step, metrics)
+        if core.extensions.trial is not None:
+            trainer._report_to_hp_search(core.extensions.trial.given, trainer.state.global_step, metrics)
         return metrics
 
     def _metric_name(self) -> str:
@@ -235,7 +235,7 @@ class StepEnd:
         """Ask the method of the Trainer that may be overridden; an improvement is saved regardless of save_steps and
         save_strategy."""
         core, best = self.run.core, self.run.checkpointer.best
-        trainer, trial = core.trainer, core.search.trial
+        trainer, trial = core.trainer, core.extensions.trial
         before = (trainer.state.best_metric, trainer.state.best_global_step)
         if not trainer._determine_best_metric(metrics=metrics, trial=None if trial is None else trial.given):
             return
@@ -288,7 +288,7 @@ class StepEnd:
         return step is not None and Path(state.best_model_checkpoint or "").name != f"{store.PREFIX}-{step}"
 
 
-def _as_paddlenlp(figures: dict[str, float], step: int, seconds: float) -> dict[str, Any]:
-    """The log keys that PaddleNLP has."""
+def _interval_speeds(figures: dict[str, float], step: int, seconds: float) -> dict[str, Any]:
+    """Speeds since the last log."""
     speeds = {f"interval_{name}": figures[name] for name in ("samples_per_second", "steps_per_second")}
     return {"global_step": step, "interval_runtime": round(seconds, 4), **speeds}

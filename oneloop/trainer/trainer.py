@@ -1,34 +1,26 @@
 """Trainer: the class that users instantiate and subclass.
 
-It has the public methods, those that may be overridden, and the public attributes. What is not part of a run is in
-small base classes: the Hub, hyperparameter search, files of metrics, and names of other libraries' Trainers. The state
-of a run is in the objects in `_oneloop` (see internals.py), which train() creates for each run.
+It has the public methods, those that may be overridden, and the public attributes. oneloop.public adds what stands on
+top of the core. The state of a run is in the objects in `_oneloop` (see internals.py), which train() creates for each
+run.
 """
 
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from .. import backends
+from .. import backends, behaviour
 from ..callbacks import CallbackHandler
 from ..checkpoint.live_state import callback_states
 from ..checkpoint.model_files import write_state
-from ..compat import mode
-from ..compat.accelerator import Accelerator
-from ..compat.introspect import accepts
-from ..compat.paddlenlp import PaddleNLPNames
-from ..compat.trainer_utils import takes_trial
-from ..compat.transformers import TransformersNames, warn_unused_overrides
 from ..data.mixture import parts_of
 from ..data.order import NoBatch
 from ..data.samplers import IndexSampler
 from ..errors import ArgumentError, DataError, ModelError
-from ..integrations.hub.methods import HubMethods
-from ..integrations.search.methods import SearchMethods
+from ..introspect import accepts, takes_trial
 from ..outputs import EvalLoopOutput, PredictionOutput, TrainOutput
-from ..plan import request as plan_request
 from ..state import TrainerControl, TrainerState
 from . import dataloaders, label_shift, setup, validation
 from .constructor import given_by_name
@@ -40,16 +32,14 @@ from .loss import external_loss, find_loss, loss_function, smoothing_of
 from .loss_spikes import RolledBack
 from .metrics import MetricsMethods, hide_secrets
 from .optimization import build_optimizer, build_scheduler
+from .overridable import OverridableMethods
 from .prediction import predict_batch
 from .validation import has_length
-
-if TYPE_CHECKING:
-    from ..plan.results import TrainingPlan
 
 _END = object()  # what next() returns when there are no more batches
 
 
-class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, PaddleNLPNames):
+class Trainer(MetricsMethods, OverridableMethods):
     """Trains, evaluates and predicts with a torch.nn.Module, paddle.nn.Layer or mindspore.nn.Cell.
 
     Methods of transformers' Trainer may be overridden as there: compute_loss, training_step, create_optimizer,
@@ -100,7 +90,6 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
     callback_handler: CallbackHandler
     state: TrainerState
     control: TrainerControl
-    accelerator: Accelerator
     label_names: list[str]
     is_in_train: bool
 
@@ -142,7 +131,6 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         )
         self.optimizer_cls_and_kwargs = given.optimizer_cls_and_kwargs
         core.take_optimizers(self.optimizer, self.lr_scheduler)
-        warn_unused_overrides(self)
         validation.data(self, core.backend)
         core.prepare_model()
         self.data_collator = setup.collator(given.data_collator, self.processing_class, core.backend.NAME)
@@ -153,13 +141,11 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         self.control = TrainerControl()
         self.callback_handler = setup.callback_handler(core, given.callbacks)
         self.state.stateful_callbacks = callback_states(self)
-        setup.link_writers(core)
+        core.extensions.callbacks_changed()
         core.make_engine()
         self.create_accelerator_and_postprocess()
         self.is_in_train = False
-        if self.args.push_to_hub:
-            self.init_hf_repo()
-        setup.make_output_directory(core)
+        core.extensions.created()
         core.memory.stop("init", core.backend, self.args.device, core.memory.of_init)
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
 
@@ -179,7 +165,7 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
             callback: An instance of TrainerCallback, or its class.
         """
         self.callback_handler.add_callback(callback)
-        setup.link_writers(self._oneloop)
+        self._oneloop.extensions.callbacks_changed()
 
     def pop_callback(self, callback: Any) -> Any:
         """Remove a callback and return it.
@@ -262,33 +248,13 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         setup.bind(self.args, core.backend)
         if self.model_init is None:
             core.adopt_model()
-        if plan_request.is_active():
-            plan_request.answer(self)
+        core.extensions.before_train()
         after = None
         while True:
             try:
                 return core.train(resume_from_checkpoint, trial, ignore_keys_for_eval, after)
             except RolledBack as spike:
                 after, resume_from_checkpoint = spike.resume, spike.resume.checkpoint
-
-    def plan(
-        self, world: int | None = None, device_memory: Any = None, per_machine: int = 8, largest: bool = True
-    ) -> "TrainingPlan":
-        """What the run will need: memory of each process for each sharding stage, steps, tokens, sizes of checkpoints,
-        messages, and what the arguments do. Nothing is trained, and nothing is written.
-
-        Args:
-            world: The number of processes; by default those of this run.
-            device_memory: The memory of a device, such as "80GB" or a number of bytes, to see what fits.
-            per_machine: The processes of one machine, which share a copy of the state in hybrid sharding.
-            largest: Whether to look for the largest micro-batch that fits.
-
-        Returns:
-            TrainingPlan: its figures, with to_text, to_dict and to_html.
-        """
-        from ..plan.making import make
-
-        return make(self, world, device_memory, per_machine, largest)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: int | None = None) -> Any:
         """Compute the gradients of one micro-batch and add them to those of the update. May be overridden.
@@ -426,7 +392,7 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         where = dataloaders.ARGUMENT_OF.get(description, description)
         loader = dataloaders.make_loader(self._oneloop, dataset, where, batch_size, sampler_fn, is_training)
         if not is_training:
-            loader = self.accelerator.for_evaluation(loader)
+            loader = self._oneloop.extensions.evaluation_loader(loader)
         if dataloader_key is not None and self.is_in_train and self.args.dataloader_persistent_workers:
             self._eval_dataloaders[dataloader_key] = loader
             self._oneloop.run.step_end.seeds.before_iterating(loader, dataloader_key)
@@ -562,7 +528,7 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         """
         backend = backends.of_model(model) if model is not None else backends.assumed()
         cls, options = backend.optimizers.class_and_options(args, model)
-        if model is None and backend.NAME == "paddle" and mode.follows("paddlenlp"):
+        if model is None and behaviour.of(backend.NAME).optimizer_options_without_rate:
             options.pop("learning_rate", None)
         return cls, options
 
@@ -616,8 +582,8 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
                 metrics.update(self.evaluate(part if override else name, ignore_keys, f"{metric_key_prefix}_{name}"))
             return metrics
         core.memory.start("eval", core.backend, self.args.device)
-        # As in PaddleNLP, pass on what evaluate() received: its overrides treat the Trainer's own dataset differently.
-        loader = self.get_eval_dataloader(None if core.as_paddlenlp and not override else eval_dataset)
+        as_given = core.behaviour.evaluates_dataset_as_given and not override
+        loader = self.get_eval_dataloader(None if as_given else eval_dataset)
         started = time.time()
         loss_only = self.compute_metrics is None or None
         output = run_loop(self, loader, "Evaluation", loss_only, ignore_keys, metric_key_prefix)
@@ -710,14 +676,14 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         core = self._oneloop
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
-            if core.as_paddlenlp:
+            if core.behaviour.logs_interval_speeds:
                 logs["progress_or_epoch"] = round(self.state.epoch, 4)
         if core.run.meter.work.mode != "no":
             self.store_flos()
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
             if start_time is not None:
                 seconds = time.time() - start_time
-                if mode.follows("transformers"):
+                if core.behaviour.logs_train_runtime:
                     logs["train_runtime"] = round(seconds, 4)
                 logs["train_tokens_per_second"] = round(self.state.num_input_tokens_seen / max(seconds, 1e-9), 3)
         hide_secrets(logs)
@@ -747,8 +713,8 @@ class Trainer(HubMethods, SearchMethods, MetricsMethods, TransformersNames, Padd
         ):
             if self.args.should_save:
                 self._save(str(folder or checkpointer.directory.shown))
-        if self.args.push_to_hub and not _internal_call:
-            self.push_to_hub("Model save", blocking=False)
+        if not _internal_call:
+            self._oneloop.extensions.model_saved()
 
     def _save(
         self,

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..compat import mode
-from ..compat.clipping import clip
-from ..compat.introspect import NUM_ITEMS
 from ..distributed.step_sync import SharedUpdate
 from ..errors import ArgumentError, ModelError, NoGradientsError
+from ..introspect import NUM_ITEMS
 from . import batch_hints, label_shift
+from .clipping import clip
 from .evaluation import batch_rows
 from .loss import UNWEIGHTED, ItemCounting, LossContract, MicroBatchWeights, smoothing_of, split_labels, weigh_labels
 from .modes import Modes
@@ -294,13 +293,13 @@ class Update:
     # -- the optimizer step
 
     def _prepare(self, loss: Any) -> None:
-        """Unscale and clip the gradients. In scripts of transformers, a training_step of their own may have stepped its
-        optimizers and left no gradients; the optimizer step then changes nothing."""
+        """Unscale and clip the gradients. Where it is expected, an overridden training_step may have stepped optimizers
+        of its own and left no gradients; the optimizer step then changes nothing."""
         core = self.run.core
         try:
             core.engine.prepare_update(core.trainer.optimizer, loss)
         except NoGradientsError:
-            if self.contract.own_step or not mode.follows("transformers"):
+            if self.contract.own_step or not core.behaviour.step_may_update_model:
                 raise
             if self.run.events.first_time("no gradients"):
                 logger.warning(

@@ -5,9 +5,9 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..compat import mode
-from ..compat.introspect import class_overrides, is_overridden
+from .. import behaviour
 from ..errors import ArgumentError, ConflictError, DataError, ModelError
+from ..introspect import class_overrides, is_overridden
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
@@ -39,7 +39,7 @@ def model(given: Any) -> Any:
 def functions(given: "Given", trainer_class: type) -> None:
     """Raise ArgumentError unless each function is callable or None. A Trainer of a library with a compute_loss of its
     own may pass anything as compute_loss_func, to say that its loss is used as it is."""
-    has_sign = mode.follows("transformers") and class_overrides(trainer_class, "compute_loss")
+    has_sign = behaviour.current().loss_func_may_be_sign and class_overrides(trainer_class, "compute_loss")
     for name in _FUNCTIONS:
         value = getattr(given, name)
         if value is not None and not callable(value) and not (name == "compute_loss_func" and has_sign):
@@ -102,8 +102,7 @@ def data(trainer: "Trainer", backend: "Backend") -> None:
             f"eval_strategy={str(getattr(args.eval_strategy, 'value', args.eval_strategy))!r} needs an evaluation "
             "dataset: pass eval_dataset=, or set eval_strategy='no'"
         )
-    if mode.follows("transformers"):
-        as_in_transformers(args, trainer.train_dataset)
+    _check_expected(args, trainer.train_dataset)
     for name, each in _own_datasets(trainer).items():
         if each is not None:
             dataset(name, each, backend)
@@ -153,13 +152,16 @@ def dataset(name: str, given: Any, backend: "Backend") -> None:
         raise DataError(f"{name}, a {type(given).__name__}, has __getitem__ but no length; {expected}. Add a __len__.")
 
 
-def as_in_transformers(args: Any, train_dataset: Any) -> None:
-    """Raise what the constructor raises in transformers, whose scripts rely on it; oneloop itself needs neither."""
-    if args.metric_for_best_model is None and (args.save_strategy == "best" or args.load_best_model_at_end):
+def _check_expected(args: Any, train_dataset: Any) -> None:
+    """Raise the errors that a script relies on; oneloop itself needs neither."""
+    expected = behaviour.current()
+    saves_best = args.save_strategy == "best" or args.load_best_model_at_end
+    if expected.best_metric_must_be_named and args.metric_for_best_model is None and saves_best:
         raise ArgumentError(
             "save_strategy='best' and load_best_model_at_end=True need metric_for_best_model, such as 'eval_loss'"
         )
-    if train_dataset is not None and not has_length(train_dataset) and args.max_steps <= 0:
+    has_none = train_dataset is not None and not has_length(train_dataset)
+    if expected.needs_max_steps_without_length and has_none and args.max_steps <= 0:
         raise ArgumentError(
             f"train_dataset, a {type(train_dataset).__name__}, has no length, so max_steps has to be set: the "
             "learning-rate schedule needs the number of steps"

@@ -12,7 +12,7 @@ from oneloop.callbacks import (
     PrinterCallback,
     TrainerCallback,
 )
-from oneloop.compat.introspect import may_change_control
+from oneloop.introspect import may_change_control
 
 
 class Quiet(TrainerCallback):

@@ -9,8 +9,8 @@ import shutil
 import signal
 from pathlib import Path
 
+from oneloop.callbacks.json_log import NAME, JsonLinesCallback
 from oneloop.checkpoint import contents, safetensors_io, store
-from oneloop.integrations.writers.json_log import NAME, JsonLinesCallback
 from oneloop.state import TrainerState
 from oneloop.trainer.update import Update
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from oneloop import Trainer, TrainerCallback
+from oneloop.callbacks.json_log import JsonLinesCallback
 from oneloop.checkpoint import contents, durable, store
-from oneloop.integrations.writers.json_log import JsonLinesCallback
 from oneloop.state import TrainerState
 from oneloop.trainer.event_log import Record
 from tests.backends.support import rows

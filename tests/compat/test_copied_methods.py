@@ -7,7 +7,7 @@ import pytest
 
 import oneloop
 from oneloop import Trainer, TrainingArguments
-from oneloop.compat import mode
+from tests.following import follow
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", minversion="5.22")
@@ -28,7 +28,7 @@ get_optimizer_cls_and_kwargs _save""".split()
 
 @pytest.fixture(autouse=True)
 def follows_transformers(monkeypatch):
-    monkeypatch.setattr(mode, "_followed", {"transformers"})
+    follow(monkeypatch, {"transformers"})
 
 
 class Config(transformers.PretrainedConfig):
@@ -93,7 +93,7 @@ def copied(*names):
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mode, "_followed", {"transformers"})
+        follow(patch, {"transformers"})
         return outcome(tmp_path_factory.mktemp("plain"), Trainer)
 
 

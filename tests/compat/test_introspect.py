@@ -8,9 +8,9 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.callbacks import CallbackHandler
-from oneloop.compat.introspect import class_overrides, shards_itself
-from oneloop.data.process_sharding import ProcessShard
+from oneloop.data.process_sharding import ProcessShard, shards_itself
 from oneloop.distributed.step_sync import SharedUpdate
+from oneloop.introspect import class_overrides
 from oneloop.trainer.internals import internals_of
 from oneloop.trainer.loss import LossContract
 from oneloop.trainer.update import Update
@@ -23,10 +23,10 @@ RUN = {"optim": "sgd", "learning_rate": 0.5, "per_device_train_batch_size": 2, "
 @pytest.fixture
 def decisions(caplog):
     """The decisions about a question that have been logged."""
-    caplog.set_level(logging.DEBUG, logger="oneloop.compat.introspect")
+    caplog.set_level(logging.DEBUG, logger="oneloop.introspect")
 
     def of(question):
-        records = [record for record in caplog.records if record.name == "oneloop.compat.introspect"]
+        records = [record for record in caplog.records if record.name == "oneloop.introspect"]
         assert {record.levelno for record in records} <= {logging.DEBUG}
         return [text for text in (record.getMessage() for record in records) if text.startswith(f"{question} of ")]
 

@@ -12,11 +12,12 @@ from oneloop.compat import mode
 from oneloop.errors import ModelError
 from oneloop.plan import request
 from tests.backends.support import rows
+from tests.following import follow
 
 
 @pytest.fixture(autouse=True)
 def follows_transformers(monkeypatch):
-    monkeypatch.setattr(mode, "_followed", {"transformers"})
+    follow(monkeypatch, {"transformers"})
 
 
 # -- the constructor
@@ -49,7 +50,7 @@ def test_all_arguments_by_position(backend, arguments, monkeypatch):
         Trainer(*given, of_metrics, compute_metrics=of_metrics)
     with pytest.raises(TypeError, match="11 parameters, but 12 were given"):
         Trainer(*given, of_metrics, None, pair, None, None)
-    monkeypatch.setattr(mode, "_followed", set())
+    follow(monkeypatch, set())
     with pytest.raises(ValueError, match="by keyword"):
         Trainer(*given, of_metrics)
 
@@ -61,14 +62,14 @@ def test_the_output_directory_exists_after_the_constructor(backend, arguments, t
         with monkeypatch.context() as patch:  # `oneloop plan`, and a process that writes nothing
             patch.setattr(place, name, value)
             Trainer(backend.classifier(), arguments(output_dir=tmp_path / "c"))
-    monkeypatch.setattr(mode, "_followed", set())
+    follow(monkeypatch, set())
     Trainer(backend.classifier(), arguments(output_dir=tmp_path / "c"))
     assert not (tmp_path / "c").exists()
 
 
 def test_a_state_begins_with_epoch_0(backend, arguments, monkeypatch):
     assert TrainerState().epoch == 0 == Trainer(backend.classifier(), arguments()).state.epoch
-    monkeypatch.setattr(mode, "_followed", set())
+    follow(monkeypatch, set())
     assert TrainerState().epoch is None
 
 
@@ -137,7 +138,7 @@ def test_on_save_comes_before_the_next_step(backend, arguments, monkeypatch):
     assert callback.events == [("step", 0), ("step", 1), ("save", 2)]
     Trainer(backend.classifier(), arguments(**given), train_dataset=rows(8)).train()
     assert in_background == [False, True, True], "no one waits for the others"
-    monkeypatch.setattr(mode, "_followed", set())
+    follow(monkeypatch, set())
     Trainer(backend.classifier(), arguments(**given), train_dataset=rows(8), callbacks=[Saves()]).train()
     assert in_background[3]
 
@@ -331,7 +332,7 @@ def test_a_step_that_updates_the_model_itself(arguments, monkeypatch, caplog):
     assert trained.train().global_step == 2
     assert any(not torch.equal(a, b) for a, b in zip(before, trained.model.parameters()))
     assert caplog.text.count("training_step has left no gradients") == 1
-    monkeypatch.setattr(mode, "_followed", set())
+    follow(monkeypatch, set())
     with pytest.raises(ModelError, match="no gradients to update the model with"):
         trainer().train()
 
@@ -375,7 +376,7 @@ def test_a_model_that_returns_its_loss_has_no_labels(arguments, monkeypatch):
     found = trainer().evaluate()
     assert trainer().label_names == [] and (found["eval_rows"], found["eval_labels"]) == (3, True)
     assert trainer(label_names=["y"]).label_names == ["y"]
-    monkeypatch.setattr(mode, "_followed", set())
+    follow(monkeypatch, set())
     assert trainer().label_names == ["labels"]
 
 
@@ -439,7 +440,7 @@ def test_names_of_the_accelerator(backend, arguments, monkeypatch):
     monkeypatch.setattr(type(accelerator), "num_processes", 2)
     assert accelerator.on_main_process(len)([1, 2]) is None is accelerator.on_local_main_process(len)([1, 2])
     assert accelerator.use_distributed is True
-    monkeypatch.setattr(mode, "_followed", set())
+    follow(monkeypatch, set())
     assert accelerator.gradient_accumulation_steps == 2
 
 
@@ -527,7 +528,7 @@ def test_a_run_that_a_callback_stopped_goes_on(backend, arguments, tmp_path, mon
     assert steps(StopsAt(2)) == 2
     resume = {"resume_from_checkpoint": str(tmp_path / "run" / "checkpoint-2")}
     assert steps(StopsAt(2), EarlyStoppingCallback(), **resume) == 2
-    monkeypatch.setattr(mode, "_followed", set())
+    follow(monkeypatch, set())
     assert steps(**resume) == 2
-    monkeypatch.setattr(mode, "_followed", {"transformers"})
+    follow(monkeypatch, {"transformers"})
     assert steps(StopsAt(2), **resume) == 4

@@ -139,7 +139,7 @@ def test_a_module_as_by_python_m(tmp_path):
     )
     done = run(tmp_path, "-m", "oneloop", "run", "-m", "package.train", "--x", "1")
     assert done.returncode == 3
-    assert done.stdout.split() == ["__main__", "oneloop.trainer.trainer", "['--x',", "'1']", "True"]
+    assert done.stdout.split() == ["__main__", "oneloop.public", "['--x',", "'1']", "True"]
     missing = run(tmp_path, "-m", "oneloop", "run", "-m", "no_such_module")
     assert missing.returncode == 2 and "no_such_module not found" in missing.stderr
 
@@ -155,7 +155,7 @@ def test_a_command_that_is_installed(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = run(tmp_path / "elsewhere", "-m", "oneloop", "run", "tool", PATH=path)
-    assert done.stdout == "oneloop.trainer.trainer __main__\n"
+    assert done.stdout == "oneloop.public __main__\n"
     assert "not found" in run(tmp_path / "elsewhere", "-m", "oneloop", "run", "other", PATH=path).stderr
 
 

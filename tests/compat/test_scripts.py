@@ -57,7 +57,7 @@ def test_the_second_run_resumes_from_the_last_checkpoint(results):
     state = json.loads((folder / "trainer_state.json").read_text())
     assert state["global_step"] == 15
     assert {2, 4, 6, 8, 10} <= {entry["step"] for entry in state["log_history"] if "loss" in entry}
-    assert json.loads((folder / "script.json").read_text()) == {"trainer": "oneloop.trainer.trainer", "steps": 15}
+    assert json.loads((folder / "script.json").read_text()) == {"trainer": "oneloop.public", "steps": 15}
 
 
 def test_a_json_file_as_the_only_argument(results):

@@ -9,9 +9,9 @@ import pytest
 
 import oneloop
 from oneloop import EarlyStoppingCallback, Trainer, TrainerControl, TrainerState
-from oneloop.compat import mode
 from oneloop.errors import CheckpointError
 from tests.backends.support import rows
+from tests.following import follow
 
 # -- evaluation
 
@@ -111,10 +111,10 @@ def test_steps_of_an_evaluation_stay_as_they_were_without_evaluations(arguments)
 
 def test_resuming_without_a_checkpoint_is_an_error_in_scripts_of_transformers(backend, arguments, monkeypatch):
     model, args = backend.classifier(), arguments(max_steps=1)
-    monkeypatch.setattr(mode, "_followed", {"transformers"})
+    follow(monkeypatch, {"transformers"})
     with pytest.raises(CheckpointError, match="No valid checkpoint found in output directory"):
         Trainer(model, args, train_dataset=rows(4)).train(resume_from_checkpoint=True)
-    monkeypatch.setattr(mode, "_followed", set())
+    follow(monkeypatch, set())
     assert Trainer(model, args, train_dataset=rows(4)).train(resume_from_checkpoint=True).global_step == 1
 
 
@@ -124,7 +124,7 @@ def test_resuming_without_a_checkpoint_is_an_error_in_scripts_of_transformers(ba
 def test_a_cpu_needs_no_pinned_memory(tmp_path, monkeypatch):
     given = {"use_cpu": True, "dataloader_pin_memory": True}
     assert oneloop.TrainingArguments(tmp_path, **given).dataloader_pin_memory is True
-    monkeypatch.setattr(mode, "_followed", {"transformers"})
+    follow(monkeypatch, {"transformers"})
     assert oneloop.TrainingArguments(tmp_path, **given).dataloader_pin_memory is False
     assert oneloop.TrainingArguments(tmp_path).dataloader_pin_memory is True
 
@@ -228,7 +228,7 @@ def test_a_batch_size_shrinks_by_a_tenth():
 
 @pytest.fixture
 def follows_transformers(monkeypatch):
-    monkeypatch.setattr(mode, "_followed", {"transformers"})
+    follow(monkeypatch, {"transformers"})
 
 
 def evaluated_at(backend, arguments, **given):
@@ -239,9 +239,9 @@ def evaluated_at(backend, arguments, **given):
 
 
 def test_its_runs_end_with_an_evaluation(backend, arguments, monkeypatch):
-    monkeypatch.setattr(mode, "_followed", set())
+    follow(monkeypatch, set())
     assert evaluated_at(backend, arguments, eval_steps=3) == [3, 6]
-    monkeypatch.setattr(mode, "_followed", {"transformers"})
+    follow(monkeypatch, {"transformers"})
     assert evaluated_at(backend, arguments, eval_steps=3) == [3, 6, 8]
     assert evaluated_at(backend, arguments, eval_steps=4) == [4, 8], "not twice"
     assert evaluated_at(backend, arguments, eval_steps=3, eval_delay=9) == []

@@ -6,9 +6,9 @@ import logging
 import pytest
 
 from oneloop import Trainer
-from oneloop.compat.clipping import CLIPPING
-from oneloop.compat.introspect import is_overridden
 from oneloop.compat.transformers import UNUSED_OVERRIDES
+from oneloop.introspect import is_overridden
+from oneloop.trainer.clipping import CLIPPING
 from tests.trainer.test_override_counts import COUNTS
 
 # What scripts call themselves: an override of it is called by them.

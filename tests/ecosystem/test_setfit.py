@@ -72,7 +72,7 @@ def test_a_script_under_oneloop_run(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert "cannot be stored" not in done.stderr
     said = dict(line.split(": ", 1) for line in done.stdout.splitlines() if line.startswith(("bases", "accuracy")))
-    assert "oneloop.trainer.trainer" in said["bases"].split() and 0 <= float(said["accuracy"]) <= 1
+    assert "oneloop.public" in said["bases"].split() and 0 <= float(said["accuracy"]) <= 1
     logs = [json.loads(line) for line in (folder / "out" / "log.jsonl").read_text().splitlines()]
     assert sum("embedding_loss" in log for log in logs) == 3
     assert (folder / "out/checkpoint-3/manifest.json").exists() and (folder / "final/model_head.pkl").exists()

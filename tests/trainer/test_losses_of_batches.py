@@ -3,8 +3,8 @@
 import pytest
 
 from oneloop import Trainer
-from oneloop.compat import mode
 from tests.backends.support import rows
+from tests.following import follow
 
 
 def test_losses_batch_by_batch_make_up_the_mean(backend, arguments):
@@ -24,7 +24,7 @@ def test_losses_batch_by_batch_make_up_the_mean(backend, arguments):
 @pytest.mark.parametrize("script", ["", "transformers"], ids=["own", "of_transformers"])
 def test_what_is_shown_of_a_batch(backend, arguments, monkeypatch, script):
     """In scripts of transformers the whole batch, and its loss for each sample; else the main input, and one loss."""
-    monkeypatch.setattr(mode, "_followed", {script} - {""})
+    follow(monkeypatch, {script} - {""})
     seen = []
 
     def compute(prediction, compute_result):
@@ -45,7 +45,7 @@ def test_what_is_shown_of_a_batch(backend, arguments, monkeypatch, script):
 
 
 def test_all_batches_together_have_their_main_input(backend, arguments, monkeypatch):
-    monkeypatch.setattr(mode, "_followed", {"transformers"})
+    follow(monkeypatch, {"transformers"})
     shapes = []
 
     def compute(prediction):

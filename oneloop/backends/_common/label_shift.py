@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...compat.introspect import mentions
+from ...introspect import mentions
 
 LIBRARIES = ("transformers", "mindnlp")
 LOSS = "loss_function"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...compat import mode
+from ... import behaviour
 from ...data.columns import ColumnFilter
 from ...errors import DataError
 
@@ -78,12 +78,12 @@ def is_sharded(source: Any) -> bool:
 def leave_size_to(source: Any, batch_size: int) -> None:
     """Handle a pipeline that creates batches when the arguments have a batch size too: batches of batches fit no model.
 
-    MindNLP's Trainer uses such batches unchanged, whatever the arguments say, and its scripts depend on it.
+    Scripts may depend on such batches being used unchanged, whatever the arguments say.
     """
     own = source.get_batch_size()
     if batch_size == 1:
         return
-    if mode.follows("mindnlp"):
+    if behaviour.current().batched_pipelines_keep_batch_size:
         if batch_size != own:
             _say_size_aside(own, batch_size)
         return

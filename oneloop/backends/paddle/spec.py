@@ -55,7 +55,6 @@ SPEC = BackendSpec(
     parallel=True,
     sharding=True,
     launcher=launched,
-    peer_library="paddlenlp",
     refusals="oneloop.backends.paddle.refusals:REFUSALS",
     by_itself=("eval_use_gather_object",),
     optimizer_layout="oneloop.backends.paddle.optimizer_layout:LAYOUT",

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from ...compat import mode
+from ... import behaviour
 from ...errors import ArgumentError, RefusedError
 from .._common.helpers import from_package, optimizer_options
 
@@ -66,10 +66,11 @@ def class_and_options(args: Any, model: nn.Module | None = None) -> tuple[Any, d
 
 
 def _adafactor(options: dict[str, Any], extra: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """In a script of transformers its own class, which the script may compare with and whose updates it expects."""
-    theirs = mode.adafactor_of_transformers()
-    if theirs is not None:
-        return theirs, options | {"scale_parameter": False, "relative_step": False} | extra
+    """The class that a script expects, with which it may compare, or ours."""
+    expected = behaviour.current().optimizer_factories.get("adafactor")
+    found = None if expected is None else expected()
+    if found is not None:
+        return found, options | {"scale_parameter": False, "relative_step": False} | extra
     from .adafactor import Adafactor
 
     return Adafactor, options | extra

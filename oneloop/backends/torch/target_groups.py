@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from ...compat.transformers_utils import check_target_module_exists
 from ...errors import ArgumentError
+from ...optim.target_modules import check_target_module_exists
 from .._common.helpers import parameter_groups
 from .models import decay_names, named_parameters, unwrap
 

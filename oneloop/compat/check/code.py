@@ -4,9 +4,10 @@ import ast
 import inspect
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ...callbacks import OF_PADDLENLP, TrainerCallback
-from ...trainer import Trainer
+from ...trainer import Trainer as CoreTrainer
 from ..accelerator import Accelerator
 from ..accelerator_rest import REFUSED_METHODS
 from ..redirected_names import LIBRARIES, MODULES, REFUSED, source_of
@@ -18,7 +19,7 @@ from .findings import Finding
 from .libraries import init_parameters, own_names
 from .syntax import Source
 
-_SIGNATURE = inspect.signature(Trainer.__init__).parameters
+_SIGNATURE = inspect.signature(CoreTrainer.__init__).parameters
 PARAMETERS = [name for name, each in _SIGNATURE.items() if each.kind is not each.VAR_POSITIONAL and name != "self"]
 POSITIONAL = [name for name in PARAMETERS if _SIGNATURE[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
 OPTIONAL = ("num_items_in_batch", "start_time", "_internal_call")  # passed to overrides that accept them
@@ -30,11 +31,19 @@ OWN_LOOPS = {
 }
 
 
+def _public_trainer() -> Any:
+    import oneloop  # its classes stand on top of this package
+
+    return oneloop.Trainer
+
+
 @cache
 def trainer_attributes() -> frozenset[str]:
     """All attributes of a Trainer: of its class, and set on self."""
-    names = {*dir(Trainer), *(name for base in Trainer.__mro__ for name in inspect.get_annotations(base))}
-    for path in Path(inspect.getfile(Trainer)).parent.glob("*.py"):
+    bases = _public_trainer().__mro__[:-1]
+    names = {*dir(_public_trainer()), *(name for base in bases for name in inspect.get_annotations(base))}
+    files = {Path(inspect.getfile(base)) for base in bases} | {*Path(inspect.getfile(CoreTrainer)).parent.glob("*.py")}
+    for path in sorted(files):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 names.add(node.attr)
@@ -188,7 +197,7 @@ class Reader:
         elif name in UNUSED_OVERRIDES:
             text = f"oneloop never calls it; override {UNUSED_OVERRIDES[name]}"
             self._add(method, "method", name, "changes", text)
-        elif hasattr(Trainer, name):
+        elif hasattr(_public_trainer(), name):
             self._add(method, "method", name, "works", self._signature(method))
         elif name.startswith("_") and name not in known:
             text = "oneloop's Trainer has no such method: if it overrides one of the library, it is never called"
@@ -196,7 +205,7 @@ class Reader:
 
     def _signature(self, method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
         """The arguments that an override written for an older version does not accept."""
-        own = inspect.signature(getattr(Trainer, method.name)).parameters
+        own = inspect.signature(getattr(_public_trainer(), method.name)).parameters
         taken = [each.arg for each in (*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs)]
         missing = [name for name in OPTIONAL if name in own and name not in taken]
         if not missing or method.args.kwarg or method.args.vararg:

@@ -2,24 +2,25 @@
 
 from typing import TYPE_CHECKING, Any
 
+from .pushing import HubPushes
+
 if TYPE_CHECKING:
-    from ...trainer.internals import Internals
+    from ...trainer import Trainer as Base
+else:
+    Base = object
 
 
-class HubMethods:
+class HubMethods(Base):
     """A part of the Trainer. HubPushes does the work."""
-
-    if TYPE_CHECKING:  # what Trainer has
-        _oneloop: "Internals"
 
     @property
     def hub_model_id(self) -> str | None:
         """The repository with its owner, if known."""
-        return self._oneloop.hub.repo_id
+        return self._oneloop.extensions.of(HubPushes).repo_id
 
     def init_hf_repo(self, token: str | None = None) -> None:
         """Create the repository of args.hub_model_id, unless it exists."""
-        self._oneloop.hub.open(token)
+        self._oneloop.extensions.of(HubPushes).open(token)
 
     def push_to_hub(
         self,
@@ -41,7 +42,7 @@ class HubMethods:
         Returns:
             The response of the Hub, or with blocking=False a future of it; None in processes that do not push.
         """
-        return self._oneloop.hub.push(commit_message, blocking, token, revision, kwargs)
+        return self._oneloop.extensions.of(HubPushes).push(commit_message, blocking, token, revision, kwargs)
 
     def create_model_card(
         self,
@@ -71,4 +72,4 @@ class HubMethods:
             dataset_args: Configurations of the datasets.
         """
         given = {key: value for key, value in locals().items() if key != "self" and value is not None}
-        self._oneloop.hub.write_card(given)
+        self._oneloop.extensions.of(HubPushes).write_card(given)

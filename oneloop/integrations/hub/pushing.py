@@ -11,6 +11,7 @@ from ...checkpoint import store
 from ...checkpoint.model_files import writing
 from ...checkpoint.run_state import OPTIMIZER, RANDOM, RUN, STATE
 from ...errors import HubError
+from ...extension import Extension
 from ...secrets import clean_text, public
 from . import card, uploads
 
@@ -24,14 +25,14 @@ LAST = "last-checkpoint"
 COURSE = (OPTIMIZER, RANDOM, RUN, STATE, store.MANIFEST)
 
 
-class HubPushes:
+class HubPushes(Extension):
     """Uploads follow the commit of a checkpoint and run in the background; none of them stops or fails a training.
 
     Lives as long as the Trainer.
     """
 
     def __init__(self, core: "Internals") -> None:
-        self.core = core
+        super().__init__(core)
         self.repository: uploads.Hub | None = None
         self._pushed_step: int | None = None  # of the last push that was started
         self._card_facts: dict[str, Any] = {}  # what create_model_card was told, for the cards of later pushes
@@ -51,6 +52,14 @@ class HubPushes:
         name = args.hub_model_id or Path(args.output_dir).absolute().name
         self.repository = uploads.Hub(name, token or args.hub_token, args.hub_private_repo, args.hub_revision)
         uploads.clear(args.output_dir)
+
+    def created(self) -> None:
+        if self.core.trainer.args.push_to_hub:
+            self.core.trainer.init_hf_repo()
+
+    def model_saved(self) -> None:
+        if self.core.trainer.args.push_to_hub:
+            self.core.trainer.push_to_hub("Model save", blocking=False)
 
     # -- while training
 
@@ -104,7 +113,7 @@ class HubPushes:
         if not well and self._pushed_step == step:
             self._pushed_step = None  # so that the end of training tries again
 
-    def finish(self) -> None:
+    def run_ended(self) -> None:
         """The end of training: the final model is pushed, unless the last push has just that, and all pushes end."""
         trainer = self.core.trainer
         args, state = trainer.args, trainer.state

@@ -57,13 +57,12 @@ def run(
     options: dict[str, Any],
 ) -> BestRun | list[BestRun]:
     """Trainer.hyperparameter_search."""
-    from ...compat.trainer_utils import default_compute_objective
-    from ...trainer.internals import internals_of
-    from .state import check
+    from .defaults import default_compute_objective
+    from .state import check, search_of
 
     chosen = choose(backend)
     check(trainer, n_trials)
-    state = internals_of(trainer).search
+    state = search_of(trainer)
     state.start(direction, options)
     library = driver(chosen)
     library.check(trainer, options)

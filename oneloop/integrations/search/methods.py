@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 from ...outputs import BestRun
 from . import run
+from .state import search_of
 
 if TYPE_CHECKING:
-    from ...trainer.internals import Internals
+    from ...trainer import Trainer as Base
+else:
+    Base = object
 
 
-class SearchMethods:
+class SearchMethods(Base):
     """A part of the Trainer, with the attributes that a search sets."""
-
-    if TYPE_CHECKING:  # what Trainer has
-        _oneloop: "Internals"
 
     hp_search_backend: Any = None
     hp_space: Any = None
@@ -52,6 +52,6 @@ class SearchMethods:
 
     def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
         """After an evaluation within a trial: report the metrics to the search, which may stop the trial."""
-        running = self._oneloop.search.trial
+        running = search_of(self).trial
         if running is not None:
-            running.report(self, step, metrics)  # type: ignore[arg-type]
+            running.report(self, step, metrics)

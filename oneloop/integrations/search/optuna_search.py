@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 
-from ...compat.trainer_utils import takes_trial
 from ...distributed.preemption import Preempted
 from ...errors import ArgumentError, ProcessLostError, RefusedError, SearchError
+from ...introspect import takes_trial
 from ...outputs import BestRun
 from ...trainer.internals import internals_of
 from . import trials
+from .state import search_of
 from .trials import Trial
 
 if TYPE_CHECKING:
-    from ...trainer import Trainer
+    from .methods import SearchMethods as Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ _OPTIMIZE = set(inspect.signature(optuna.Study.optimize).parameters) - {"self", 
 
 
 def default_space() -> Any:
-    from ...compat.transformers_utils import default_hp_space_optuna
+    from .defaults import default_hp_space_optuna
 
     return default_hp_space_optuna
 
@@ -70,11 +71,11 @@ def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> Be
     search.end(None)
     found = internals_of(trainer).processes.run_on_main(lambda: _best(study), "the search")
     found = [each._replace(run_summary=study) for each in found]
-    return found if internals_of(trainer).search.several else found[0]
+    return found if search_of(trainer).several else found[0]
 
 
 def trainer_directions(trainer: "Trainer") -> dict[str, Any]:
-    state = internals_of(trainer).search
+    state = search_of(trainer)
     return {"directions": state.directions} if state.several else {"direction": state.directions[0]}
 
 
@@ -115,7 +116,7 @@ class _Search:
         return objective
 
     def tell(self, given: optuna.Trial) -> Any:
-        if internals_of(self.trainer).search.several:  # Optuna can only prune by a single objective
+        if search_of(self.trainer).several:  # Optuna can only prune by a single objective
             return lambda objective, step, metrics: False
 
         def tell(objective: float, step: int, metrics: dict[str, Any]) -> bool:
@@ -162,7 +163,7 @@ def _run_other_process(trainer: "Trainer") -> Any:
     if rest[0] is not None:
         raise ProcessLostError(f"process 0 failed in the search, so this process stops too. Its error: {rest[0]}")
     found: list[BestRun] = internals_of(trainer).processes.run_on_main(list, "the search")
-    return found if internals_of(trainer).search.several else found[0]
+    return found if search_of(trainer).several else found[0]
 
 
 def _best(study: optuna.Study) -> list[BestRun]:

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray import tune
 
-from ...compat.trainer_utils import takes_trial
 from ...errors import ArgumentError, RefusedError, SearchError
+from ...introspect import takes_trial
 from ...outputs import BestRun
 from ...trainer.internals import internals_of
 from . import trials
-from .packing import pack
 from .ray_worker import OBJECTIVE, TrainerTrial
+from .state import search_of
+from .trainer_pickle import pack
 
 if TYPE_CHECKING:
-    from ...trainer import Trainer
+    from .methods import SearchMethods as Trainer
 
 _OWN = {"run_or_experiment", "config", "num_samples", "metric", "mode"}
 # A trial writes its Trainer's checkpoints, which Ray Tune does not manage.
@@ -29,7 +30,7 @@ _RUN = {name for name in inspect.signature(tune.run).parameters if not name.star
 
 
 def default_space() -> Any:
-    from ...compat.transformers_utils import default_hp_space_ray
+    from .defaults import default_hp_space_ray
 
     return default_hp_space_ray
 
@@ -49,7 +50,7 @@ def check(trainer: "Trainer", options: dict[str, Any]) -> None:
             f"{', '.join(sorted(_RUN))}."
         )
     core = internals_of(trainer)
-    if core.search.several:
+    if search_of(trainer).several:
         raise RefusedError(
             "Ray Tune compares trials by a single objective; for several directions use backend='optuna'."
         )
@@ -84,7 +85,7 @@ def run(trainer: "Trainer", n_trials: int | None, options: dict[str, Any]) -> Be
     space = trainer.hp_space(None)
     # Values are sampled in the cluster; an invalid name is reported here.
     trials.known_values(type(trainer.args), space, takes_trial(trainer.model_init))
-    mode = "min" if internals_of(trainer).search.directions[0] == "minimize" else "max"
+    mode = "min" if search_of(trainer).directions[0] == "minimize" else "max"
     raises = options.pop("raise_on_failed_trial", True)
     given = {"resources_per_trial": _resources(trainer)} | options
     if not {"storage_path", "local_dir", "storage_filesystem"} & given.keys():

@@ -8,7 +8,7 @@ from ray import tune
 from ray.tune.result import DONE, RESULT_DUPLICATE
 
 from . import trials
-from .packing import unpack
+from .trainer_pickle import unpack
 from .trials import Trial
 
 OBJECTIVE = "objective"

@@ -1,31 +1,38 @@
 """What a hyperparameter search keeps on the Trainer while it runs, and the checks before it."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...compat.introspect import is_overridden
 from ...errors import ArgumentError, DataError, ModelInitError, RefusedError
-from . import trials
+from ...extension import Extension
+from ...introspect import is_overridden
+from ...trainer.internals import internals_of
+
+DIRECTIONS = ("minimize", "maximize")
 
 if TYPE_CHECKING:
     from .trials import Trial
 
 
-@dataclass
-class SearchState:
+class SearchState(Extension):
     """Lives as long as the Trainer; each search begins with `start`."""
 
-    trial: "Trial | None" = None  # the one that runs
-    directions: tuple[str, ...] = ("minimize",)
-    several: bool = False  # objectives
-    names: set[str] = field(default_factory=set)  # of the trials so far
+    def __init__(self, core: Any) -> None:
+        super().__init__(core)
+        self.trial: Trial | None = None  # the one that runs
+        self.directions: tuple[str, ...] = ("minimize",)
+        self.several = False  # objectives
+        self.names: set[str] = set()  # of the trials so far
+
+    def new_model(self, model_init: Callable[[], Any]) -> Any:
+        return None if self.trial is None else self.trial.model(self.core.trainer)
 
     def start(self, direction: Any, options: dict[str, Any]) -> None:
         """`options` may have `directions`, as Optuna calls several."""
         direction = options.pop("directions", direction)
         self.several = isinstance(direction, (list, tuple))
         self.directions = tuple(getattr(each, "value", each) for each in (direction if self.several else [direction]))
-        if not self.directions or any(each not in trials.DIRECTIONS for each in self.directions):
+        if not self.directions or any(each not in DIRECTIONS for each in self.directions):
             raise ArgumentError(
                 f"direction={direction!r} is not possible; expected 'minimize', 'maximize', or a list with one of them "
                 "for each objective."
@@ -37,6 +44,11 @@ class SearchState:
 
     def end(self) -> None:
         self.trial = None
+
+
+def search_of(trainer: Any) -> SearchState:
+    """The state of the searches of this Trainer."""
+    return internals_of(trainer).extensions.of(SearchState)
 
 
 def check(trainer: Any, n_trials: Any) -> None:

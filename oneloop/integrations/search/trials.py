@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from ...arguments.aliases import resolve
 from ...arguments.fields import declared, stored_fields
-from ...compat.trainer_utils import takes_trial
 from ...errors import ArgumentError, NonFiniteError, UnknownArgumentError
+from ...introspect import takes_trial
 from ...outputs import plain_metrics
 from ...secrets import clean
 from ...storage import urls
 from ...trainer.internals import internals_of
+from .state import search_of
 
 if TYPE_CHECKING:
-    from ...trainer import Trainer
+    from .methods import SearchMethods as Trainer
 
-DIRECTIONS = ("minimize", "maximize")
 # Arguments that the Trainer read in its constructor, or that belong to the whole search.
 FIXED = {
     *("output_dir", "output_url", "overwrite_output_dir", "logging_dir", "run_name", "resume_from_checkpoint"),
@@ -68,7 +68,7 @@ def run(trainer: "Trainer", trial: Trial) -> Any:
     """Train with the values of a trial; returns its objective. The Trainer's arguments are restored afterwards."""
     own = trainer.args
     trainer.args = arguments_for(own, trial.values, trial.name, takes_trial(trainer.model_init))
-    search = internals_of(trainer).search
+    search = search_of(trainer)
     search.begin(trial)
     trainer.objective = None
     try:
@@ -142,7 +142,7 @@ def objective_of(trainer: "Trainer", metrics: dict[str, Any]) -> Any:
     several = isinstance(found, (list, tuple))
     numbers = list(found) if several else [found]
     wrong = [value for value in numbers if isinstance(value, bool) or not isinstance(value, (int, float))]
-    state = internals_of(trainer).search
+    state = search_of(trainer)
     wanted = len(state.directions)
     if wrong or len(numbers) != wanted or several != state.several:
         expected = f"a list of {wanted} numbers, one per direction" if state.several else "a number"
@@ -165,7 +165,7 @@ def name_of(trainer: "Trainer", given: Any, number: Any) -> str:
     name = trainer.hp_name(given)
     if not isinstance(name, str) or not name or name in (".", "..") or os.path.basename(name) != name:
         raise ArgumentError(f"hp_name returned {name!r}; expected a folder name for this trial, as a string")
-    names = internals_of(trainer).search.names
+    names = search_of(trainer).names
     folder = next(each for each in (name, *(f"{name}-{i}" for i in range(2, len(names) + 3))) if each not in names)
     names.add(folder)
     return folder

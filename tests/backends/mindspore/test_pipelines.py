@@ -12,10 +12,10 @@ import mindspore.dataset as ds
 
 from oneloop import Trainer
 from oneloop.backends._common import mindspore_datasets
-from oneloop.compat import mode
 from oneloop.errors import ArgumentError, DataError
 from tests.backends.kits.mindspore_kit import Kit
 from tests.backends.support import rows, same_bytes
+from tests.following import follow
 
 kit = Kit()
 RUN = {"learning_rate": 0.1, "optim": "sgd", "logging_steps": 1}
@@ -110,7 +110,7 @@ def test_workers_are_the_pipelines_own(trained, caplog):
 
 @pytest.fixture
 def as_mindnlp(monkeypatch):
-    monkeypatch.setattr(mode, "_followed", {"mindnlp"})
+    follow(monkeypatch, {"mindnlp"})
     mindspore_datasets._say_size_aside.cache_clear()
 
 

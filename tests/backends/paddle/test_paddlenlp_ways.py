@@ -10,13 +10,13 @@ paddle = pytest.importorskip("paddle")
 
 from oneloop import CompressionArguments, PdArgumentParser, Trainer, TrainingArguments, backends  # noqa: E402
 from oneloop.checkpoint.safetensors_io import write  # noqa: E402
-from oneloop.compat import mode  # noqa: E402
 from oneloop.data.samplers import GivenBatches  # noqa: E402
 from oneloop.distributed.collectives import ProcessGroup  # noqa: E402
 from oneloop.errors import ArgumentError, CheckpointError, DataError, RefusedError  # noqa: E402
 from tests.backends.kits.paddle_kit import Kit  # noqa: E402
 from tests.backends.kits.paddle_models import Classifier  # noqa: E402
 from tests.backends.support import rows, same_bytes  # noqa: E402
+from tests.following import follow  # noqa: E402
 
 KIT = Kit()
 SHORT = {"max_steps": 4, "logging_steps": 2, "learning_rate": 0.1, "per_device_train_batch_size": 4}
@@ -25,7 +25,7 @@ SHORT = {"max_steps": 4, "logging_steps": 2, "learning_rate": 0.1, "per_device_t
 @pytest.fixture
 def as_paddlenlp(monkeypatch):
     """Within a script for PaddleNLP, as `oneloop run` has it."""
-    monkeypatch.setattr(mode, "_followed", {"paddlenlp"})
+    follow(monkeypatch, {"paddlenlp"})
 
 
 # -- arguments
@@ -61,7 +61,7 @@ def test_a_field_of_the_script_beats_an_argument_that_paddlenlp_has_not(as_paddl
     parser = PdArgumentParser((Own, TrainingArguments))
     own, args = parser.parse_args_into_dataclasses(["--output_dir", "o", "--debug", "True", "--device", "cpu"])
     assert (own.debug, args.debug) == (True, "")
-    monkeypatch.setattr(mode, "_followed", set())
+    follow(monkeypatch, set())
     with pytest.raises(ArgumentError, match=r"Own\.debug and TrainingArguments\.debug would both define the option"):
         PdArgumentParser((Own, TrainingArguments))
 
@@ -69,7 +69,7 @@ def test_a_field_of_the_script_beats_an_argument_that_paddlenlp_has_not(as_paddl
 def test_its_framework_is_paddle_whatever_else_is_imported(as_paddlenlp, monkeypatch):
     pytest.importorskip("torch")
     assert backends.guess() == "paddle"
-    monkeypatch.setattr(mode, "_followed", {"paddlenlp", "transformers"})
+    follow(monkeypatch, {"paddlenlp", "transformers"})
     assert backends.guess() == "torch"
 
 
@@ -129,14 +129,14 @@ def test_a_batch_sampler_that_knows_no_processes_is_refused_among_several():
     assert [(list(batch), batch.place) for batch in batches] == [([2, 3], (0, 0, 2)), ([6, 7], (0, 1, 6))]
 
 
-def test_a_collator_sees_whole_samples(as_paddlenlp, trained):
+def test_a_collator_sees_whole_samples(as_paddlenlp, trained, monkeypatch):
     def collate(samples):
         assert set(samples[0]) == {"text"}
         return {name: paddle.to_tensor(np.stack([s["text"][name] for s in samples])) for name in ("x", "labels")}
 
     data = [{"text": row} for row in rows(8)]
     assert trained(KIT.classifier(), data, data_collator=collate, max_steps=2).state.global_step == 2
-    mode._followed.clear()
+    follow(monkeypatch, ())
     with pytest.raises(DataError, match="none of the columns"):
         trained(KIT.classifier(), data, data_collator=collate, max_steps=2)
 
@@ -209,14 +209,14 @@ def test_a_schedule_by_the_metric_comes_after_its_optimizer(as_paddlenlp, traine
 # -- logs
 
 
-def test_logs_have_paddlenlps_keys_too(as_paddlenlp, trained):
+def test_logs_have_paddlenlps_keys_too(as_paddlenlp, trained, monkeypatch):
     trainer = trained(KIT.classifier(), rows(8), eval_dataset=rows(4), **SHORT)
     logs = next(row for row in trainer.state.log_history if "loss" in row)
     assert (logs["global_step"], logs["progress_or_epoch"], logs["epoch"]) == (2, 1.0, 1.0)
     assert logs["interval_steps_per_second"] == pytest.approx(2 / logs["interval_runtime"], rel=0.1)
     assert logs["interval_samples_per_second"] == pytest.approx(4 * logs["interval_steps_per_second"], rel=0.01)
     assert trainer.evaluate()["progress_or_epoch"] == 2.0
-    mode._followed.clear()
+    follow(monkeypatch, ())
     logs = trained(KIT.classifier(), rows(8), **SHORT).state.log_history
     assert not {"progress_or_epoch", "interval_runtime"} & {key for row in logs for key in row}
 

@@ -256,7 +256,7 @@ def test_a_trial_that_fails_is_named(searcher):
     with pytest.raises(SearchError, match=r"trial run-1 \(learning_rate=.*\) failed: KeyError: 'accuracy'") as caught:
         trainer.hyperparameter_search(rates, broken_at(2), 3, backend="optuna")
     assert isinstance(caught.value.__cause__, KeyError)
-    assert trainer.args is own and trainer._oneloop.search.trial is None
+    assert trainer.args is own and trainer._oneloop.extensions.trial is None
     best = trainer.hyperparameter_search(rates, broken_at(2), 2, backend="optuna", catch=(KeyError,))
     assert [trial.state.name for trial in best.run_summary.trials] == ["COMPLETE", "FAIL"]
 

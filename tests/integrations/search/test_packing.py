@@ -6,7 +6,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback, TrainerState
 from oneloop.errors import ArgumentError
-from oneloop.integrations.search.packing import pack, unpack
+from oneloop.integrations.search.trainer_pickle import pack, unpack
 from tests.backends.support import rows, same_bytes
 
 cloudpickle = pytest.importorskip("cloudpickle")

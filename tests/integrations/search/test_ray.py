@@ -7,7 +7,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.errors import ArgumentError, RefusedError, SearchError
-from oneloop.integrations.search.packing import pack, unpack
+from oneloop.integrations.search.trainer_pickle import pack, unpack
 from tests.backends.support import available, rows
 from tests.ecosystem.needs import needs
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from oneloop import TrainerControl, TrainerState
-from oneloop.integrations.writers.json_log import NAME, JsonLinesCallback
+from oneloop.callbacks.json_log import NAME, JsonLinesCallback
 
 
 def line(run, step, key="loss"):

@@ -3,16 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 from ...callbacks import CallbackHandler
-from ...compat.accelerator import Accelerator
+from ...callbacks.json_log import JsonLinesCallback
 from ...errors import ArgumentError
 from ...state import TrainerControl, TrainerState
 from ...trainer.internals import install, internals_of
 from ..writers.base import Writer
-from ..writers.json_log import JsonLinesCallback
 
 if TYPE_CHECKING:
-    from ...trainer import Trainer
     from ...trainer.internals import Internals
+    from .methods import SearchMethods as Trainer
 
 # Attributes of a process; train() creates some of them, and `unpack` the rest.
 LEFT = (
@@ -57,8 +56,6 @@ def _portable(callback: Any) -> Any:
 
 def unpack(packed: dict[str, Any]) -> "Trainer":
     """Restore the Trainer in this process. It has no model before train()."""
-    from ...trainer import setup
-
     cls = packed["class"]
     trainer: Trainer = cls.__new__(cls)
     trainer.__dict__.update(packed["attributes"])
@@ -66,10 +63,10 @@ def unpack(packed: dict[str, Any]) -> "Trainer":
     trainer.state, trainer.control = TrainerState(), TrainerControl()
     core = install(trainer, packed["framework"])
     core.attach()
-    trainer.accelerator = Accelerator(trainer)
+    trainer.create_accelerator_and_postprocess()
     found = [_instantiate(callback, core) for callback in packed["callbacks"]]
     trainer.callback_handler = CallbackHandler(found, None, trainer.processing_class, None, None)
-    setup.link_writers(core)
+    core.extensions.callbacks_changed()
     return trainer
 
 

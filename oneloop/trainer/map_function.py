@@ -1,4 +1,4 @@
-"""MindNLP's `map_fn`: a function over columns that is applied to mindspore.dataset datasets before batching."""
+"""`map_fn`: a function over columns that is applied to mindspore.dataset datasets before batching."""
 
 import logging
 from typing import Any
@@ -10,12 +10,12 @@ logger = logging.getLogger(__name__)
 
 
 def is_map_function(value: Any) -> bool:
-    """Whether it is a map function of MindNLP (BaseMapFunction): it declares its input and output columns."""
+    """Whether it is a map function: it declares its input and output columns."""
     return callable(value) and hasattr(value, "input_columns") and hasattr(value, "output_columns")
 
 
 def training_set(dataset: Any, map_fn: Any) -> Any:
-    """The mapped training data. As in MindNLP, datasets that are already batched are not mapped."""
+    """The mapped training data. Datasets that are already batched are not mapped."""
     if map_fn is None:
         return dataset
     if not is_map_function(map_fn):

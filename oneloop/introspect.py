@@ -22,6 +22,8 @@ from functools import partial, partialmethod
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from .errors import ModelInitError
+
 logger = logging.getLogger(__name__)
 
 NUM_ITEMS = "num_items_in_batch"
@@ -116,6 +118,17 @@ def _loads(code: Any, names: set[str]) -> bool:
     return any(_loads(inner, names) for inner in code.co_consts if inspect.iscode(inner))
 
 
+def takes_trial(model_init: Callable[..., Any]) -> bool:
+    """Whether model_init accepts the trial of a search; raises an error if it requires more than that."""
+    parameters = list(inspect.signature(model_init).parameters.values())
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(needed) > 1:
+        raise ModelInitError(
+            f"model_init needs {', '.join(needed)}; expected no required parameters, or only the trial of a search"
+        )
+    return bool(needed) or (len(parameters) == 1 and parameters[0].name == "trial")
+
+
 def returns_loss_by_default(forward: Any) -> bool:
     """Models such as CLIP have no labels and return a loss when `return_loss` is set."""
     try:
@@ -123,46 +136,6 @@ def returns_loss_by_default(forward: Any) -> bool:
     except (TypeError, ValueError, AttributeError):
         return False
     return parameter is not None and parameter.default is True
-
-
-# -- data sets
-
-_RANK_NAMES = {"get_rank", "get_world_size", "split_dataset_by_node", "process_index", "num_processes"}
-
-
-def shards_itself(source: Any, depth: int = 3) -> bool:
-    """Whether a dataset shards itself: its code, or that of a dataset it wraps, reads the rank or world size.
-
-    A class attribute `shards_itself` of the dataset overrules this.
-    """
-    found = declared(source, "shards_itself")
-    return decided("shards_itself", source, _asks_for_rank(source, depth) if found is None else found)
-
-
-def _asks_for_rank(source: Any, depth: int) -> bool:
-    def asks(code: Any) -> bool:
-        if _RANK_NAMES & set(code.co_names) or "RANK" in code.co_consts or "WORLD_SIZE" in code.co_consts:
-            return True
-        return any(asks(c) for c in code.co_consts if hasattr(c, "co_names"))
-
-    if getattr(source, "_distributed", None) is not None:  # set by datasets.distributed.split_dataset_by_node
-        return True
-    if type(source).__module__ == "ray.data.iterator":  # the worker's shard of a dataset of Ray Train
-        return True
-    own = [base for base in type(source).__mro__ if not _is_library(base.__module__)]
-    values = [value for base in own for value in vars(base).values()]
-    codes = [getattr(value.fget if isinstance(value, property) else value, "__code__", None) for value in values]
-    if any(asks(code) for code in (*codes, getattr(source, "gi_code", None)) if code is not None):
-        return True
-    held = list(getattr(source, "__dict__", {}).values()) if depth else []
-    return any(_asks_for_rank(value, depth - 1) for value in held if hasattr(value, "__iter__"))
-
-
-def _is_library(module: str) -> bool:
-    """A class of such a module shards nothing that a user has written."""
-    from ..backends import registry
-
-    return module.partition(".")[0] in ("builtins", "datasets", "numpy") or registry.is_framework_module(module)
 
 
 # -- the methods of a Trainer

@@ -1,12 +1,12 @@
-"""Clipping by methods of a subclass: overrides of transformers' _clip_grad_norm and _get_grad_norm."""
+"""Clipping by methods of a subclass: overrides of _clip_grad_norm and _get_grad_norm."""
 
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from .introspect import class_overrides
+from ..introspect import class_overrides
 
 if TYPE_CHECKING:
-    from ..trainer.internals import Internals
+    from .internals import Internals
 
 # With what to override instead where they cannot be called.
 CLIPPING = dict.fromkeys(("_clip_grad_norm", "_get_grad_norm"), "a callback's on_pre_optimizer_step")
@@ -24,7 +24,7 @@ def clips_itself(trainer_class: type) -> bool:
 
 
 def clip(core: "Internals") -> None:
-    """Clip the gradients by the methods of the subclass, in the order of transformers."""
+    """Clip the gradients by the methods of the subclass, then ask for the norm to log."""
     trainer = core.trainer
     model, norm = trainer.model_wrapped, None
     if trainer.args.max_grad_norm:

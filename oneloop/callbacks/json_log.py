@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ...arguments import TrainingArguments
-from ...callbacks import TrainerCallback
-from ...checkpoint import log_history, reading, schema
-from ...checkpoint.durable import append_line
-from ...state import TrainerControl, TrainerState, to_plain
+from ..arguments import TrainingArguments
+from ..checkpoint import log_history, reading, schema
+from ..checkpoint.durable import append_line
+from ..state import TrainerControl, TrainerState, to_plain
+from .base import TrainerCallback
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..backends import registry
 from ..compat.redirected_names import LIBRARIES
 from ..errors import ArgumentError
-from . import request
+from ..plan import request, sizes
 
 
 def add(commands: Any) -> None:
@@ -48,7 +48,6 @@ def add(commands: Any) -> None:
 
 def _plan(options: argparse.Namespace) -> int:
     from ..compat.run_script import run, run_module
-    from . import sizes
 
     sizes.parse("--device-memory", options.device_memory)  # before the script takes its time
     asked = {"world": options.world, "device_memory": options.device_memory, "per_machine": options.per_machine}

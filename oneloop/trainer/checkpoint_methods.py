@@ -1,4 +1,4 @@
-"""Methods of transformers' Trainer that save and load one part of a checkpoint, as subclasses override them.
+"""Methods of the Trainer that save and load one part of a checkpoint, as subclasses override them.
 
 An override that calls super() gets oneloop's part and can add its own; one that does not replaces it.
 """
@@ -11,12 +11,12 @@ from ..checkpoint import resume
 from ..errors import RefusedError
 
 if TYPE_CHECKING:
-    from ..trainer.internals import Internals
+    from .internals import Internals
 
 logger = logging.getLogger(__name__)
 
 
-class CheckpointHooks:
+class CheckpointMethods:
     """The parts of a checkpoint. Within a save, output_dir is the directory that is going to be the checkpoint."""
 
     if TYPE_CHECKING:  # what Trainer has

@@ -1,0 +1,32 @@
+"""The method of the Trainer that plans a run."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..trainer import Trainer as Base
+    from .results import TrainingPlan
+else:
+    Base = object
+
+
+class PlanMethods(Base):
+    """A part of the Trainer."""
+
+    def plan(
+        self, world: int | None = None, device_memory: Any = None, per_machine: int = 8, largest: bool = True
+    ) -> "TrainingPlan":
+        """What the run will need: memory of each process for each sharding stage, steps, tokens, sizes of checkpoints,
+        messages, and what the arguments do. Nothing is trained, and nothing is written.
+
+        Args:
+            world: The number of processes; by default those of this run.
+            device_memory: The memory of a device, such as "80GB" or a number of bytes, to see what fits.
+            per_machine: The processes of one machine, which share a copy of the state in hybrid sharding.
+            largest: Whether to look for the largest micro-batch that fits.
+
+        Returns:
+            TrainingPlan: its figures, with to_text, to_dict and to_html.
+        """
+        from .making import make  # quick imports: few runs are planned
+
+        return make(self, world, device_memory, per_machine, largest)
