@@ -14,7 +14,7 @@ _HOMES = {
     "public": "Trainer Seq2SeqTrainer TrainingArguments Seq2SeqTrainingArguments CompressionArguments",
     "trainer.validation": "has_length",
     "arguments": "AcceleratorConfig",
-    "cli.parser": "ArgumentParser HfArgumentParser PdArgumentParser",
+    "parser": "ArgumentParser HfArgumentParser PdArgumentParser",
     "callbacks": "TrainerCallback CallbackHandler DefaultFlowCallback EarlyStoppingCallback NotebookProgressCallback "
     "PrinterCallback ProgressCallback",
     "state": "TrainerState TrainerControl ExportableState",
@@ -22,7 +22,7 @@ _HOMES = {
     "enums": "FSDPOption HPSearchBackend HubStrategy IntervalStrategy OptimizerNames ParallelMode SaveStrategy "
     "SchedulerType",
     "randomness": "set_seed enable_full_determinism",
-    "checkpoint": "get_last_checkpoint",
+    "storage.last_checkpoint": "get_last_checkpoint",
     "trainer.meter": "speed_metrics",
     "integrations.search.defaults": "default_compute_objective default_hp_space_optuna default_hp_space_ray "
     "default_hp_space_wandb",
@@ -46,7 +46,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 # Written out, as are the imports below, for editors and type checkers, which run no code. A test compares them. The
-# callbacks of writers come from their table: integrations/writers/table.py.
+# callbacks of writers come from their table: writers.py.
 __all__ = [
     "Trainer",
     "Seq2SeqTrainer",
@@ -142,8 +142,6 @@ if TYPE_CHECKING:
         ProgressCallback,
         TrainerCallback,
     )
-    from .checkpoint import get_last_checkpoint
-    from .cli.parser import ArgumentParser, HfArgumentParser, PdArgumentParser
     from .compat.trainer_utils import (
         RemoveColumnsCollator,
         denumpify_detensorize,
@@ -206,6 +204,7 @@ if TYPE_CHECKING:
     from .integrations.writers.classes import *  # noqa: F403
     from .optim.target_modules import check_target_module_exists
     from .outputs import BestRun, EvalLoopOutput, EvalPrediction, PredictionOutput, TrainOutput
+    from .parser import ArgumentParser, HfArgumentParser, PdArgumentParser
     from .public import (
         CompressionArguments,
         Seq2SeqTrainer,
@@ -216,6 +215,7 @@ if TYPE_CHECKING:
     from .randomness import enable_full_determinism, set_seed
     from .report import write_report
     from .state import ExportableState, TrainerControl, TrainerState
+    from .storage.last_checkpoint import get_last_checkpoint
     from .trainer.meter import speed_metrics
     from .trainer.validation import has_length
 

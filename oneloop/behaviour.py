@@ -22,6 +22,12 @@ class Behaviour:
     accumulation_from_accelerator_config: bool = False  # num_steps there is gradient_accumulation_steps
     needs_max_steps_without_length: bool = False  # training data without a length need max_steps
 
+    # -- the command line
+    parser: Callable[[], Any] | None = None  # makes the class that parses dataclasses without anything of oneloop
+    namespace_has_defaults: bool = False  # parse_known_args() fills in the defaults of the dataclasses
+    unknown_words_raise: bool = False  # a ValueError, and do not end the script
+    script_fields_win: bool = False  # over arguments of oneloop with the same name
+
     # -- the Trainer
     positional_parameters: Callable[[], tuple[str, ...]] | None = None  # names of those passed after model_init
     extra_loggers: tuple[str, ...] = ()  # whose level log_level sets too

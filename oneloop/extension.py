@@ -49,6 +49,10 @@ class Extension:
 
     # -- checkpoints
 
+    def run_store(self, run: Any) -> Any:
+        """A checkpoint.run_store.RunStore for a new run; None: no other place than the local disk."""
+        return None
+
     def checkpoint_saved(self, state: Any) -> None:
         """A checkpoint has been committed; `state` is the TrainerState in it."""
 
@@ -175,6 +179,10 @@ class Extensions:
         """That of the first extension that has one, or one that nobody reads."""
         found = (state for each in self.every if (state := each.gradient_state()) is not None)
         return next(found, None) or SimpleNamespace(sync_gradients=True)
+
+    def run_store(self, run: Any) -> Any:
+        """That of the first extension that has one."""
+        return next((store for each in self.every if (store := each.run_store(run)) is not None), None)
 
     def run_ended(self) -> None:
         for each in self.every:

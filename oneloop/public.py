@@ -13,6 +13,7 @@ from .integrations.search.state import SearchState
 from .integrations.writers.extension import WriterCallbacks
 from .plan.methods import PlanMethods
 from .plan.request import PlanRequests
+from .storage.run_storage import ObjectStorage
 
 __all__ = ["CompressionArguments", "Seq2SeqTrainer", "Seq2SeqTrainingArguments", "Trainer", "TrainingArguments"]
 
@@ -26,4 +27,4 @@ class Seq2SeqTrainer(trainer.Seq2SeqTrainer, Trainer):
 
 
 extensions.install()
-register(HubPushes, SearchState, WriterCallbacks, PlanRequests)
+register(HubPushes, SearchState, WriterCallbacks, PlanRequests, ObjectStorage)

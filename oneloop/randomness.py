@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .backends import late_seeding, load, registry
+from .backends import late_seeding, registry
+from .backends.loading import load
 from .errors import CheckpointError
 
 

@@ -72,9 +72,9 @@ class TrainerState:
     @classmethod
     def load_from_json(cls, json_path: str | os.PathLike[str]) -> "TrainerState":
         """Read trainer_state.json, also one written by another trainer: unknown fields are ignored."""
-        from .checkpoint.reading import read_json
-        from .checkpoint.schema import anything, check, mapping
-        from .checkpoint.structure import TRAINER_STATE
+        from .formats.reading import read_json
+        from .formats.schema import anything, check, mapping
+        from .formats.structure import TRAINER_STATE
 
         try:
             data = from_plain(check(read_json(Path(json_path)), mapping(anything), "it"))

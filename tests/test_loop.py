@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from oneloop.errors import CheckpointError
-from oneloop.loop import Plan, accumulation_for, plan_steps
+from oneloop.steps import Plan, accumulation_for, plan_steps
 
 
 def plan(**given):

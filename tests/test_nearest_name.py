@@ -3,9 +3,9 @@
 import pytest
 
 from oneloop import TrainingArguments
-from oneloop.cli.parser import ArgumentParser
-from oneloop.cli.parser.options import nearest
 from oneloop.errors import UnknownArgumentError
+from oneloop.parser import ArgumentParser
+from oneloop.parser.options import nearest
 
 NAMES = ["learning_rate", "dataloader_num_workers", "num_workers_of_tests", "lr_scheduler_type", "seed"]
 

@@ -3,7 +3,7 @@
 import sys
 from importlib.util import find_spec
 
-from ..integrations.writers.table import WRITERS
+from ..writers import WRITERS
 
 
 def installed(module: str) -> bool:

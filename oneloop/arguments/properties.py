@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from .. import backends
+from ..backends import loading
 from ..distributed.collectives import SINGLE_PROCESS, ProcessGroup
 from ..distributed.world import world
 from ..enums import ParallelMode
@@ -53,10 +53,10 @@ class Properties(PaddleProperties, Groups):
         cached = self.__dict__.get("_device")
         if cached is not None and cached[0] == spec:
             return cached[1]
-        name = self.__dict__.get("_backend") or backends.guess()
+        name = self.__dict__.get("_backend") or loading.guess()
         if name is None:
             raise RefusedError("args.device requires a framework, but none is installed: pip install torch")
-        device = backends.load(name).devices.resolve(spec)
+        device = loading.load(name).devices.resolve(spec)
         self.bind(name)
         self.__dict__["_device"] = (spec, device)
         return device
@@ -135,7 +135,7 @@ class Properties(PaddleProperties, Groups):
         if world().size == 1:
             return SINGLE_PROCESS
         name = self.__dict__.get("_backend")
-        backend = backends.load(name) if name else backends.assumed()
+        backend = loading.load(name) if name else loading.assumed()
         if backend.parallel is None:
             raise RefusedError(f"{world().size} processes were launched, and {backend.NAME} runs on one alone.")
         return backend.parallel.join(self)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from ..enums import IntervalStrategy
-from ..storage import urls
+from ..formats import urls
 from . import values
 from .fields import Group, declare
 from .packages import WRITERS, usual_writers

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError
-from ..storage import urls
-from ..storage.remote import package
+from ..formats import urls
 from . import values
 from .fields import Group, declare
 
@@ -163,7 +162,7 @@ class Run(Group):
             if not urls.is_url(self.output_url):
                 raise values.wrong("output_url", self.output_url, "a URL such as s3://bucket/run")
             self.output_url = urls.checked("output_url", self.output_url)
-            package()  # or an error that names it
+            urls.require_fsspec()  # or an error that names it
             urls.remember(self.output_dir or "", self.output_url)
 
 

@@ -16,8 +16,8 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from .. import secrets
-from ..cli.parser.strict_json import read_json
 from ..errors import ArgumentError
+from ..parser.strict_json import read_json
 
 if TYPE_CHECKING:
     from .given import Config, Integer, JsonDict, Number, Switch, Text, Words

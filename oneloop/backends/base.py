@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from ..checkpoint.convert.framework_layout import Place
-    from ..checkpoint.safetensors_io import Raw
+    from ..converters.framework_layout import Place
     from ..data.loader_options import Loading
     from ..distributed.collectives import ProcessGroup
     from ..distributed.strategy import Strategy
-    from ..plan.results import StepMemory
+    from ..formats.safetensors_io import Raw
     from ._common.buffers import Buffer
+    from .step_memory import StepMemory
 
 
 class Devices(Protocol):
@@ -571,10 +571,11 @@ class Planning(Protocol):
         """Bytes of the weights that are not trained, and of buffers that are saved; none of them is read."""
 
     def step_memory(
-        self, trainer: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
+        self, core: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
     ) -> "StepMemory":
-        """The memory of an update of the Trainer with micro-batches like `inputs`, but of `rows` samples: in one
-        process, or in one of `world` processes with stage 2 or 3 in `sharding`, where `degree` of them share a copy."""
+        """The memory of an update of the Trainer of `core` with micro-batches like `inputs`, but of `rows` samples: in
+        one process, or in one of `world` processes with stage 2 or 3 in `sharding`, where `degree` of them share a
+        copy."""
 
 
 class Backend(Protocol):

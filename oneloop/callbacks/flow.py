@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import behaviour
-from ..checkpoint.schema import Rule, any_number, optional
 from ..errors import EarlyStoppingError
+from ..formats.schema import Rule, any_number, optional
 from ..state import ExportableState, TrainerControl, TrainerState
 from .base import TrainerCallback
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments import TrainingArguments
-from ..checkpoint import log_history, reading, schema
-from ..checkpoint.durable import append_line
+from ..checkpoint import log_history
+from ..formats import reading, schema
+from ..formats.durable import append_line
 from ..state import TrainerControl, TrainerState, to_plain
 from .base import TrainerCallback
 

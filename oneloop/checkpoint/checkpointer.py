@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import NonFiniteError
+from ..formats.durable import native_errors
 from ..introspect import class_overrides, is_overridden
 from . import sharded, store
 from .best_model import BestModel
 from .contents import Contents, room_for
-from .durable import native_errors
 from .live_state import callback_states, gather
 from .model_files import ModelFiles
 from .output_directory import OutputDirectory

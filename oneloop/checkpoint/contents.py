@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .safetensors_io import Raw, write, write_bytes
+from ..formats.safetensors_io import Raw, write, write_bytes
+from ..formats.structure import INDEX, WEIGHTS
 
 SHARD_BYTES = 5 * 10**9
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 
 
 @dataclass

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ..formats.safetensors_io import Raw
 from .async_writer import stepped_back
-from .safetensors_io import Raw
 
 THREADS = 4  # that copy at once; more do not make memory faster
 

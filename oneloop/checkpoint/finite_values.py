@@ -9,8 +9,8 @@ import numpy as np
 
 from ..backends._common.helpers import some
 from ..errors import NonFiniteError
+from ..formats.safetensors_io import Raw
 from .contents import Contents
-from .safetensors_io import Raw
 
 if TYPE_CHECKING:
     from ..trainer.internals import Internals

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..data.streams import properties as stream_properties
+from ..formats.durable import native_errors
 from ..state import has_state, states_by_class
-from .durable import native_errors
 from .overrides import Gathered
 from .run_state import RunState
 from .sharded import any_failed, failed_elsewhere

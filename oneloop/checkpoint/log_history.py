@@ -8,8 +8,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from ..formats.reading import lines, log_entry
 from ..state import TrainerState, from_plain, row, to_plain
-from .reading import lines, log_entry
 from .store import read_manifest
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, DiskError
+from ..formats.durable import make_directory, native_errors, replace_file, sync_directory
 from ..introspect import accepts, is_overridden
 from . import saved_model, storable, store
 from .contents import Contents
-from .durable import make_directory, native_errors, replace_file, sync_directory
 from .finite_values import FiniteValues
 from .run_state import ARGUMENTS, STATE
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError
-from ..storage.run_storage import RunStorage
+from ..formats.durable import make_directory
 from . import store
 from .directory_lock import DirectoryLock, holder, lock_for_saving
-from .durable import make_directory
+from .run_store import RunStore
 
 if TYPE_CHECKING:
     from ..trainer.run import Run
@@ -29,7 +29,7 @@ class OutputDirectory:
         self._given: str | None = None  # args.output_dir at the start
         self._base = ""  # the working directory at the start
         self._generation: int | None = None
-        self.storage = RunStorage(run)
+        self.storage: RunStore = run.core.extensions.run_store(run) or RunStore()
 
     def __enter__(self) -> "OutputDirectory":
         """Resolve it: the run starts."""

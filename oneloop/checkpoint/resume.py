@@ -6,19 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import behaviour, loop
+from .. import behaviour
+from ..converters import other_trainers
 from ..data.process_sharding import fits_any_number
 from ..errors import CheckpointError
+from ..formats.reading import restoring
+from ..formats.schema import alike, check, flag, integer, listing, number, record
+from ..formats.structure import tensor_files, tied_names
 from ..secrets import restored
 from ..state import TrainerControl, TrainerState
-from . import log_history, store
+from ..steps import Position, accumulation_for
+from . import from_framework, from_other_trainers, log_history, store
 from .contents import WEIGHTS
-from .convert import from_framework, from_other_trainers, other_trainers
 from .live_state import run_properties
-from .reading import restoring
 from .run_state import OWN_STATES, STATE, DataStates, PositionState, ResumePoint, RunState
-from .schema import alike, check, flag, integer, listing, number, record
-from .structure import tensor_files, tied_names
 
 if TYPE_CHECKING:
     from ..distributed.collectives import ProcessGroup
@@ -244,7 +245,7 @@ def keep_global_batch(run: "Run", path: Path) -> None:
             f"{stored.processes} process(es); stream_sharding='samples', from the start, resumes on any number."
         )
     wanted, size = stored.properties["samples_per_step"], run.sizes.per_process
-    accumulation = loop.accumulation_for(wanted, size, world)
+    accumulation = accumulation_for(wanted, size, world)
     run.set_accumulation(accumulation)
     logger.warning(
         "The checkpoint was written by %d process(es), this run has %d: an update keeps its %d samples with "
@@ -263,7 +264,7 @@ def keep_global_batch(run: "Run", path: Path) -> None:
 # -- optimizer, schedule, counters and position
 
 
-def load_run(run: "Run", path: Path) -> loop.Position:
+def load_run(run: "Run", path: Path) -> Position:
     """Restore everything else of a checkpoint. The RNG state is restored last, when the epoch opens, since what comes
     before may draw random numbers."""
     if store.is_foreign(path):
@@ -414,7 +415,7 @@ def _differs(run: "Run", stored: RunState) -> bool:
     return before["samples_per_step"] != plan.samples_per_step or before["samples"] != plan.samples
 
 
-def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -> loop.Position:
+def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -> Position:
     """The position where the run starts, and what remains to be restored when its first epoch opens."""
     trainer, plan = run.core.trainer, run.plan
     place = own_position(stored.position, run.core.processes)
@@ -451,7 +452,7 @@ def _start(run: "Run", stored: RunState, path: Path, crosses_from: str | None) -
     )
     data.load()
     run.epochs.start_from(resume)
-    return loop.Position(epoch, done, epoch_ended=ended, epoch_stopped=place.epoch_stopped)
+    return Position(epoch, done, epoch_ended=ended, epoch_stopped=place.epoch_stopped)
 
 
 def own_position(position: PositionState, processes: "ProcessGroup") -> PositionState:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
+from ..formats.reading import read_json, restoring
+from ..formats.safetensors_io import Raw
+from ..formats.safetensors_io import read as read_tensors
+from ..formats.structure import ARGUMENTS, OPTIMIZER, OWN_STATES, RANDOM, RUN, STATE, check_run, is_ours
 from . import store
-from .reading import read_json, restoring
-from .safetensors_io import Raw
-from .safetensors_io import read as read_tensors
-from .structure import ARGUMENTS, OPTIMIZER, OWN_STATES, RANDOM, RUN, STATE, check_run, is_ours
 
 __all__ = [
     "ARGUMENTS",

@@ -17,13 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import CheckpointError
-from .contents import INDEX, WEIGHTS
+from ..formats.durable import files_below, make_directory, sync_directory, sync_tree
+from ..formats.reading import read_json
+from ..formats.safetensors_io import write_bytes
+from ..formats.schema import check, listing, text
+from ..formats.structure import INDEX, WEIGHTS, is_inside
 from .directory_lock import hold, is_in_use
-from .durable import files_below, make_directory, sync_directory, sync_tree
-from .reading import read_json
-from .safetensors_io import write_bytes
-from .schema import check, listing, text
-from .structure import is_inside
 
 logger = logging.getLogger(__name__)
 

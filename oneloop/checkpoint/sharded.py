@@ -18,12 +18,12 @@ from typing import Any, Protocol
 
 from ..distributed.collectives import ProcessGroup
 from ..errors import CheckpointError, NonFiniteError
+from ..formats.durable import sync_directory
+from ..formats.reading import read_json
+from ..formats.safetensors_io import Raw
 from ..secrets import clean_text
 from . import contents as whole
 from .contents import Contents, split
-from .durable import sync_directory
-from .reading import read_json
-from .safetensors_io import Raw
 
 KINDS = ("model", "optimizer")
 _LOOK = 0.02  # seconds between two checks for notes

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..formats.safetensors_io import from_numpy
+from ..formats.structure import AVERAGE
 from . import store
 from .contents import Contents
 from .copies import Buffers
 from .live_state import run_state
 from .overrides import Gathered
 from .run_state import OPTIMIZER, RANDOM, RUN, STATE
-from .safetensors_io import from_numpy
-from .structure import AVERAGE
 
 if TYPE_CHECKING:
     from ..trainer.internals import Internals

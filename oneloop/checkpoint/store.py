@@ -18,15 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..converters import other_trainers
 from ..errors import CheckpointError
-from ..storage import urls
-from . import structure
-from .convert import other_trainers
-from .durable import files_below, make_directory, remove_tree, sync_directory, sync_tree
-from .reading import open_file
-from .safetensors_io import write_bytes
-from .schema import shown
-from .structure import MANIFEST
+from ..formats import structure
+from ..formats.durable import files_below, make_directory, remove_tree, sync_directory, sync_tree
+from ..formats.reading import open_file
+from ..formats.safetensors_io import write_bytes
+from ..formats.schema import shown
+from ..formats.structure import MANIFEST
 
 logger = logging.getLogger(__name__)
 
@@ -433,13 +432,7 @@ def remove_leftovers(parent: Path) -> None:
 
 
 def get_last_checkpoint(folder: str | os.PathLike) -> str | None:
-    """Path of the newest checkpoint in a directory, or None. For the output_dir of a run in object storage, it may be
-    one that train() is going to download. That of a URL is a URL."""
-    url = urls.checked("folder", str(folder)) if urls.is_url(str(folder)) else urls.url_of(folder)
-    if url is not None:
-        from ..storage.staging import newest_checkpoint
-
-        return newest_checkpoint(str(folder), url)
+    """Path of the newest checkpoint in a directory, or None."""
     if not Path(folder).is_dir():
         raise CheckpointError(f"{folder} is not a directory. Pass the output_dir of a run.")
     every = newest_first(Path(folder))

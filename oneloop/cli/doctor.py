@@ -13,8 +13,8 @@ from typing import Any
 
 from ..arguments import capabilities
 from ..backends import registry
+from ..formats.terminal import printable
 from ..secrets import clean_text
-from .terminal import printable
 
 
 def installed(name: str) -> str | None:
@@ -42,7 +42,7 @@ def ask(name: str, timeout: float = 120.0) -> dict[str, Any]:
 
 def answer(name: str) -> None:
     """In the subprocess: print the framework's devices as JSON."""
-    from ..backends import load
+    from ..backends.loading import load
 
     devices = load(name).devices
     counts = {kind: devices.available(kind) for kind in registry.get(name).devices}

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import __version__
-from ..compat import commands as migration
 from ..errors import ArgumentError, OneloopError
-from ..report import command as pages
+from ..formats.terminal import printable
 from ..secrets import clean_text
+from . import migration
 from . import plan as plans
-from .terminal import printable
+from . import report as pages
 
 
 def parser() -> argparse.ArgumentParser:
@@ -76,7 +76,7 @@ def _add_checkpoints(commands: Any) -> None:
 
 
 def _checkpoints(options: argparse.Namespace) -> int:
-    from ..checkpoint import command
+    from . import checkpoints as command
 
     given = [name for name in ("keep", "damaged", "foreign", "dry_run") if getattr(options, name) not in (None, False)]
     if given and options.action != "prune":

@@ -11,8 +11,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from .. import backends
 from ..arguments.packages import installed
+from ..backends import loading
 from ..distributed.world import world
 from ..errors import ArgumentError
 from . import mode
@@ -30,7 +30,7 @@ def _is_for(args: Any) -> bool:
     if importlib.util.find_spec("accelerate") is None:
         return False
     launcher = world().launcher
-    return (args.__dict__.get("_backend") or launcher or backends.guess()) == _FRAMEWORK
+    return (args.__dict__.get("_backend") or launcher or loading.guess()) == _FRAMEWORK
 
 
 def initialise_processes(args: Any) -> None:

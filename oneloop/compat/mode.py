@@ -44,6 +44,8 @@ def expected_by(libraries: Iterable[str]) -> tuple[Behaviour, dict[str, Behaviou
         common = replace(common, batched_pipelines_keep_batch_size=True)
     if names == {"paddlenlp"}:  # whatever else the library has imported
         common = replace(common, framework="paddle")
+    if "paddlenlp" in names:  # it has none of these arguments, or the script would not run there
+        common = replace(common, script_fields_win=True)
     return common, {"paddle": _as_paddlenlp(common)} if "paddlenlp" in names else {}
 
 
@@ -57,6 +59,9 @@ def _as_transformers(common: Behaviour) -> Behaviour:
         accepts_options_without_effect=True,
         accumulation_from_accelerator_config=True,
         needs_max_steps_without_length=True,
+        parser=parser_of_transformers,
+        namespace_has_defaults=True,
+        unknown_words_raise=True,
         positional_parameters=_positional_parameters,
         extra_loggers=("transformers",),
         label_names_are_forward_parameters=True,  # such as CLIP's: metrics are those of the outputs alone

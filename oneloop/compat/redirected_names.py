@@ -5,7 +5,7 @@ Models, tokenizers, configurations, collators and everything else that is not li
 
 from dataclasses import dataclass
 
-from ..integrations.writers.table import WRITERS
+from ..writers import WRITERS
 
 LIBRARIES = ("transformers", "paddlenlp", "paddleformers", "mindnlp")
 TITLES = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import backends
+from ..backends import loading
 from ..checkpoint import store
 from ..data.columns import ColumnFilter
 from ..distributed.world import world
@@ -71,7 +71,7 @@ def number_of_arguments(function: Callable[..., Any]) -> int:
 
 def seed_worker(worker_id: int, num_workers: int = 1, rank: int = 0) -> None:
     """Seed Python and NumPy in a DataLoader worker from the framework's seed."""
-    seed = (backends.assumed().randomness.worker_seed() + rank * num_workers) % 2**32
+    seed = (loading.assumed().randomness.worker_seed() + rank * num_workers) % 2**32
     random.seed(seed)
     np.random.seed(seed)
 
@@ -133,7 +133,7 @@ def find_executable_batch_size(
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         size, last = starting_batch_size, None
-        devices = backends.assumed().devices
+        devices = loading.assumed().devices
         while size > 0:
             try:
                 return function(size, *args, **kwargs)
@@ -161,7 +161,7 @@ def get_scheduler(
 
     last_epoch is the number of the last step that was done, to go on from there.
     """
-    backend = backends.of_optimizer(optimizer)
+    backend = loading.of_optimizer(optimizer)
     name = str(getattr(name, "value", name))
     options = scheduler_specific_kwargs or {}
     if follows_metric(name):

@@ -13,7 +13,7 @@ from ..errors import ArgumentError, RefusedError
 from ..integrations.hub.pushing import HubPushes
 from ..integrations.writers.base import Writer
 from ..introspect import is_overridden, replaces
-from ..loop import plan_steps
+from ..steps import plan_steps
 from ..trainer.clipping import CLIPPING, can_clip
 from ..trainer.internals import internals_of
 from ..trainer.loss import logits_of, smoothing_of

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from .. import backends
-from ..checkpoint.convert.transformers_checkpoint import WEIGHTS
-from ..checkpoint.structure import weight_map
+from ..backends import loading
+from ..converters.transformers_checkpoint import WEIGHTS
 from ..errors import CheckpointError, ModelError
+from ..formats.structure import weight_map
 from ..trainer.meter import MemoryTracker
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def load_sharded_checkpoint(model: Any, folder: Any, strict: bool = True, prefer
 
     With strict=False, weights that only one side has are ignored, and returned.
     """
-    backend, folder = backends.of_model(model), Path(folder)
+    backend, folder = loading.of_model(model), Path(folder)
     index = folder / f"{WEIGHTS[0]}.index.json"
     if not index.is_file():
         if not (folder / f"{WEIGHTS[1]}.index.json").is_file():
@@ -162,7 +162,7 @@ class TrainerMemoryTracker:
         self._kept: dict[str, Any] = {}  # of a stage without metrics
 
     def _place(self) -> tuple[Any, Any]:
-        backend = backends.assumed()
+        backend = loading.assumed()
         return backend, backend.devices.resolve(None)
 
     def _stage(self) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.run_state import ATTRIBUTES, RANDOM
-from ..checkpoint.safetensors_io import read
 from ..extension import Extension
+from ..formats.safetensors_io import read
 
 if TYPE_CHECKING:
     from ..trainer.internals import Internals

@@ -62,7 +62,7 @@ class ProcessShard:
             self.source.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        from ..backends import load
+        from ..backends.loading import load
 
         backend = load(self.backend_name)
         together = self.batch_size * self.world
@@ -116,7 +116,7 @@ class ProcessShard:
         if DEALT not in state:  # written by a single-process run
             self.source.load_state_dict(state)
             return
-        from ..backends import load
+        from ..backends.loading import load
 
         self.source.load_state_dict(state["source"])
         # Streams that are not known here are those of another framework or device.

@@ -36,7 +36,7 @@ class Indices(list):
 
 def seed_streams(backend_name: str, seed: int) -> None:
     """Seed all global random number generators."""
-    from ..backends import load
+    from ..backends.loading import load
 
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -109,7 +109,7 @@ class SeededData:
         current = None
         if self._kept is not None:
             from .. import randomness
-            from ..backends import load
+            from ..backends.loading import load
 
             randomness.set_state(load(self.backend_name), self._kept)
             self._kept = None
@@ -117,7 +117,7 @@ class SeededData:
 
 def _streams(backend_name: str) -> Any:
     from .. import randomness
-    from ..backends import load
+    from ..backends.loading import load
 
     return randomness.get_state(load(backend_name))
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from .. import loop, randomness
+from .. import randomness
 from ..arguments.support import refusals_of
+from ..data.batch_sizes import batch_rows, loader_rows
 from ..data.order import BatchSampler, NoBatch
 from ..errors import ArgumentError, DataError
 from ..state import TrainerState
+from ..steps import plan_steps
 from ..trainer import dataloaders, setup
-from ..trainer.evaluation import batch_rows, loader_rows
 from ..trainer.internals import internals_of
 from . import effects, messages, optimizer_state, sizes, ways
 from .memory import Memories
@@ -143,7 +144,7 @@ def _length(core: "Internals", loader: Any, batches: list[Any], world: int) -> R
     per_epoch = None if in_epoch is None else -(-in_epoch // accumulation)
     if per_epoch == 0:
         raise DataError(f"with {world} processes, the training loader has no batches: dataloader_drop_last drops them")
-    steps, epochs = loop.plan_steps(per_epoch, args)
+    steps, epochs = plan_steps(per_epoch, args)
     per_step = args.train_batch_size * accumulation * world
     samples = loader_rows(loader)
     if samples is not None and args.dataloader_drop_last and in_epoch is not None:

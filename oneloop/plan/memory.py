@@ -4,11 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..arguments.sharding import recomputes
+from ..backends.step_memory import StepMemory
+from ..data.batch_sizes import batch_rows
 from ..errors import RefusedError
-from ..trainer.evaluation import batch_rows
 from ..trainer.internals import internals_of
 from . import optimizer_state
-from .results import ModelSizes, StepMemory
+from .results import ModelSizes
 from .ways import Tensor, Way
 
 MOST_ROWS = 2**20
@@ -97,7 +98,7 @@ class Memories:
             return None
         try:
             return self.planning.step_memory(
-                self.trainer, self.inputs, rows, recompute, sharding=sharding, world=world, degree=degree
+                internals_of(self.trainer), self.inputs, rows, recompute, sharding=sharding, world=world, degree=degree
             )
         except RefusedError as error:
             self._refused.add(recompute)

@@ -53,18 +53,6 @@ class Messages:
 
 
 @dataclass(frozen=True)
-class StepMemory:
-    """The memory of a step in one process."""
-
-    peak: int
-    parameters: int
-    gradients: int
-    optimizer: int
-    activations: int  # the most that a forward or backward pass holds beside these three
-    collectives: tuple[tuple[str, int], ...] = ()  # (name, bytes of the whole tensor), in an update
-
-
-@dataclass(frozen=True)
 class StrategyPlan:
     """Training with one way of distributing the model, in one process. None: not known, or not possible."""
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.reading import read_json
 from ..errors import CheckpointError, DataError
+from ..formats.reading import read_json
 
 STATE_FILE = "trainer_state.json"
 TIMES = ("_runtime", "_per_second", "_time", "_flos")  # suffixes of values that are not metrics

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.reading import log_entry, open_file
+from ..formats.reading import log_entry, open_file
 from .log_sampling import sections
 
 BLOCK = 1 << 20

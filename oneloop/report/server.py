@@ -21,8 +21,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
-from ..cli.terminal import printable
 from ..errors import ArgumentError, DataError
+from ..formats.terminal import printable
 from ..secrets import clean_text
 from . import comparison, page, page_data, summary
 from .follow import Runs

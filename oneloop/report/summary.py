@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments.evaluation import higher_is_better
-from ..checkpoint import command
-from ..checkpoint.reading import json_object
+from ..checkpoint import listing
 from ..errors import OneloopError
+from ..formats.reading import json_object
 from ..secrets import clean
 from .history import TIMES
 from .log_reader import STARTS, Directory, number
@@ -145,7 +145,7 @@ def environment(directory: Directory) -> list[list[str]]:
 def checkpoints(folder: Path, verify: bool = False) -> list[dict[str, Any]]:
     """Each checkpoint with its status; compares sizes, or with `verify`, checksums."""
     try:
-        entries, _ = command.look(folder, contents=verify)
+        entries, _ = listing.look(folder, contents=verify)
     except (OneloopError, OSError):
         return []
     return [
@@ -155,7 +155,7 @@ def checkpoints(folder: Path, verify: bool = False) -> list[dict[str, Any]]:
             "state": entry.state,
             "why": "; ".join(entry.problems),
             "marks": [name for name in ("best", "latest") if getattr(entry, name)],
-            "size": command._amount(entry.bytes),
+            "size": listing.size_text(entry.bytes),
             "written": moment(entry.written),
             "writer": entry.writer,
         }

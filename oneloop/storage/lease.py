@@ -11,8 +11,8 @@ import time
 import uuid
 from typing import Any
 
-from ..cli.terminal import printable
 from ..errors import StorageError
+from ..formats.terminal import printable
 from .remote import RemoteDirectory, clean
 
 logger = logging.getLogger(__name__)

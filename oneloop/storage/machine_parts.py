@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint import sharded, store
-from ..checkpoint.durable import files_below
 from ..errors import CheckpointError, StorageError
+from ..formats.durable import files_below
 from . import remote_checkpoints
 from .mirror import Mirror
 from .remote import RemoteDirectory, clean

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..checkpoint import store
-from ..checkpoint.durable import make_directory
 from ..errors import CheckpointError
-from . import loose_files, staging, urls
+from ..formats import urls
+from ..formats.durable import make_directory
+from . import loose_files, staging
 from .remote import RemoteDirectory
 
 if TYPE_CHECKING:

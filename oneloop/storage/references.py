@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..checkpoint import snapshots, store
-from ..checkpoint.reading import json_object
 from ..checkpoint.store import Checkpoint
-from ..checkpoint.structure import STATE
 from ..errors import CheckpointError, StorageError
+from ..formats.reading import json_object
+from ..formats.structure import STATE
 from . import loose_files, remote_checkpoints
 from .remote import Progress, RemoteDirectory
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from .. import secrets
 from ..errors import MissingPackageError, StorageError
+from ..formats.urls import require_fsspec
 
 logger = logging.getLogger(__name__)
 
@@ -32,24 +33,13 @@ Result = TypeVar("Result")
 Progress = Callable[[str, int], None]  # name, bytes of it that were transferred
 
 
-def package() -> Any:
-    try:
-        import fsspec
-    except ImportError as error:
-        raise MissingPackageError(
-            "a URL as output_dir requires the package fsspec, which is not installed: pip install "
-            "'oneloop[storage]', or pass a local directory"
-        ) from error
-    return fsspec
-
-
 class RemoteDirectory:
     """Names are relative to its URL. Methods raise StorageError after the last attempt, and FileNotFoundError for an
     object that is not there."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        fsspec = package()
+        fsspec = require_fsspec()
         protocol = url.partition("://")[0].lower()
         options: dict[str, Any] = {"use_listings_cache": False}  # other machines write there too
         if protocol in ("file", "local"):

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from ..checkpoint.run_store import RunStore
 from ..errors import StorageError
-from . import urls
+from ..extension import Extension
+from ..formats import urls
 
 if TYPE_CHECKING:
     from ..checkpoint.sharded import Parts
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class RunStorage:
+class RunStorage(RunStore):
     """Created for each run. Without an output_url it does nothing. The main process uploads, except for shards of
     machines that share no disk."""
 
@@ -268,3 +270,10 @@ class RunStorage:
                 bar.total = bar.n + mirror.bytes_left
                 bar.update(now - done if now >= done else now)
                 done = now
+
+
+class ObjectStorage(Extension):
+    """Keeps the runs of a Trainer whose output_dir is a URL in object storage."""
+
+    def run_store(self, run: "Run") -> RunStore:
+        return RunStorage(run)

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoint import store
-from ..checkpoint.reading import json_object
-from ..checkpoint.structure import RUN, is_inside
 from ..errors import CheckpointError
-from . import remote_checkpoints, urls
+from ..formats import urls
+from ..formats.reading import json_object
+from ..formats.structure import RUN, is_inside
+from . import remote_checkpoints
 from .references import best_of
 from .remote import RemoteDirectory
 

@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 
 from ..checkpoint import store
 from ..errors import DataError
-from . import remote_checkpoints, urls
+from ..formats import urls
+from . import remote_checkpoints
 from .remote import RemoteDirectory, clean
 
 logger = logging.getLogger(__name__)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..backends._common.helpers import any_misfit
-from ..checkpoint.convert import from_framework
+from ..checkpoint import from_framework
 from ..checkpoint.run_state import RunState
-from ..checkpoint.safetensors_io import read_header
-from ..checkpoint.structure import AVERAGE, is_ours
 from ..errors import CheckpointError
+from ..formats.safetensors_io import read_header
+from ..formats.structure import AVERAGE, is_ours
 
 if TYPE_CHECKING:
     from .internals import Internals

@@ -5,8 +5,9 @@ import inspect
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .. import backends, behaviour
+from .. import behaviour
 from ..arguments import TrainingArguments
+from ..backends import loading
 from ..errors import ArgumentError, InvalidTypeError, UnknownArgumentError
 from . import map_function
 
@@ -94,7 +95,7 @@ def is_criterion(value: Any) -> bool:
     """Whether the second positional argument is a criterion, as in PaddleNLP, rather than the arguments."""
     if hasattr(value, "output_dir") or isinstance(value, (dict, str)):
         return False
-    return backends.name_of(value) is not None or callable(value)
+    return loading.name_of(value) is not None or callable(value)
 
 
 def is_paddle_order(second: Any, third: Any) -> bool:

@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import randomness
-from ..checkpoint.reading import restoring
 from ..checkpoint.run_state import ATTRIBUTES, BUFFER, GENERATOR, RANDOM, DataStates, ResumePoint
-from ..checkpoint.safetensors_io import read as read_tensors
-from ..checkpoint.structure import check_streams
 from ..data import streams
 from ..data.feistel import key_of
 from ..data.iterable import has_shuffle_buffer
@@ -21,6 +18,9 @@ from ..data.process_sharding import of_one_process
 from ..data.transformers_order import Lookahead, ShardedBatches
 from ..data.worker_seeding import seed_streams
 from ..errors import CheckpointError
+from ..formats.reading import restoring
+from ..formats.safetensors_io import read as read_tensors
+from ..formats.structure import check_streams
 from . import dataloaders
 
 if TYPE_CHECKING:

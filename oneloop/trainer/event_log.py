@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import secrets
-from ..checkpoint.durable import append_line
+from ..formats.durable import append_line
 
 logger = logging.getLogger(__name__)
 

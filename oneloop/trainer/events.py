@@ -9,11 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import secrets
 from ..backends import registry
 from ..checkpoint.log_history import LogHistory
 from ..distributed.preemption import Preempted
 from ..errors import OneloopError
-from ..integrations.writers.base import public_arguments
 from .event_log import Record
 from .loss_spikes import RolledBack
 
@@ -84,7 +84,7 @@ class RunEvents:
             samples=plan.samples,
             samples_per_step=plan.samples_per_step,
             max_steps=plan.max_steps,
-            arguments=public_arguments(trainer.args),
+            arguments=secrets.public(trainer.args.to_dict()),
         )
 
     def output_lost(self, stream: str) -> None:

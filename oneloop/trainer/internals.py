@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .. import backends, behaviour
+from .. import behaviour
 from ..arguments.sharding import recomputes
+from ..backends import loading
 from ..behaviour import Behaviour
 from ..errors import ModelError
 from ..extension import Extensions
@@ -63,7 +64,7 @@ class Internals:
     def __init__(self, trainer: "Trainer", framework: str) -> None:
         args = trainer.args
         self.trainer = trainer
-        self.backend: Backend = backends.load(framework)
+        self.backend: Backend = loading.load(framework)
         self.processes: ProcessGroup = args.processes
         self.strategy: Any = setup.strategy(args, self.backend, self.processes)
         self.engine: Any = None
@@ -315,7 +316,7 @@ def create(trainer: "Trainer", model: Any, model_init: Any) -> Internals:
         raise ModelError("pass model or model_init, not both: model_init creates a new model for each train()")
     else:
         trainer.model = trainer.call_model_init()
-    backend = backends.of_model(trainer.model)
+    backend = loading.of_model(trainer.model)
     setup.bind(args, backend)
     core = install(trainer, backend.NAME)
     core.memory.start("init", core.backend, args.device)

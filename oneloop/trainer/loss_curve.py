@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..checkpoint import reading, schema
-from ..checkpoint.durable import append_line
+from ..formats import reading, schema
+from ..formats.durable import append_line
 
 if TYPE_CHECKING:
     from .run import Run

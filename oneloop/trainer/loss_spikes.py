@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint import store
-from ..checkpoint.structure import read_state
 from ..errors import CheckpointError, DataError, LossSpikeError, RefusedError
+from ..formats.structure import read_state
 from .step_samples import positions_of, samples_of
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..checkpoint.model_files import write_json, writing
-from ..checkpoint.reading import json_object
+from ..formats.reading import json_object
 from ..secrets import clean
 
 if TYPE_CHECKING:

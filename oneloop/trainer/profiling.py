@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arguments.packages import installed
 from ..callbacks import TrainerCallback
-from ..checkpoint.reading import json_object
+from ..formats.reading import json_object
 from .internals import internals_of
 
 if TYPE_CHECKING:

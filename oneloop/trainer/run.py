@@ -15,6 +15,7 @@ from ..checkpoint.checkpointer import Checkpointer
 from ..checkpoint.live_state import callback_states
 from ..checkpoint.model_files import check_writable
 from ..checkpoint.run_state import PositionState, RunState
+from ..data.batch_sizes import loader_rows
 from ..distributed.step_sync import StepSync
 from ..errors import ArgumentError, CheckpointError, DataError, EvaluationInterrupted, ModelError
 from ..optim.cooldown import Cooldown, cooldown_of
@@ -22,9 +23,9 @@ from ..optim.scheduler import Scheduler
 from ..optim.schedules import follows_metric
 from ..outputs import TrainOutput
 from ..state import TrainerControl, TrainerState
+from ..steps import Plan, Position, plan_steps
 from . import dataloaders, idle_arguments, profiling
 from .epochs import Epochs, start_rank_streams
-from .evaluation import loader_rows
 from .events import RunEvents
 from .meter import Meter, speed_metrics
 from .output_streams import surviving
@@ -53,14 +54,14 @@ class Run:
     calls them.
     """
 
-    plan: loop.Plan  # number of steps and epochs; set when train() has created the loader
+    plan: Plan  # number of steps and epochs; set when train() has created the loader
 
     def __init__(self, core: "Internals") -> None:
         args = core.trainer.args
         self.core = core
         self.id = store.new_run_id()
         self.sizes = BatchSizes(args.train_batch_size, args.gradient_accumulation_steps)
-        self.position = loop.Position()
+        self.position = Position()
         self.events = RunEvents(self)
         self.meter = Meter(core)
         self.update = Update(self)
@@ -275,7 +276,7 @@ class Run:
         by_metric = follows_metric(str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)))
         return cooldown_of(args, None if checkpoint is None else state.global_step, state.max_steps, before, by_metric)
 
-    def _make_plan(self, cooldown: Cooldown | None) -> loop.Plan:
+    def _make_plan(self, cooldown: Cooldown | None) -> Plan:
         """The number of steps and epochs; an error if the data and the arguments do not allow any step."""
         core, trainer = self.core, self.core.trainer
         args = trainer.args
@@ -286,13 +287,13 @@ class Run:
             raise DataError("the training loader has no batches. Pass a train_dataset with at least one sample.")
         accumulation = self.sizes.accumulation
         per_epoch = None if batches is None else -(-batches // accumulation)
-        max_steps, epochs = loop.plan_steps(per_epoch, args, None if cooldown is None else cooldown.end)
+        max_steps, epochs = plan_steps(per_epoch, args, None if cooldown is None else cooldown.end)
         if max_steps == 0:
             raise ArgumentError(f"Invalid num_train_epochs={args.num_train_epochs}: expected a number above 0")
         samples = loader_rows(loader)
         if samples is not None and args.dataloader_drop_last and batches is not None:
             samples = min(samples, batches * self.sizes.per_process * args.world_size)
-        return loop.Plan(
+        return Plan(
             loader,
             accumulation,
             batches,

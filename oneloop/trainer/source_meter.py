@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arguments.data import packing_of
+from ..data.batch_sizes import batch_rows
 from ..data.mixture import Mixture, sources_in
 from ..data.stream_mixture import StreamMixture
-from .evaluation import batch_rows
 from .loss import split_labels
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ..data.order import BatchSampler
 
 if TYPE_CHECKING:
-    from ..loop import Plan
+    from ..steps import Plan
 
 SHOWN = 64  # indices in a message
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
-from .. import backends, behaviour
+from .. import behaviour
+from ..backends import loading
 from ..callbacks import CallbackHandler
 from ..checkpoint.live_state import callback_states
 from ..checkpoint.model_files import write_state
@@ -526,7 +527,7 @@ class Trainer(MetricsMethods, OverridableMethods):
         Overrides of PaddleNLP's Trainer create the optimizer with a schedule in place of the rate, so for its scripts
         there is no rate, as in PaddleNLP.
         """
-        backend = backends.of_model(model) if model is not None else backends.assumed()
+        backend = loading.of_model(model) if model is not None else loading.assumed()
         cls, options = backend.optimizers.class_and_options(args, model)
         if model is None and behaviour.of(backend.NAME).optimizer_options_without_rate:
             options.pop("learning_rate", None)

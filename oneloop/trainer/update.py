@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..data.batch_sizes import batch_rows
 from ..distributed.step_sync import SharedUpdate
 from ..errors import ArgumentError, ModelError, NoGradientsError
 from ..introspect import NUM_ITEMS
 from . import batch_hints, label_shift
 from .clipping import clip
-from .evaluation import batch_rows
 from .loss import UNWEIGHTED, ItemCounting, LossContract, MicroBatchWeights, smoothing_of, split_labels, weigh_labels
 from .modes import Modes
 from .nonfinite import NonfiniteUpdates

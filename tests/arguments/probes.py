@@ -16,7 +16,8 @@ from types import SimpleNamespace
 
 import torch
 
-from oneloop import EarlyStoppingCallback, Trainer, TrainerCallback, backends
+from oneloop import EarlyStoppingCallback, Trainer, TrainerCallback
+from oneloop.backends import loading
 from oneloop.checkpoint import store
 from oneloop.distributed.collectives import ProcessGroup
 from oneloop.distributed.preemption import Preempted
@@ -307,7 +308,7 @@ def compiler_modes(tiny_run, work="train"):
 
 def compiled_evaluation(tiny_run):
     """The same for an evaluation, with our compiler in the place of the framework's own."""
-    models = backends.load("torch").models
+    models = loading.load("torch").models
     plain = models.compiled
     with tiny_run.monkeypatch.context() as patch:
         patch.setattr(models, "compiled", lambda model, backend, mode: plain(model, "noting", mode))

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from oneloop import backends
 from oneloop.arguments import TrainingArguments
+from oneloop.backends import loading
 from oneloop.enums import ParallelMode
 from oneloop.errors import ArgumentError, RefusedError
 
@@ -34,8 +34,8 @@ def asked(monkeypatch):
 
         return SimpleNamespace(devices=SimpleNamespace(resolve=resolve))
 
-    monkeypatch.setattr(backends, "load", load)
-    monkeypatch.setattr(backends, "guess", lambda: "torch")
+    monkeypatch.setattr(loading, "load", load)
+    monkeypatch.setattr(loading, "guess", lambda: "torch")
     return calls
 
 
@@ -76,7 +76,7 @@ def test_writing_down_asks_no_framework(asked):
 
 
 def test_no_framework(monkeypatch):
-    monkeypatch.setattr(backends, "guess", lambda: None)
+    monkeypatch.setattr(loading, "guess", lambda: None)
     with pytest.raises(RefusedError, match="none is installed"):
         _ = TrainingArguments("out").device
 

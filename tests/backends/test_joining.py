@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from oneloop import TrainingArguments, backends
+from oneloop import TrainingArguments
+from oneloop.backends import loading
 from oneloop.distributed.collectives import SINGLE_PROCESS
 from oneloop.distributed.world import world
 from oneloop.errors import ArgumentError
@@ -22,7 +23,7 @@ def join(monkeypatch, tmp_path):
         args.bind(framework)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        return backends.load(framework).parallel.join(args)
+        return loading.load(framework).parallel.join(args)
 
     return of
 

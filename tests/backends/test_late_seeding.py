@@ -68,14 +68,14 @@ def imported_after():
         "enable_full_determinism(11)",
         "import sys; from importlib.util import find_spec; import importlib.machinery as machinery",
         "assert not [name for name in ('torch', 'paddle', 'mindspore') if name in sys.modules]",
-        "from oneloop import backends",
+        "from oneloop.backends import loading",
         "from oneloop.backends import late_seeding",
         "assert late_seeding._FINDER is sys.meta_path[0]",
         "assert find_spec('torch') is None or find_spec('torch').origin.endswith('__init__.py')",
         "found = {}",
     ]
     for name in ORDER:
-        lines += [f"import {name}", f"first = {DRAW[name]}", OWN_SEED[name], f"backends.load({name!r})"]
+        lines += [f"import {name}", f"first = {DRAW[name]}", OWN_SEED[name], f"loading.load({name!r})"]
         lines += [f"found[{name!r}] = [{ASK_DETERMINISM[name]}, first, {DRAW[name]}]"]
         lines += [f"assert type({name}.__spec__.loader) is machinery.SourceFileLoader"]
     lines += [f"assert len(late_seeding._waiting) == 3 - {len(ORDER)}"]
@@ -92,8 +92,15 @@ def test_the_import_may_come_after_the_seed_and_a_seed_of_the_users_own_stays(fr
 
 @functools.cache
 def loaded_after():
-    lines = [f"backends.load({name!r}); import {name}; found[{name!r}] = {DRAW[name]}" for name in ORDER]
-    return ast.literal_eval(printed(SEED, "from oneloop import Trainer, backends; found = {}", *lines, "print(found)"))
+    lines = [f"loading.load({name!r}); import {name}; found[{name!r}] = {DRAW[name]}" for name in ORDER]
+    return ast.literal_eval(
+        printed(
+            SEED,
+            "from oneloop import Trainer; from oneloop.backends import loading; found = {}",
+            *lines,
+            "print(found)",
+        )
+    )
 
 
 def test_the_backend_may_be_what_imports_the_framework(framework):

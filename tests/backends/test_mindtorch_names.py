@@ -9,7 +9,7 @@ import pytest
 
 from oneloop import TrainingArguments, backends
 from oneloop.arguments import support
-from oneloop.backends import registry
+from oneloop.backends import loading, registry
 from oneloop.errors import RefusedError
 
 FOLDER = Path(backends.__file__).parent
@@ -66,14 +66,14 @@ def test_its_engine_has_the_methods_of_the_torch_engine():
 
 def test_a_module_of_mindtorch_is_recognised_without_importing_it():
     module = type("Module", (), {"__module__": "mindtorch.nn.modules.module"})
-    assert backends.name_of(type("Bert", (module,), {})()) == "mindtorch"
+    assert loading.name_of(type("Bert", (module,), {})()) == "mindtorch"
     assert "mindtorch" not in sys.modules
 
 
 def test_under_mindnlp_torch_and_mindspore_mean_mindtorch(monkeypatch):
     assert registry.active() is None
     monkeypatch.setitem(sys.modules, "mindtorch", ModuleType("mindtorch"))
-    assert backends.guess() == "mindtorch"
+    assert loading.guess() == "mindtorch"
     found = [registry.replacing(name).name for name in ("torch", "mindspore", "paddle")]
     assert found == ["mindtorch", "mindtorch", "paddle"]
 
@@ -105,4 +105,4 @@ def test_arguments_that_work(tmp_path):
 def test_a_model_of_mindnlp_0_4_is_refused_in_words():
     module = type("Module", (), {"__module__": "mindnlp.core.nn.modules.module"})
     with pytest.raises(RefusedError, match=r"Bert is a model of MindNLP 0\.4.*Use MindNLP 0\.5"):
-        backends.of_model(type("Bert", (module,), {})())
+        loading.of_model(type("Bert", (module,), {})())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from oneloop import backends
-from oneloop.backends import base
+from oneloop.backends import base, loading
 from tests.backends.support import names
 
 PACKAGE = Path(backends.__file__).parents[1]
@@ -28,7 +28,7 @@ def required(function):
 @pytest.mark.parametrize("framework", names())
 @pytest.mark.parametrize("part", base.MODULES)
 def test_a_backend_has_the_names_and_parameters_of_the_protocol(framework, part):
-    module, protocol = getattr(backends.load(framework), part), base.MODULES[part]
+    module, protocol = getattr(loading.load(framework), part), base.MODULES[part]
     assert [name for name in base.names_of(protocol) if not hasattr(module, name)] == []
     for name, declared in vars(protocol).items():
         if inspect.isfunction(declared) and not name.startswith("_"):
@@ -39,7 +39,7 @@ def test_a_backend_has_the_names_and_parameters_of_the_protocol(framework, part)
 
 @pytest.mark.parametrize("framework", names())
 def test_an_engine_has_the_methods_of_the_protocol(framework):
-    engine = backends.load(framework).engine.Engine
+    engine = loading.load(framework).engine.Engine
     for name, declared in vars(base.Engine).items():
         if inspect.isfunction(declared) and not name.startswith("_"):
             found = required(getattr(engine, name))
@@ -70,7 +70,7 @@ def test_no_table_of_frameworks_outside_of_the_backends():
     found = []
     for file in sorted(PACKAGE.rglob("*.py")):
         # The two are replaced by registry functions in their own step.
-        if file.is_relative_to(PACKAGE / "backends") or file.parent.name in ("trainer", "convert"):
+        if file.is_relative_to(PACKAGE / "backends") or file.parent.name in ("trainer", "converters"):
             continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             items = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", None)

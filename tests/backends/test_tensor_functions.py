@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from oneloop import backends
+from oneloop.backends import loading
 
 
 @pytest.fixture
 def tensors(backend):
-    return backends.load(backend.name).tensors
+    return loading.load(backend.name).tensors
 
 
 @pytest.fixture

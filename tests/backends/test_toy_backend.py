@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oneloop import Trainer, TrainerCallback, TrainingArguments, backends
+from oneloop import Trainer, TrainerCallback, TrainingArguments
 from oneloop.arguments import support
-from oneloop.backends import base, registry
+from oneloop.backends import base, loading, registry
 from oneloop.data.collators import DefaultDataCollator
 from oneloop.errors import ArgumentError, RefusedError
 from tests.backends.toy import data
@@ -53,17 +53,17 @@ def child(*words, extra_path="", **variables):
 
 
 def test_it_is_found_from_the_model_and_is_gone_again(toy):
-    assert backends.name_of(Linear(2)) == "toy"
-    assert backends.of_model(Linear(2)).NAME == backends.of_optimizer(SGD([], 0.1)).NAME == "toy"
+    assert loading.name_of(Linear(2)) == "toy"
+    assert loading.of_model(Linear(2)).NAME == loading.of_optimizer(SGD([], 0.1)).NAME == "toy"
     assert "toy" in registry.names() and "toy" not in registry.released()
     registry.unregister("toy")
-    assert backends.name_of(Linear(2)) is None
+    assert loading.name_of(Linear(2)) is None
     with pytest.raises(RefusedError, match="unknown backend 'toy'; oneloop has torch, paddle, mindspore"):
-        backends.load("toy")
+        loading.load("toy")
 
 
 def test_it_has_every_name_of_the_protocol(toy):
-    backend = backends.load("toy")
+    backend = loading.load("toy")
     for name, protocol in base.MODULES.items():
         module = getattr(backend, name)
         if module is not None:
@@ -183,9 +183,9 @@ def test_a_package_brings_it_by_an_entry_point(tmp_path):
     (installed / "entry_points.txt").write_text("[oneloop.backends]\n" + "\n".join(points) + "\n")
     done = child(
         "-c",
-        "from oneloop import backends\n"
+        "from oneloop.backends import loading, registry\n"
         "from tests.backends.toy.framework import Linear\n"
-        "print(backends.of_model(Linear(2)).NAME, backends.registry.names(), backends.guess())",
+        "print(loading.of_model(Linear(2)).NAME, registry.names(), loading.guess())",
         extra_path=str(tmp_path),
     )
     assert done.stdout.strip() == "toy ('torch', 'paddle', 'mindspore', 'toy') toy", done.stderr
@@ -195,4 +195,4 @@ def test_a_package_brings_it_by_an_entry_point(tmp_path):
 
 def test_a_name_that_oneloop_has_cannot_be_taken():
     with pytest.raises(ValueError, match="oneloop has a built-in backend of this name"):
-        registry.register(backends.registry.get("torch"))
+        registry.register(registry.get("torch"))

@@ -19,7 +19,7 @@ import atheris
 
 with atheris.instrument_imports(include=["oneloop"]):
     import oneloop.checkpoint.resume
-    import oneloop.checkpoint.structure  # noqa: F401
+    import oneloop.formats.structure  # noqa: F401
 
 from oneloop.checkpoint import store
 from tests.backends.support import kit_module

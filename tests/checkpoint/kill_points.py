@@ -10,7 +10,8 @@ import signal
 from pathlib import Path
 
 from oneloop.callbacks.json_log import NAME, JsonLinesCallback
-from oneloop.checkpoint import contents, safetensors_io, store
+from oneloop.checkpoint import contents, store
+from oneloop.formats import safetensors_io
 from oneloop.state import TrainerState
 from oneloop.trainer.update import Update
 

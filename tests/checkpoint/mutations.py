@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from oneloop import EarlyStoppingCallback, PrinterCallback, Trainer, TrainingArguments
-from oneloop.checkpoint import safetensors_io, store
-from oneloop.checkpoint.safetensors_io import Raw
+from oneloop.checkpoint import store
 from oneloop.errors import CheckpointError
+from oneloop.formats import safetensors_io
+from oneloop.formats.safetensors_io import Raw
 from tests.backends.support import rows
 
 JSON_FILES = ("run.json", "trainer_state.json", "manifest.json", "training_args.json")

@@ -9,7 +9,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.checkpoint import copies
-from oneloop.checkpoint.safetensors_io import from_numpy
+from oneloop.formats.safetensors_io import from_numpy
 from tests.backends.support import rows, same_bytes
 from tests.checkpoint.job import contents
 

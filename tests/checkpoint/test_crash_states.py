@@ -17,7 +17,7 @@ import pytest
 
 from oneloop import TrainerCallback
 from oneloop.checkpoint import resume, saved_model, store
-from oneloop.checkpoint.safetensors_io import read
+from oneloop.formats.safetensors_io import read
 from tests.backends.support import kit_module, names, same_bytes
 from tests.checkpoint.disk import job, preload
 from tests.checkpoint.disk.crash_states import Record, all_states, materialize, snapshot

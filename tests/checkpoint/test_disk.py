@@ -8,8 +8,9 @@ import subprocess
 import pytest
 
 from oneloop import TrainerCallback
-from oneloop.checkpoint import checkpointer, contents, safetensors_io, store
+from oneloop.checkpoint import checkpointer, contents, store
 from oneloop.errors import CheckpointError
+from oneloop.formats import safetensors_io
 from tests.checkpoint.children import differences
 from tests.checkpoint.job import contents as contents_of
 

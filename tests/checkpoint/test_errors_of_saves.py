@@ -12,7 +12,8 @@ import threading
 import pytest
 
 from oneloop import TrainerCallback
-from oneloop.checkpoint import contents, safetensors_io, saved_model, store
+from oneloop.checkpoint import contents, saved_model, store
+from oneloop.formats import safetensors_io
 from tests.backends.support import rows
 
 RUN = {"per_device_train_batch_size": 4, "max_steps": 4, "save_strategy": "steps", "save_steps": 2}

@@ -21,8 +21,8 @@ from safetensors.numpy import load_file  # noqa: E402
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 from oneloop.backends.mindspore import weights as mindspore_weights  # noqa: E402
-from oneloop.checkpoint import command  # noqa: E402
-from oneloop.checkpoint.convert import mindnlp_checkpoint, plain_pickle  # noqa: E402
+from oneloop.checkpoint import listing  # noqa: E402
+from oneloop.converters import mindnlp_checkpoint, plain_pickle  # noqa: E402
 from oneloop.errors import CheckpointError  # noqa: E402
 
 OLD = Path(__file__).parent / "old_runs" / "mindnlp" / "plain"
@@ -153,7 +153,7 @@ def test_the_warning_says_what_is_restored(old, caplog):
 
 
 def test_it_is_listed(old):
-    (entry,), _ = command.look(old.parent, contents=True)
+    (entry,), _ = listing.look(old.parent, contents=True)
     assert (entry.writer, entry.framework, entry.state, entry.step) == ("mindnlp", "mindspore", "foreign", SAVED)
 
 

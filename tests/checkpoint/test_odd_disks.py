@@ -11,7 +11,8 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.callbacks.json_log import JsonLinesCallback
-from oneloop.checkpoint import contents, durable, store
+from oneloop.checkpoint import contents, store
+from oneloop.formats import durable
 from oneloop.state import TrainerState
 from oneloop.trainer.event_log import Record
 from tests.backends.support import rows

@@ -19,10 +19,10 @@ from paddle import nn  # noqa: E402
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 from oneloop.backends.paddle import weights as paddle_weights  # noqa: E402
-from oneloop.checkpoint import command, store  # noqa: E402
-from oneloop.checkpoint.convert import paddlenlp_checkpoint, plain_pickle  # noqa: E402
-from oneloop.checkpoint.safetensors_io import read, write  # noqa: E402
+from oneloop.checkpoint import listing, store  # noqa: E402
+from oneloop.converters import paddlenlp_checkpoint, plain_pickle  # noqa: E402
 from oneloop.errors import CheckpointError  # noqa: E402
+from oneloop.formats.safetensors_io import read, write  # noqa: E402
 
 OLD = Path(__file__).parent / "old_runs"
 FIXTURES = sorted(str(path.parent.relative_to(OLD)) for path in OLD.glob("paddle*/*/expected.json"))
@@ -220,7 +220,7 @@ def test_their_checkpoints_are_kept_and_listed(copy):
     path = copy(UNIFIED)
     resume(path, save_steps=1, save_total_limit=1, max_steps=SAVED + 1)
     assert paddlenlp_checkpoint.wrote(path) and not (path / store.MANIFEST).exists()
-    found, _ = command.look(path.parent, contents=True)
+    found, _ = listing.look(path.parent, contents=True)
     assert [(e.name, e.writer, e.framework, e.state) for e in found] == [
         ("checkpoint-8", "paddlenlp", "paddle", "foreign"),
         ("checkpoint-9", "oneloop", "paddle", "whole"),

@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 
-from oneloop.checkpoint.convert import plain_pickle
+from oneloop.converters import plain_pickle
 from oneloop.errors import CheckpointError
 
 VALUE = {

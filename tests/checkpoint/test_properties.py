@@ -14,7 +14,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from oneloop import get_last_checkpoint
-from oneloop.checkpoint import safetensors_io, store
+from oneloop.checkpoint import store
+from oneloop.formats import safetensors_io
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12) | st.just(10**400),

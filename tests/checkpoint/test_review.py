@@ -14,10 +14,10 @@ from oneloop import Trainer, TrainingArguments  # noqa: E402
 from oneloop.backends.torch import loaders, weights  # noqa: E402
 from oneloop.checkpoint import saved_model  # noqa: E402
 from oneloop.checkpoint.contents import Contents  # noqa: E402
-from oneloop.checkpoint.safetensors_io import from_numpy  # noqa: E402
 from oneloop.data.loader_options import Loading  # noqa: E402
 from oneloop.data.samplers import SamplerBatches  # noqa: E402
 from oneloop.errors import CheckpointError  # noqa: E402
+from oneloop.formats.safetensors_io import from_numpy  # noqa: E402
 from tests.backends.kits.torch_models import Classifier  # noqa: E402
 from tests.backends.support import rows  # noqa: E402
 

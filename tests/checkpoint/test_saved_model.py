@@ -14,8 +14,8 @@ import pytest
 from oneloop import Trainer
 from oneloop.checkpoint import contents, directory_lock, saved_model
 from oneloop.checkpoint.contents import Contents
-from oneloop.checkpoint.safetensors_io import from_numpy, read
 from oneloop.errors import DiskError
+from oneloop.formats.safetensors_io import from_numpy, read
 from tests.backends.support import names, rows
 from tests.checkpoint.children import ROOT, environment
 

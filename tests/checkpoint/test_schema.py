@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from oneloop.checkpoint import schema
-from oneloop.checkpoint.schema import MOST, Mismatch, alike, check, integer, listing, mapping, number, one_of, optional
 from oneloop.errors import CheckpointError
+from oneloop.formats import schema
+from oneloop.formats.schema import MOST, Mismatch, alike, check, integer, listing, mapping, number, one_of, optional
 
 NAN, INF = math.nan, math.inf
 STEP = schema.record({"step": integer()}, {"reason": schema.text()})

@@ -6,10 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from oneloop.checkpoint import contents, sharded, structure
+from oneloop.checkpoint import contents, sharded
 from oneloop.checkpoint.contents import Contents
-from oneloop.checkpoint.safetensors_io import from_numpy, read
 from oneloop.distributed.collectives import ProcessGroup
+from oneloop.formats import structure
+from oneloop.formats.safetensors_io import from_numpy, read
 
 
 class Pair(ProcessGroup):

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oneloop.checkpoint import reading, safetensors_io, store, structure
-from oneloop.checkpoint.safetensors_io import Raw, from_numpy
+from oneloop.checkpoint import store
 from oneloop.errors import CheckpointError
+from oneloop.formats import reading, safetensors_io, structure
+from oneloop.formats.safetensors_io import Raw, from_numpy
 from tests.backends.support import available, same_bytes
 from tests.checkpoint.mutations import LAST, SAVED, build, reseal, save
 

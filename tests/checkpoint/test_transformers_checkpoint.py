@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 from oneloop import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 from oneloop.backends.torch import transformers_checkpoint as reader  # noqa: E402
 from oneloop.checkpoint import store  # noqa: E402
-from oneloop.checkpoint.convert import transformers_checkpoint  # noqa: E402
+from oneloop.converters import transformers_checkpoint  # noqa: E402
 from oneloop.errors import CheckpointError  # noqa: E402
 from tests.backends.tiny_bert import classifier as bert  # noqa: E402
 
@@ -154,7 +154,7 @@ def test_same_batches_give_the_same_weights(tmp_path):
 def test_one_warning_says_what_to_know(old, caplog):
     with caplog.at_level(logging.WARNING, "oneloop"):
         resume(old, callbacks=[StopAtOnce()])
-    (text,) = [r.getMessage() for r in caplog.records if r.name == "oneloop.checkpoint.convert.from_other_trainers"]
+    (text,) = [r.getMessage() for r in caplog.records if r.name == "oneloop.checkpoint.from_other_trainers"]
     assert f"transformers {transformers.__version__}" in text
     assert "epoch 1 (counted from 0) after step 2 of 4, which is step 6 of the whole run" in text
     assert "up to 8 samples may be repeated, and as many skipped" in text
@@ -172,7 +172,7 @@ def test_differences_are_said(old, caplog):
             weight_decay=0.05,
             data=rows(4 * PER_EPOCH + 4),
         )
-    (text,) = [r.getMessage() for r in caplog.records if r.name == "oneloop.checkpoint.convert.from_other_trainers"]
+    (text,) = [r.getMessage() for r in caplog.records if r.name == "oneloop.checkpoint.from_other_trainers"]
     assert "max_steps was 16, and is 20" in text
     assert "an epoch had 4 steps, and has 5" in text
     assert "learning_rate was 0.003, and is kept (the arguments have 0.01)" in text

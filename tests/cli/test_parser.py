@@ -16,8 +16,8 @@ import pytest
 
 from oneloop.arguments import Seq2SeqTrainingArguments, TrainingArguments
 from oneloop.arguments.fields import stored_fields
-from oneloop.cli.parser import ArgumentParser, HfArgumentParser, PdArgumentParser
 from oneloop.errors import ArgumentError, MissingPackageError, UnknownArgumentError
+from oneloop.parser import ArgumentParser, HfArgumentParser, PdArgumentParser
 
 
 class Color(enum.Enum):
@@ -881,7 +881,7 @@ def test_other_formatters_can_be_asked_for():
 
 def test_import_is_light():
     heavy = "{'torch', 'numpy', 'yaml', 'transformers', 'typing_extensions'}"
-    code = f"import sys, oneloop.cli.parser; sys.exit(bool({heavy} & set(sys.modules)))"
+    code = f"import sys, oneloop.parser; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

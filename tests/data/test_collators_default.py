@@ -167,13 +167,13 @@ def test_bare_values_become_one_array():
 
 
 def test_the_framework_is_guessed_without_return_tensors(monkeypatch):
-    from oneloop import backends
+    from oneloop.backends import loading
     from oneloop.data.collators import base
 
     assert isinstance(default_data_collator([{"x": 1}])["x"], torch.Tensor)
     assert isinstance(DefaultDataCollator()([{"x": 1}])["x"], torch.Tensor)
     base._guess.cache_clear()
-    monkeypatch.setattr(backends, "guess", lambda: None)
+    monkeypatch.setattr(loading, "guess", lambda: None)
     try:
         assert type(default_data_collator([{"x": 1}])["x"]) is np.ndarray
     finally:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oneloop.backends import load
+from oneloop.backends.loading import load
 from oneloop.data.packed_streams import OPEN, PACKERS, PackedStream, SinglePacker
 from oneloop.data.process_sharding import ProcessShard
 from oneloop.errors import DataError

@@ -6,7 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from oneloop import backends, randomness
+from oneloop import randomness
+from oneloop.backends import loading
 from oneloop.data.process_sharding import ProcessShard
 from tests.backends.support import kit_module
 
@@ -36,15 +37,15 @@ class Drawing:
 def draw(backend):
     """draw(): one number from each of the streams of Python, NumPy and the framework."""
     of_framework = kit_module(backend.name).Job().draw
-    kept = randomness.get_state(backends.load(backend.name))
+    kept = randomness.get_state(loading.load(backend.name))
     yield lambda: (random.random(), np.random.normal(), of_framework())
-    randomness.set_state(backends.load(backend.name), kept)
+    randomness.set_state(loading.load(backend.name), kept)
 
 
 @pytest.fixture
 def dealt(backend, draw):
     """dealt(rank): the data of this process, of two."""
-    return lambda rank: ProcessShard(Drawing(draw), BATCH, 2, rank, False, 5, backends.load(backend.name))
+    return lambda rank: ProcessShard(Drawing(draw), BATCH, 2, rank, False, 5, loading.load(backend.name))
 
 
 def test_a_process_draws_as_if_nothing_was_walked_through(dealt, draw):
@@ -92,7 +93,7 @@ def test_a_walk_goes_on_from_its_state(dealt, draw):
 
 
 def shard(backend, rank, source=range(7), **given):
-    return ProcessShard(source, BATCH, 2, rank, given.pop("drop_last", False), 5, backends.load(backend.name), **given)
+    return ProcessShard(source, BATCH, 2, rank, given.pop("drop_last", False), 5, loading.load(backend.name), **given)
 
 
 def test_the_last_samples(backend):

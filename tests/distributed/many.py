@@ -14,11 +14,11 @@ import numpy as np
 
 from oneloop.checkpoint import sharded
 from oneloop.checkpoint.contents import Contents
-from oneloop.checkpoint.safetensors_io import from_numpy
 from oneloop.data.order import BatchSampler, Order
 from oneloop.distributed.collectives import ProcessGroup
 from oneloop.distributed.heartbeat import Heartbeat
 from oneloop.distributed.step_sync import StepMessage, StepSummary, StepSync
+from oneloop.formats.safetensors_io import from_numpy
 
 MACHINE = 8  # processes of one
 

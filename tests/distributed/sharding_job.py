@@ -16,10 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from oneloop import Trainer, TrainerCallback
 from oneloop.backends.torch import shards
 from oneloop.backends.torch.storage_tracker import COLLECTIVES, whole_size
-from oneloop.checkpoint.safetensors_io import read as read_file
 from oneloop.distributed import step_sync
 from oneloop.distributed.world import world
 from oneloop.errors import OneloopError, RefusedError
+from oneloop.formats.safetensors_io import read as read_file
 from tests.backends.support import CLASSES, WORDS, rows, tagged
 from tests.distributed.cases import roll_back
 from tests.distributed.job import GLOBAL_BATCH, KIT, arguments, gradients_of, main, mean_of_predictions, train

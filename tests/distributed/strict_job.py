@@ -8,10 +8,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from oneloop.checkpoint import safetensors_io, structure
-from oneloop.checkpoint.safetensors_io import Raw
 from oneloop.distributed.world import world
 from oneloop.errors import CheckpointError, ProcessLostError
+from oneloop.formats import safetensors_io, structure
+from oneloop.formats.safetensors_io import Raw
 from tests.backends.support import rows
 from tests.checkpoint.mutations import reseal
 from tests.distributed import cases

@@ -53,9 +53,9 @@ def bert():
     """bert(dropout=0.1, seed=0, layers=1): a small BERT whose weights depend on nothing but the seed."""
     from transformers import BertConfig, BertForSequenceClassification
 
-    from oneloop import backends
+    from oneloop.backends import loading
 
-    backends.load("mindtorch")  # whose stand-ins draw weights too: the first model would differ from the next ones
+    loading.load("mindtorch")  # whose stand-ins draw weights too: the first model would differ from the next ones
 
     def make(dropout=0.1, seed=0, layers=1):
         kept = np.random.get_state()

@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from oneloop import Trainer, backends
+from oneloop.backends import loading
 from oneloop.backends.mindtorch import backend as mindtorch
 from oneloop.errors import ModelError
 
 
 def test_torch_is_mindtorch_here():
-    assert backends.registry.active().name == "mindtorch" and backends.guess() == "mindtorch"
-    assert backends.name_of(torch.nn.Linear(2, 2)) == "mindtorch"
-    assert backends.load("torch") is backends.load("mindspore") is mindtorch
+    assert backends.registry.active().name == "mindtorch" and loading.guess() == "mindtorch"
+    assert loading.name_of(torch.nn.Linear(2, 2)) == "mindtorch"
+    assert loading.load("torch") is loading.load("mindspore") is mindtorch
     assert "oneloop.backends.mindspore.backend" not in sys.modules
 
 

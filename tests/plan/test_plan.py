@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from oneloop import Trainer, backends, randomness
+from oneloop import Trainer, randomness
+from oneloop.backends import loading
 from oneloop.errors import ArgumentError, RefusedError
 from oneloop.plan import making, messages, sizes, ways
 from oneloop.plan.results import CheckpointSizes, ModelSizes, RunLength
@@ -32,12 +33,12 @@ def test_sizes_and_lengths_are_those_of_a_run(backend, arguments, optim):
     args = arguments(save_strategy="steps", save_steps=3, **given)
     trainer = Trainer(backend.classifier(), args, train_dataset=rows(29))
     plan = trainer.plan()
-    weights = backends.load(backend.name).weights
+    weights = loading.load(backend.name).weights
     trainer.train()
     assert plan.length.steps == trainer.state.max_steps == 8 and plan.length.steps_per_epoch == 4
     assert plan.model.parameters == plan.model.trainable == trainer.get_num_trainable_parameters()
     stored, _ = weights.model_tensors(trainer.model)
-    assert plan.model.parameter_bytes == sum(backends.load(backend.name).tensors.size(v) for v in stored.values())
+    assert plan.model.parameter_bytes == sum(loading.load(backend.name).tensors.size(v) for v in stored.values())
     saved = tensors_of(trainer._oneloop.run.checkpointer.directory.path / "checkpoint-6")
     assert saved["model"] == plan.checkpoint.weights
     counters = 32 * len(stored)  # a few numbers for each parameter
@@ -66,7 +67,7 @@ def test_a_plan_draws_no_random_numbers(backend, arguments):
             return super().__getitem__(index)
 
     trainer = Trainer(backend.classifier(dropout=0.2), arguments(), train_dataset=Drawing(rows(16)))
-    framework = backends.load(backend.name)
+    framework = loading.load(backend.name)
     before = randomness.get_state(framework)
     trainer.plan(largest=False)
     assert same_bytes(before, randomness.get_state(framework))

@@ -7,7 +7,7 @@ import numpy as np
 
 from oneloop.checkpoint import sharded, store
 from oneloop.checkpoint.contents import Contents
-from oneloop.checkpoint.safetensors_io import from_numpy
+from oneloop.formats.safetensors_io import from_numpy
 from oneloop.storage.machine_parts import MachineParts
 from oneloop.storage.mirror import Mirror
 from oneloop.storage.remote import RemoteDirectory

@@ -12,10 +12,10 @@ import pytest
 from oneloop import Trainer, TrainerCallback, TrainingArguments, get_last_checkpoint
 from oneloop.checkpoint import store
 from oneloop.checkpoint.checkpointer import Checkpointer, gather
-from oneloop.checkpoint.safetensors_io import read
 from oneloop.cli.main import main
 from oneloop.distributed.strategy import Strategy
 from oneloop.errors import ArgumentError, CheckpointError, MissingPackageError, OneloopError, StorageError
+from oneloop.formats.safetensors_io import read
 from oneloop.storage import mirror, remote_checkpoints
 from oneloop.storage.machine_parts import MachineParts
 from oneloop.storage.mirror import superseded

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from oneloop.trainer.evaluation import batch_rows
+from oneloop.data.batch_sizes import batch_rows
 
 PROMPT = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}, {"role": "user", "content": "c"}]
 ROWS = [

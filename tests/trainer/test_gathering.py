@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from oneloop import backends
+from oneloop.backends import loading
 from oneloop.errors import ModelError
 from oneloop.trainer.gathering import Gatherer, Pages, Rows
 
 
 @pytest.fixture
 def tensors(backend):
-    return backends.load(backend.name).tensors
+    return loading.load(backend.name).tensors
 
 
 def batches(*sizes, width=3, dtype=np.float32):

@@ -5,14 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from oneloop import backends
+from oneloop.backends import loading
 from oneloop.trainer import meter as meters
 from oneloop.trainer.meter import LossMeter, speed_metrics
 
 
 @pytest.fixture
 def meter(backend):
-    return lambda skip=False: LossMeter(backends.load(backend.name), skip)
+    return lambda skip=False: LossMeter(loading.load(backend.name), skip)
 
 
 def add(meter, backend, *losses):

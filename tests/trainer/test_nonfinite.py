@@ -6,11 +6,12 @@ import math
 import numpy as np
 import pytest
 
-from oneloop import Trainer, backends
+from oneloop import Trainer
+from oneloop.backends import loading
 from oneloop.checkpoint.finite_values import BLOCK, is_finite
-from oneloop.checkpoint.safetensors_io import Raw
 from oneloop.data.order import Order
 from oneloop.errors import ModelError, NonFiniteError
+from oneloop.formats.safetensors_io import Raw
 from tests.backends.support import DEVICE, refuses_half, rows, same_bytes
 
 BATCH, SAMPLES = 4, 24
@@ -327,7 +328,7 @@ def test_a_buffer_that_is_changed_without_a_trace(backend, trained):
 
     class Seen:
         def on_step_end(self, args, state, control, **kwargs):
-            seen[state.global_step] = backends.load(backend.name).tensors.to_numpy(model.codes).tolist()
+            seen[state.global_step] = loading.load(backend.name).tensors.to_numpy(model.codes).tolist()
 
     trained(model, data, Writing, callbacks=[Seen()], **RUN | BAD)
     assert [seen[step] for step in (2, 3, 4, 5)] == [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]
@@ -340,8 +341,8 @@ def test_buffers_that_code_changes_between_updates_keep_their_new_values(backend
     class Reset:
         def on_step_begin(self, args, state, control, **kwargs):
             if state.global_step == 2:
-                buffers = backends.load(backend.name).models.buffers(model)
-                tensors = backends.load(backend.name).tensors
+                buffers = loading.load(backend.name).models.buffers(model)
+                tensors = loading.load(backend.name).tensors
                 ones = [b for b in buffers if b.current.shape]
                 copies = tensors.keep([b.current for b in ones], [None] * len(ones))
                 for copy in copies:
@@ -460,7 +461,7 @@ def test_an_override_that_writes_the_model_itself(backend, arguments, tmp_path):
 
 def test_buffers_that_are_not_finite_from_the_start_are_saved(backend, arguments, tmp_path):
     model = backend.classifier(norm=True)
-    module = backends.load(backend.name)
+    module = loading.load(backend.name)
     buffers = [b.current for b in module.models.buffers(model) if b.current.shape]
     copies = module.tensors.keep(buffers, [None] * len(buffers))
     for copy in copies:

@@ -13,10 +13,10 @@ from oneloop import (
     Mixture,
     Trainer,
     TrainingArguments,
-    backends,
     randomness,
 )
 from oneloop.arguments.data import packing_of
+from oneloop.backends import loading
 from oneloop.data.collators.base import to_numpy
 from oneloop.errors import ArgumentError, DataError, ModelError
 from oneloop.trainer import packing
@@ -169,7 +169,7 @@ def test_finding_out_how_documents_are_kept_apart_draws_no_random_numbers(backen
     original, drawn = packing._output, []
     monkeypatch.setattr(packing, "_output", lambda *given: drawn.append(np.random.rand()) or original(*given))
     trainer = Trainer(backend.language_model(), arguments(packing=True, max_length=16), train_dataset=documents())
-    framework = backends.load(backend.name)
+    framework = loading.load(backend.name)
     before = randomness.get_state(framework)
     trainer.get_train_dataloader()
     assert drawn and same_bytes(before, randomness.get_state(framework))

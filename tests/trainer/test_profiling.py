@@ -7,6 +7,7 @@ import pytest
 
 from oneloop import Trainer, TrainerCallback
 from oneloop.arguments.packages import installed
+from oneloop.backends import loading
 from oneloop.errors import ArgumentError, NonFiniteError, RefusedError
 from oneloop.trainer import profiling
 from oneloop.trainer.profiling import Operator, operators, text
@@ -103,12 +104,11 @@ def test_a_run_that_is_too_short_is_told(profiled, caplog):
 
 
 def test_a_profile_that_cannot_be_written_costs_the_run_nothing(profiled, backend, monkeypatch, caplog):
-    from oneloop import backends
 
     def broken(handle, trace):
         raise OSError("no space left")
 
-    module = backends.load(backend.name).profiling
+    module = loading.load(backend.name).profiling
     plain = module.stop
     monkeypatch.setattr(module, "stop", lambda handle, trace: (plain(handle, trace), broken(handle, trace)))
     assert profiled().state.global_step == 4

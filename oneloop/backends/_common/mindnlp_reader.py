@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ...checkpoint.convert import mindnlp_checkpoint
-from ...checkpoint.convert.parameter_groups import Loaded, Parameter
+from ...converters import mindnlp_checkpoint
+from ...converters.parameter_groups import Loaded, Parameter
 from .unsupported import ForeignRefused
 
 Modules = Callable[[Any], Iterable[tuple[str, Any]]]  # the name and the module, of each in a model

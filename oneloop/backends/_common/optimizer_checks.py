@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...checkpoint.schema import Rule, alike, check, flag, integer, is_integer, number, optional, record, shown
 from ...errors import CheckpointError
+from ...formats.schema import Rule, alike, check, flag, integer, is_integer, number, optional, record, shown
 from .helpers import check_optimizer_fit, some
 
 Kind = tuple[tuple[int, ...], str | None]  # the shape of a tensor and the name of its type; None: any

@@ -24,7 +24,7 @@ class UnsimulatedSteps:
         return sum(int(self.tensors.size(value)) for name, value in stored.items() if name not in trained)
 
     def step_memory(
-        self, trainer: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
+        self, core: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
     ) -> NoReturn:
         """Not known before a step is computed."""
         raise RefusedError(

@@ -4,7 +4,7 @@ from typing import Any
 
 from mindspore import nn
 
-from ...checkpoint.convert.framework_layout import Place
+from ...converters.framework_layout import Place
 from .models import unwrap
 
 # By layer type: its own name of the weight, and the axes: o(ut), i(n), n(umber), v(ector), d(epth), h(eight), w(idth).

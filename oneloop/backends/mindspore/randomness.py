@@ -14,10 +14,10 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 
-from ...checkpoint.reading import parse_json
-from ...checkpoint.schema import check, integer, listing, one_of, text
 from ...data.torch_randperm import randperm as randperm
 from ...errors import CheckpointError
+from ...formats.reading import parse_json
+from ...formats.schema import check, integer, listing, one_of, text
 from .._common.mindspore_datasets import seed_pipelines
 from . import bootstrap, dropout
 

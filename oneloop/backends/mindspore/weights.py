@@ -8,8 +8,8 @@ import numpy as np
 from mindspore import nn, ops
 from safetensors.numpy import load_file
 
-from ...checkpoint.safetensors_io import Raw, from_numpy, read_header
 from ...errors import CheckpointError, RefusedError
+from ...formats.safetensors_io import Raw, from_numpy, read_header
 from .._common import optimizer_checks as checks
 from .._common.helpers import check_fit, kind_of, some
 from .models import unwrap

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...checkpoint import safetensors_io as files
-from ...checkpoint.safetensors_io import Raw
 from ...errors import CheckpointError
+from ...formats import safetensors_io as files
+from ...formats.safetensors_io import Raw
 from .._common import optimizer_checks as checks
 from .._common.helpers import check_fit
 from ..torch import weights as torch_weights

@@ -10,10 +10,10 @@ from typing import Any
 import paddle
 from paddle import nn
 
-from ...checkpoint.convert import paddlenlp_checkpoint
-from ...checkpoint.safetensors_io import write
-from ...checkpoint.structure import indexed_files, is_ours
+from ...converters import paddlenlp_checkpoint
 from ...errors import CheckpointError
+from ...formats.safetensors_io import write
+from ...formats.structure import indexed_files, is_ours
 
 INDEX = "peft_model.safetensors.index.json"
 FILE = "peft_model-00001-of-00001.safetensors"

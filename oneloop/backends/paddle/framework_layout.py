@@ -2,7 +2,7 @@
 
 from paddle import nn
 
-from ...checkpoint.convert.framework_layout import Place
+from ...converters.framework_layout import Place
 from .models import unwrap
 
 # Axes of `weight` by layer type: o(ut), i(n), n(umber), v(ector), d(epth), h(eight), w(idth).

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from paddle import nn
 
-from ...checkpoint.convert import paddlenlp_checkpoint
-from ...checkpoint.convert.parameter_groups import Loaded
+from ...converters import paddlenlp_checkpoint
+from ...converters.parameter_groups import Loaded
 from .._common.helpers import check_fit
 from .._common.unsupported import ForeignRefused
 from . import adapters, weights

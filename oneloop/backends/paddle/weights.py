@@ -13,10 +13,10 @@ import numpy as np
 import paddle
 from paddle import nn
 
-from ...checkpoint.contents import WEIGHTS
-from ...checkpoint.safetensors_io import Raw, read
-from ...checkpoint.schema import check, number, record
 from ...errors import CheckpointError
+from ...formats.safetensors_io import Raw, read
+from ...formats.schema import check, number, record
+from ...formats.structure import WEIGHTS
 from .._common import optimizer_checks as checks
 from .._common.helpers import any_misfit, check_fit, kind_of
 from . import adapters

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from ...checkpoint.convert.framework_layout import ONLY_HERE, Place
+from ...converters.framework_layout import ONLY_HERE, Place
 from .models import unwrap
 
 # Axes of `weight` by layer type: o(ut), i(n), n(umber), v(ector), d(epth), h(eight), w(idth).

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from ...plan.results import StepMemory
+from ..step_memory import StepMemory
 from .models import unwrap
 
 
@@ -30,10 +30,10 @@ def frozen_bytes(model: nn.Module) -> int:
 
 
 def step_memory(
-    trainer: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
+    core: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
 ) -> StepMemory:
     """The memory of an update with micro-batches like `inputs`, but of `rows` samples. `sharding` has the words of the
     argument for stages 2 and 3; `degree` processes share a copy of the state."""
     from .simulated_step import step_memory
 
-    return step_memory(trainer, inputs, rows, recompute, sharding, world, degree)
+    return step_memory(core, inputs, rows, recompute, sharding, world, degree)

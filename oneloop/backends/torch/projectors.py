@@ -5,8 +5,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from ...checkpoint.schema import shown
 from ...errors import CheckpointError
+from ...formats.schema import shown
 
 # Classes by module. A checkpoint can name no others.
 _CLASSES = {

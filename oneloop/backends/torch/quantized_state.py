@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ...checkpoint.schema import shown
 from ...errors import CheckpointError
+from ...formats.schema import shown
 
 # Classes by module. A checkpoint can name no others.
 _CLASSES = {

@@ -13,9 +13,9 @@ from safetensors import safe_open
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
-from ...checkpoint.safetensors_io import read_header
 from ...distributed.collectives import ProcessGroup
 from ...errors import CheckpointError
+from ...formats.safetensors_io import read_header
 from .._common.helpers import check_fit
 from .models import unwrap
 

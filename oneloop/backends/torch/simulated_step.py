@@ -15,10 +15,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 
 from ...arguments.sharding import degree_of
+from ...data.batch_sizes import batch_rows
 from ...errors import RefusedError
-from ...plan.results import StepMemory
-from ...trainer.internals import internals_of
 from .._common.helpers import map_tensors
+from ..step_memory import StepMemory
 from .models import recompute as enable_recompute
 from .models import unwrap
 from .optimizers import groups, step_optimizer
@@ -76,16 +76,16 @@ def _converted(module: nn.Module, function: Any, recurse: bool) -> nn.Module:
 
 
 def step_memory(
-    trainer: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
+    core: Any, inputs: Any, rows: int, recompute: bool, sharding: str = "", world: int = 1, degree: int = 1
 ) -> StepMemory:
     """The memory of an update with micro-batches like `inputs`, but of `rows` samples. `sharding` has the words of the
     argument for stages 2 and 3; `degree` processes share a copy of the state."""
     if not sharding:
-        return _simulated(trainer, inputs, rows, recompute, None, in_buckets=world > 1)
+        return _simulated(core, inputs, rows, recompute, None, in_buckets=world > 1)
     with _process_of(world):
-        args = copy.copy(trainer.args)
+        args = copy.copy(core.trainer.args)
         args.__dict__.update(sharding=sharding, sharding_degree=degree)
-        return _simulated(trainer, inputs, rows, recompute, _strategy(args, world))
+        return _simulated(core, inputs, rows, recompute, _strategy(args, world))
 
 
 @contextlib.contextmanager
@@ -132,10 +132,10 @@ class _Gradients:
 
 
 def _simulated(
-    trainer: Any, inputs: Any, rows: int, recompute: bool, strategy: Any, in_buckets: bool = False
+    core: Any, inputs: Any, rows: int, recompute: bool, strategy: Any, in_buckets: bool = False
 ) -> StepMemory:
-    tracker = StorageTracker(FAKE)
-    with _copied(trainer, recompute) as model, FAKE:
+    tracker, trainer = StorageTracker(FAKE), core.trainer
+    with _copied(core, recompute) as model, FAKE:
         batch = _resized(inputs, rows)
         if strategy is not None:
             model = strategy.wrap(model)
@@ -231,9 +231,9 @@ def _fake(value: torch.Tensor) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _copied(trainer: Any, recompute: bool) -> Iterator[nn.Module]:
+def _copied(core: Any, recompute: bool) -> Iterator[nn.Module]:
     """Within it, the Trainer has a copy of its model without data, and no optimizer but a copy of a given one."""
-    core = internals_of(trainer)
+    trainer = core.trainer
     model = unwrap(trainer.model)
     memo: dict[int, Any] = {id(value): _fake(value) for value in (*model.parameters(), *model.buffers())}
     copied = copy.deepcopy(model, memo)
@@ -257,8 +257,6 @@ def _set_recompute(model: nn.Module, recompute: bool, options: dict[str, Any] | 
 
 def _resized(inputs: Any, rows: int) -> Any:
     """The inputs without data, and with another number of samples."""
-    from ...trainer.evaluation import batch_rows
-
     before = batch_rows(inputs)
 
     def resized(value: torch.Tensor) -> torch.Tensor:

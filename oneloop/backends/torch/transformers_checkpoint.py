@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...checkpoint.convert import parameter_groups, transformers_checkpoint
-from ...checkpoint.convert.parameter_groups import Loaded
-from ...checkpoint.reading import open_file, restoring
+from ...converters import parameter_groups, transformers_checkpoint
+from ...converters.parameter_groups import Loaded
 from ...errors import CheckpointError
+from ...formats.reading import open_file, restoring
 from . import weights
 from .models import is_adapter, unwrap
 

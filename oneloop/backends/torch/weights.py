@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from ...checkpoint.safetensors_io import Raw, read_header, write
-from ...checkpoint.schema import shown
-from ...checkpoint.structure import is_ours
 from ...errors import CheckpointError, MissingPackageError
+from ...formats.safetensors_io import Raw, read_header, write
+from ...formats.schema import shown
+from ...formats.structure import is_ours
 from .._common import optimizer_checks as checks
 from .._common.helpers import any_misfit, check_fit, some
 from . import adapters, optimizer_fields, projectors, quantized_state

@@ -14,8 +14,8 @@ from ...arguments.fields import declared
 from ...arguments.fixed import SETTLED
 from ...arguments.refusal import Refusal
 from ...arguments.support import refusals_of
-from ...cli.parser import ArgumentParser
 from ...errors import ArgumentError, OneloopError
+from ...parser import ArgumentParser
 from .classes import Classes
 from .findings import Finding
 

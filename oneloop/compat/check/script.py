@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...cli.terminal import printable
 from ...errors import ArgumentError
+from ...formats.terminal import printable
 from ...secrets import clean, clean_text
 from .arguments import Arguments
 from .classes import Classes

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import backends
-from ...backends import registry
+from ...backends import loading, registry
 from ...backends.base import Tensors
 from ...errors import ArgumentError, DataError
 
@@ -43,13 +42,13 @@ def _named(return_tensors: str) -> str:
 @functools.cache
 def _guess(imported: tuple[str, ...]) -> str | None:
     # Called for every batch, so the result is cached per set of imported frameworks.
-    return backends.guess()
+    return loading.guess()
 
 
 @functools.cache
 def tensors(backend: str) -> Tensors:
     """The tensor functions of a backend."""
-    return backends.load(backend).tensors
+    return loading.load(backend).tensors
 
 
 def _framework_of(cls: type) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import backends
+from ...backends import loading
 from ...errors import DataError
 from .base import DataCollatorMixin, as_mappings, to_backend
 from .default import stack
@@ -69,7 +69,7 @@ class DataCollatorForSeq2Seq(DataCollatorMixin):
             width = padded_length(self.tokenizer, lengths, self.padding, self.max_length, self.pad_to_multiple_of)
         batch["labels"] = pad_column("labels", labels, width, self.label_pad_token_id, pads_left(self.tokenizer))
         if hasattr(self.model, "prepare_decoder_input_ids_from_labels"):
-            own = to_backend(batch["labels"], backends.name_of(self.model))
+            own = to_backend(batch["labels"], loading.name_of(self.model))
             batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=own)
         return batch
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ...arguments.aliases import resolve
 from ...arguments.fields import declared, stored_fields
 from ...errors import ArgumentError, NonFiniteError, UnknownArgumentError
+from ...formats import urls
 from ...introspect import takes_trial
 from ...outputs import plain_metrics
 from ...secrets import clean
-from ...storage import urls
 from ...trainer.internals import internals_of
 from .state import search_of
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from ...writers import WRITERS
 from . import classes
-from .table import WRITERS
 
 
 def make_writers(names: list[str]) -> list[Any]:

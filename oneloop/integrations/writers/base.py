@@ -15,9 +15,9 @@ from ...arguments.reporting import usual_log_directory
 from ...callbacks import TrainerCallback
 from ...errors import ArgumentError, MissingPackageError
 from ...state import ExportableState, TrainerControl, TrainerState
+from ...writers import WRITERS
 from . import progress_marks
 from .progress_marks import Mark
-from .table import WRITERS
 
 logger = logging.getLogger(__name__)
 

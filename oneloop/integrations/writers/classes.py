@@ -6,7 +6,7 @@ Type checkers read classes.pyi, which `python -m oneloop.integrations.writers.ty
 from importlib import import_module
 from typing import Any
 
-from .table import WRITERS
+from ...writers import WRITERS
 
 _HOME_OF = {writer.callback: name for name, writer in WRITERS.items() if writer.released}
 __all__ = list(_HOME_OF)

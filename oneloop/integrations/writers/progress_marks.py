@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...checkpoint.reading import read_json
 from ...errors import CheckpointError
+from ...formats.reading import read_json
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from ...arguments.generated_page import keep
-from .table import WRITERS
+from ...writers import WRITERS
 
 STUB = Path(__file__).with_name("classes.pyi")
 OPENING = """\

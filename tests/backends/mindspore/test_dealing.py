@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from oneloop import backends
+from oneloop.backends import loading
 from oneloop.data.loader_options import Loading
 from oneloop.data.process_sharding import ProcessShard
 from oneloop.errors import DataError
@@ -28,7 +28,7 @@ def pipeline(**options):
 
 
 def loader(dataset, rank, batch_size=2, world=2):
-    backend = backends.load("mindspore")
+    backend = loading.load("mindspore")
     dealt = ProcessShard(dataset, batch_size, world, rank, False, 0, backend)
     collate = lambda samples: [int(sample["x"]) for sample in samples]  # noqa: E731
     return backend.loaders.make_loader(dealt, Loading(collate, batch_size=batch_size))
@@ -45,7 +45,7 @@ def test_all_processes_shuffle_alike():
     seen = []
     for rank in (0, 1):
         made = loader(pipeline().shuffle(11), rank)
-        backends.load("mindspore").loaders.reseed_generator(made.dataset, 5)
+        loading.load("mindspore").loaders.reseed_generator(made.dataset, 5)
         seen += [number for batch in made for number in batch]
     assert sorted(seen) == list(range(11))
 

@@ -25,8 +25,8 @@ def python(code, **variables):
 
 LOOK = """
 import os
-from oneloop import backends
-backends.load("paddle")
+from oneloop.backends import loading
+loading.load("paddle")
 print(os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_DEBUG_CPU_TYPE"))
 """
 

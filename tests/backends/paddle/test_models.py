@@ -206,7 +206,7 @@ def test_weights_come_back_from_half_precision_exactly():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64", "int64", "uint8", "bool"])
 def test_every_type_goes_through_a_file(tmp_path, dtype):
-    from oneloop.checkpoint.safetensors_io import write
+    from oneloop.formats.safetensors_io import write
 
     values = {"a": paddle.arange(12).reshape([3, 4]).astype(dtype), "none": paddle.zeros([0, 3]).astype(dtype)}
     values |= {"turned": values["a"].t(), "one": paddle.ones([]).astype(dtype)}

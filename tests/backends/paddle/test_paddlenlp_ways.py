@@ -8,11 +8,12 @@ import pytest
 
 paddle = pytest.importorskip("paddle")
 
-from oneloop import CompressionArguments, PdArgumentParser, Trainer, TrainingArguments, backends  # noqa: E402
-from oneloop.checkpoint.safetensors_io import write  # noqa: E402
+from oneloop import CompressionArguments, PdArgumentParser, Trainer, TrainingArguments  # noqa: E402
+from oneloop.backends import loading  # noqa: E402
 from oneloop.data.samplers import GivenBatches  # noqa: E402
 from oneloop.distributed.collectives import ProcessGroup  # noqa: E402
 from oneloop.errors import ArgumentError, CheckpointError, DataError, RefusedError  # noqa: E402
+from oneloop.formats.safetensors_io import write  # noqa: E402
 from tests.backends.kits.paddle_kit import Kit  # noqa: E402
 from tests.backends.kits.paddle_models import Classifier  # noqa: E402
 from tests.backends.support import rows, same_bytes  # noqa: E402
@@ -68,9 +69,9 @@ def test_a_field_of_the_script_beats_an_argument_that_paddlenlp_has_not(as_paddl
 
 def test_its_framework_is_paddle_whatever_else_is_imported(as_paddlenlp, monkeypatch):
     pytest.importorskip("torch")
-    assert backends.guess() == "paddle"
+    assert loading.guess() == "paddle"
     follow(monkeypatch, {"paddlenlp", "transformers"})
-    assert backends.guess() == "torch"
+    assert loading.guess() == "torch"
 
 
 # -- data

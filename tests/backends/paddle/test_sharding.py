@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from oneloop import TrainingArguments
-from oneloop.backends import load
+from oneloop.backends.loading import load
 from oneloop.distributed.collectives import ProcessGroup
 from oneloop.errors import RefusedError
 from tests.backends.kits.paddle_kit import Kit

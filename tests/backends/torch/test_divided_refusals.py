@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from oneloop.backends.torch import sharding, wrap_policy
-from oneloop.checkpoint.convert import from_other_trainers
+from oneloop.checkpoint import from_other_trainers
 from oneloop.errors import RefusedError
 from tests.backends.torch.test_adapters import KIT, adapted
 

@@ -1,4 +1,4 @@
-from oneloop.checkpoint.convert.framework_layout import Place
+from oneloop.converters.framework_layout import Place
 
 
 def layout(model):

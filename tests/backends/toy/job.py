@@ -10,8 +10,9 @@ from pathlib import Path
 
 from oneloop import Trainer, TrainingArguments
 from oneloop.backends import registry
-from oneloop.checkpoint import contents, safetensors_io, store
+from oneloop.checkpoint import contents, store
 from oneloop.data.collators import DefaultDataCollator
+from oneloop.formats import safetensors_io
 from tests.backends.toy import data
 from tests.backends.toy.framework import Linear
 from tests.backends.toy.spec import SPEC

@@ -1,8 +1,8 @@
 import numpy as np
 
 from oneloop.backends._common.helpers import check_fit, check_optimizer_fit
-from oneloop.checkpoint import safetensors_io as files
 from oneloop.errors import RefusedError
+from oneloop.formats import safetensors_io as files
 
 LAYOUT = "np"
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oneloop import Trainer, TrainingArguments, backends
-from oneloop.checkpoint import safetensors_io as files
-from oneloop.checkpoint.convert.framework_layout import Place, turned
+from oneloop import Trainer, TrainingArguments
+from oneloop.backends import loading
+from oneloop.converters.framework_layout import Place, turned
 from oneloop.errors import CheckpointError
+from oneloop.formats import safetensors_io as files
 from tests.backends.support import names
 from tests.checkpoint.convert.twins import TWINS, start, texts
 
@@ -21,7 +22,7 @@ AXES = {"embed.weight": "nv", "convolution.weight": "oiw", "square.weight": "oi"
 def model_of(framework, tmp_path):
     """The twin with the first weights of `start`."""
     model = TWINS[framework]()
-    backend = backends.load(framework)
+    backend = loading.load(framework)
     values = start()
     own, _ = backend.weights.model_tensors(model)
     raws = {}
@@ -109,7 +110,7 @@ def test_a_square_weight_and_its_moments_are_turned(first, second, tmp_path):
 
 def common_state(checkpoint):
     """Weights and moments of a checkpoint in torch's names and order."""
-    from oneloop.checkpoint.convert import optimizer_state
+    from oneloop.converters import optimizer_state
 
     run_json = json.loads((checkpoint / "run.json").read_text())
     layout = {name: Place(*place) for name, place in run_json["layout"].items()}

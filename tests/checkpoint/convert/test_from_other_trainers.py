@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from oneloop import loop
 from oneloop.callbacks import EarlyStoppingCallback
-from oneloop.checkpoint.convert import from_other_trainers
-from oneloop.checkpoint.convert.parameter_groups import Parameter, candidates, choose
+from oneloop.checkpoint import from_other_trainers
+from oneloop.converters.parameter_groups import Parameter, candidates, choose
 from oneloop.errors import CheckpointError
 from oneloop.optim.scheduler import Scheduler
+from oneloop.steps import Position
 
 # -- groups of parameters
 
@@ -95,9 +95,9 @@ def run_of(steps_per_epoch, ignore_data_skip=False, callbacks=()):
     ],
 )
 def test_where_a_run_goes_on(steps_per_epoch, state, expected):
-    assert from_other_trainers._position(run_of(steps_per_epoch), state) == loop.Position(*expected)
+    assert from_other_trainers._position(run_of(steps_per_epoch), state) == Position(*expected)
     again = from_other_trainers._position(run_of(steps_per_epoch, ignore_data_skip=True), state)
-    assert again == loop.Position(expected[0], 0)
+    assert again == Position(expected[0], 0)
 
 
 def test_early_stopping_and_counters_go_on():

@@ -25,9 +25,10 @@ from pathlib import Path
 import numpy as np
 
 from oneloop import Trainer, TrainerCallback, TrainingArguments
-from oneloop.checkpoint import contents, durable, saved_model, sharded, store
+from oneloop.checkpoint import contents, saved_model, sharded, store
 from oneloop.checkpoint.contents import Contents
-from oneloop.checkpoint.safetensors_io import from_numpy
+from oneloop.formats import durable
+from oneloop.formats.safetensors_io import from_numpy
 from tests.backends.support import kit_module, rows
 from tests.checkpoint.disk import preload
 from tests.checkpoint.disk.crash_states import snapshot

@@ -13,7 +13,7 @@ import pytest
 import oneloop
 from oneloop.compat.redirected_names import MODULES
 from oneloop.integrations.writers import make_writers
-from oneloop.integrations.writers.table import WRITERS
+from oneloop.writers import WRITERS
 from tests.backends.support import names
 
 ROOT = Path(__file__).parents[3]

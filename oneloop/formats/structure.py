@@ -32,6 +32,8 @@ from .schema import (
 )
 
 MANIFEST = "manifest.json"
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 OPTIMIZER = "optimizer.safetensors"
 RANDOM = "random.safetensors"
 AVERAGE = "average.safetensors"  # of the weights

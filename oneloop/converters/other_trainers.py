@@ -4,7 +4,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ...errors import CheckpointError
+from ..errors import CheckpointError
 from . import mindnlp_checkpoint, paddlenlp_checkpoint, transformers_checkpoint
 
 # In the order in which they are asked: transformers' files have the most common names.

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from ..errors import EvaluationInterrupted
-from ..trainer.evaluation import Gathered
-from ..trainer.gathering import map_leaves
+from .evaluation import Gathered
+from .gathering import map_leaves
 
 if TYPE_CHECKING:
-    from ..trainer.internals import Internals
+    from .internals import Internals
 
 BYTES = 1 << 25  # per process and message
 MOST_TURNS = 64

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import CheckpointError
-from ..safetensors_io import Raw
+from ..errors import CheckpointError
+from ..formats.safetensors_io import Raw
 from . import optimizer_state
 
 AS_IT_IS = ""  # the axes of a tensor that is the same everywhere, or of a layer that oneloop does not know

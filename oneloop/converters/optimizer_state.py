@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...backends import registry
-from ...errors import CheckpointError
-from ..safetensors_io import Raw, from_numpy
+from ..backends import registry
+from ..errors import CheckpointError
+from ..formats.safetensors_io import Raw, from_numpy
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from .redirected_names import LIBRARIES
+from ..compat.redirected_names import LIBRARIES
 
 
 def add(commands: Any) -> None:
@@ -37,13 +37,13 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from .run_script import run, run_module
+    from ..compat.run_script import run, run_module
 
     return (run_module if options.module else run)(options.script, options.arguments, options.library)
 
 
 def _check(options: argparse.Namespace) -> int:
-    from .check.script import run
+    from ..compat.check.script import run
 
     words = options.arguments[1:] if options.arguments[:1] == ["--"] else options.arguments
     return run(options.script, words, options.library, options.json)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from ...secrets import clean
+from ..secrets import clean
 from .options import Option
 
 NOTE = (

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import CheckpointError
-from .. import safetensors_io
-from ..reading import json_object
-from ..safetensors_io import Raw
-from ..schema import anything, check, is_finite, is_integer, mapping
-from ..structure import check_state, read_state, weight_map
+from ..errors import CheckpointError
+from ..formats import safetensors_io
+from ..formats.reading import json_object
+from ..formats.safetensors_io import Raw
+from ..formats.schema import anything, check, is_finite, is_integer, mapping
+from ..formats.structure import check_state, read_state, weight_map
 from . import plain_pickle
 
 WRITERS = ("paddlenlp", "paddleformers")

@@ -10,8 +10,8 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...compat import mode
-from ...errors import ArgumentError
+from .. import behaviour
+from ..errors import ArgumentError
 from .values import ValueType
 
 
@@ -113,10 +113,9 @@ def _settled_option(cls: type, name: str, settled: Any) -> Option:
 
 
 def _without_unknown(per_class: list[list[Option]]) -> list[list[Option]]:
-    """In a PaddleNLP script, the script's field overrides an argument of oneloop with the same name: PaddleNLP has no
-    such argument, or the script would not run there. The argument keeps its default. Elsewhere this holds for arguments
-    whose names scripts often have for their own (`yields`)."""
-    any_name = mode.follows("paddlenlp")
+    """A script's field may override an argument of oneloop with the same name, which then keeps its default: any, if
+    that is the behaviour, and otherwise those whose names scripts often have for their own (`yields`)."""
+    any_name = behaviour.current().script_fields_win
     own = {option.name for options in per_class for option in options if not _is_of_oneloop(option)}
 
     def gives_way(option: Option) -> bool:

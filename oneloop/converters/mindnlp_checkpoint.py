@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import CheckpointError
-from .. import safetensors_io
-from ..reading import json_object, open_file
-from ..safetensors_io import Raw
-from ..schema import is_finite, is_integer
-from ..structure import read_state
+from ..errors import CheckpointError
+from ..formats import safetensors_io
+from ..formats.reading import json_object, open_file
+from ..formats.safetensors_io import Raw
+from ..formats.schema import is_finite, is_integer
+from ..formats.structure import read_state
 from . import parameter_groups, plain_pickle
 from .parameter_groups import Loaded, Parameter, Shape
 

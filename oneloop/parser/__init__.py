@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, cast, overload
 
-from ...compat import mode
-from ...errors import ArgumentError, OneloopError, UnknownArgumentError
-from ...secrets import clean, clean_text
+from .. import behaviour
+from ..errors import ArgumentError, OneloopError, UnknownArgumentError
+from ..secrets import clean, clean_text
 from . import files
 from .help import NOTE, FieldAction, HelpFormatter, NegationAction, describe, summary
 from .options import Option, collect, nearest, spellings
@@ -44,9 +44,10 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
     if not TYPE_CHECKING:  # it would hide the overloads of __init__
 
         def __new__(cls, *classes: Any, dataclass_types: Any = None, **kwargs: Any) -> Any:
-            """In a script of transformers, its own parser reads dataclasses that have nothing of oneloop."""
+            """Another parser, if one is expected, reads dataclasses that have nothing of oneloop."""
             given = [*classes, dataclass_types] if dataclass_types is not None else classes
-            theirs = mode.parser_of_transformers() if cls is ArgumentParser else None
+            expected = behaviour.current().parser
+            theirs = expected() if expected is not None and cls is ArgumentParser else None
             if theirs is None or any(isinstance(each, Iterator) for each in given):  # which __init__ reads
                 return super().__new__(cls)
             listed = _flatten(given)
@@ -185,9 +186,9 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
         return (*made, *extra, rest) if return_remaining_strings else (*made, *extra)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """argparse's method. In a script of transformers, the namespace has the defaults of the dataclasses too."""
+        """argparse's method. Where it is expected, the namespace has the defaults of the dataclasses too."""
         found, rest = super().parse_known_args(args, namespace)
-        if mode.follows("transformers"):
+        if behaviour.current().namespace_has_defaults:
             for option in self._fields.values():
                 if (
                     not option.is_alias
@@ -298,9 +299,9 @@ class ArgumentParser(argparse.ArgumentParser, Generic[Made]):
         return given
 
     def _fail_on(self, rest: list[str], sources: list[files.Source]) -> NoReturn:
-        """Exit because of unknown words; in a script of transformers, raise the ValueError that it expects."""
+        """Exit because of unknown words, or raise a ValueError where that is expected."""
         message = self._unknown_words(rest, sources)
-        if mode.follows("transformers"):
+        if behaviour.current().unknown_words_raise:
             raise UnknownWordsError(message)
         self.error(message)
 

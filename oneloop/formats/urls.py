@@ -4,9 +4,10 @@ import hashlib
 import os
 import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, MissingPackageError
 
 # At least two letters: a single one is a drive of Windows. A chain (simplecache::s3://...) and a URL that has lost a
 # slash in a pathlib.Path are URLs too, which checked() refuses: as paths, they would be directories named like secrets.
@@ -61,3 +62,15 @@ def remember(folder: str, url: str) -> None:
 def url_of(folder: str | os.PathLike) -> str | None:
     """The URL that a local directory stands for; None if it is only a directory."""
     return _staged.get(os.path.abspath(Path(folder)))
+
+
+def require_fsspec() -> Any:
+    """The package that opens URLs, or an error that says how to install it."""
+    try:
+        import fsspec
+    except ImportError as error:
+        raise MissingPackageError(
+            "a URL as output_dir requires the package fsspec, which is not installed: pip install "
+            "'oneloop[storage]', or pass a local directory"
+        ) from error
+    return fsspec

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..cli.terminal import printable
 from ..errors import MissingPackageError
-from ..storage import urls, view
+from ..formats import urls
+from ..formats.terminal import printable
+from ..storage import view
 from ..storage.remote import RemoteDirectory
 
 
@@ -37,7 +38,7 @@ def add(commands: Any) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from . import write_page, write_picture
+    from ..report import write_page, write_picture
 
     with view.local_folder(options.directory, is_whole=options.verify) as folder:
         written = []
@@ -58,7 +59,7 @@ def _uploaded(path: Path, url: str) -> str:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from . import write_comparison
+    from ..report import write_comparison
 
     with contextlib.ExitStack() as stack:
         folders = [stack.enter_context(view.local_folder(each)) for each in options.directories]
@@ -67,7 +68,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _watch(options: argparse.Namespace) -> int:
-    from .server import watch
+    from ..report.server import watch
 
     if not urls.is_url(options.directory):
         return watch(Path(options.directory), options.port)

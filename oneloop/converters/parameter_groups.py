@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...errors import CheckpointError
+from ..errors import CheckpointError
 
 Groups = list[list[str]]
 Shape = tuple[int, ...]

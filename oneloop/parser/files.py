@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...errors import ArgumentError, MissingPackageError
+from ..errors import ArgumentError, MissingPackageError
 from .options import spellings
 from .strict_json import read_json as read_json_text
 

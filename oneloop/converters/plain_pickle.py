@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import CheckpointError
-from ..reading import open_file
+from ..errors import CheckpointError
+from ..formats.reading import open_file
 
 DEEPEST = 40  # levels of nested containers
 MOST = 10_000_000  # instructions; a tensor takes about thirty

@@ -5,24 +5,25 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ... import loop, randomness
-from ...errors import RefusedError
-from ...optim.scheduler import MetricScheduler, Scheduler
-from .. import store
-from ..reading import restoring
-from ..run_state import ResumePoint
-from ..safetensors_io import from_numpy
-from ..schema import check, is_finite, optional
-from ..structure import LOSS_SCALER, check_streams
-from . import other_trainers, transformers_checkpoint
+from .. import randomness
+from ..converters import other_trainers, transformers_checkpoint
+from ..errors import RefusedError
+from ..formats.reading import restoring
+from ..formats.safetensors_io import from_numpy
+from ..formats.schema import check, is_finite, optional
+from ..formats.structure import LOSS_SCALER, check_streams
+from ..optim.scheduler import MetricScheduler, Scheduler
+from ..steps import Position
+from . import store
+from .run_state import ResumePoint
 
 if TYPE_CHECKING:
-    from ...trainer.run import Run
+    from ..trainer.run import Run
 
 logger = logging.getLogger(__name__)
 
 
-def load_run(run: "Run", path: Path) -> loop.Position:
+def load_run(run: "Run", path: Path) -> Position:
     """Load optimizer, schedule, loss scale and counters of the old run; weights and logs are loaded already.
 
     The run has an id of its own, so that it does not delete the old checkpoints.
@@ -113,7 +114,7 @@ def _load_counters(run: "Run", state: dict[str, Any]) -> None:
             callback.best = state.get("best_metric")
 
 
-def _position(run: "Run", state: dict[str, Any]) -> loop.Position:
+def _position(run: "Run", state: dict[str, Any]) -> Position:
     """Counted from the step; data without a length from the epoch, which is a fraction of max_steps then."""
     plan, step = run.plan, state["global_step"]
     if plan.steps_per_epoch:
@@ -122,7 +123,7 @@ def _position(run: "Run", state: dict[str, Any]) -> loop.Position:
         fraction = float(state.get("epoch") or 0.0)
         epoch = int(fraction)
         done = step if epoch == 0 else round((fraction - epoch) * max(state.get("max_steps", 0), 0))
-    return loop.Position(epoch, 0 if run.core.trainer.args.ignore_data_skip else done)
+    return Position(epoch, 0 if run.core.trainer.args.ignore_data_skip else done)
 
 
 def _keeps_order(run: "Run", path: Path) -> bool:
@@ -130,7 +131,7 @@ def _keeps_order(run: "Run", path: Path) -> bool:
     return run.core.in_transformers_order and other_trainers.library_of(path) is transformers_checkpoint
 
 
-def _load_streams(run: "Run", path: Path, start: loop.Position) -> list[str]:
+def _load_streams(run: "Run", path: Path, start: Position) -> list[str]:
     """data_order="transformers": go on with the random numbers that transformers would draw; returns notes."""
     core, processes = run.core, run.core.processes
     streams = core.backend.transformers_checkpoint.random_state(path, processes.rank, processes.size)
@@ -172,7 +173,7 @@ def _changes(run: "Run", state: dict[str, Any], decay: dict[str, tuple[float, fl
     return notes
 
 
-def _message(run: "Run", path: Path, rule: str, start: loop.Position, notes: list[str]) -> str:
+def _message(run: "Run", path: Path, rule: str, start: Position, notes: list[str]) -> str:
     """Log what is restored, where the run resumes, and what differs."""
     trainer, plan = run.core.trainer, run.plan
     step, args = trainer.state.global_step, trainer.args

@@ -5,10 +5,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from ...errors import CheckpointError
-from ..reading import json_object, open_file
-from ..safetensors_io import read_header
-from ..structure import read_state, weight_map
+from ..errors import CheckpointError
+from ..formats.reading import json_object, open_file
+from ..formats.safetensors_io import read_header
+from ..formats.structure import read_state, weight_map
 
 WRITER = "transformers"
 FRAMEWORK = "torch"

@@ -4,16 +4,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...backends import registry
-from ...errors import CheckpointError
-from .. import safetensors_io as files
-from ..safetensors_io import Raw
-from ..schema import shown
-from .framework_layout import ONLY_HERE, Crossing
+from ..backends import registry
+from ..converters.framework_layout import ONLY_HERE, Crossing
+from ..errors import CheckpointError
+from ..formats import safetensors_io as files
+from ..formats.safetensors_io import Raw
+from ..formats.schema import shown
 
 if TYPE_CHECKING:
-    from ...trainer.internals import Internals
-    from ..run_state import RunState
+    from ..trainer.internals import Internals
+    from .run_state import RunState
 
 
 def is_needed(core: "Internals", run: "RunState") -> bool:
