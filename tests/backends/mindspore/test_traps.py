@@ -265,7 +265,7 @@ def test_paddle_beside_it_stays_quiet(tmp_path):
     """The variable that silences MindSpore makes Paddle tell of every operation. In this order both can be imported."""
     ended = run(
         "import oneloop.backends.mindspore.backend, paddle\n(paddle.ones([2]) * 2).mean()\n"
-        "import oneloop.backends as b\nb.load('mindspore')\nb.load('paddle')",
+        "import oneloop.backends.loading as b\nb.load('mindspore')\nb.load('paddle')",
         tmp_path,
     )
     assert ended.returncode == 0, ended.stderr
@@ -274,7 +274,7 @@ def test_paddle_beside_it_stays_quiet(tmp_path):
 
 def test_importing_mindspore_after_paddle_is_an_error_in_words(tmp_path):
     pytest.importorskip("paddle")
-    ended = run("import paddle\nimport oneloop.backends as b\nb.load('mindspore')", tmp_path)
+    ended = run("import paddle\nimport oneloop.backends.loading as b\nb.load('mindspore')", tmp_path)
     if ended.returncode == 0:  # a release of both that get along
         return
     assert "Move `import mindspore` before `import paddle`" in ended.stderr
