@@ -101,7 +101,7 @@ class Case:
     packing: bool = False
     start: bool = False  # eval_on_start
     calls: str = ""  # what a callback does after every third step: evaluate, other, again or predict
-    loader: str = ""  # of the user, who keeps it: eval or train; or a new one for each evaluation: new
+    loader: str = ""  # of the user, who keeps it: eval or train; or a new one for each evaluation: new, other
     listed: bool = True  # an evaluation loader of the user is known to the Trainer
     generator: bool = False  # the order of the user's loader is drawn from a generator of its own
     loop: bool = False  # the evaluation loop is the user's
@@ -143,10 +143,11 @@ class Own(Trainer):
         return self.kept
 
     def get_eval_dataloader(self, eval_dataset=None):
-        if self.case.loader not in ("eval", "new") or eval_dataset is not self.eval_dataset:
+        is_other = eval_dataset is not self.eval_dataset
+        if self.case.loader not in (("other",) if is_other else ("eval", "new")):
             return super().get_eval_dataloader(eval_dataset)
-        self.close(self.case.loader == "new")
-        loader = self._loader(self.eval_dataset, 2)
+        self.close(self.case.loader != "eval")
+        loader = self._loader(eval_dataset, 2)
         if self.case.data_order == "transformers" and self.case.listed:
             self._eval_dataloaders["eval"] = loader  # where transformers and the libraries on it keep theirs
         return loader
@@ -283,6 +284,9 @@ def some_case(draw, framework):
     case = replace(case, stops=tuple(sorted(case.stops[: draw.randint(1, 3)])))
     if case.packing:
         case = replace(case, data_order="oneloop", loader="")
+    if case.packing and case.training_data == "walked" and not case.workers:
+        # Read again, it does not draw what it drew between two evaluations, of which a part waits to be packed.
+        case = replace(case, training_data="augmented")
     if case.loader and not case.workers:
         case = replace(case, persistent=False)
     # The random numbers that workers of the user draw are not restored, if he keeps them.

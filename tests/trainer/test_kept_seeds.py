@@ -43,6 +43,8 @@ TRANSFORMERS = {
     "evaluated at the start": {"start": True, "stops": ((2, "signal"),)},
     "evaluated by a callback too": {"calls": "again", "stops": ((4, "signal"),)},
     "other data evaluated by a callback under the same name": {"calls": "other"},
+    "the same beside a loader of the user": {"calls": "other", "loader": "eval", "data": "plain", "listed": False},
+    "the same through a loader of the user": {"calls": "other", "loader": "other", "listed": False},
     "predicted by a callback": {"calls": "predict", "stops": ((5, "crash"), (7, "crash"))},
     "interrupted in the first evaluation": {"stops": ((1, "evaluation"),)},
     "interrupted in the second one of several": {"data": "several", "stops": ((2, "evaluation"), (5, "crash"))},
