@@ -125,12 +125,15 @@ class _Labels:
 
 
 def _array_of(core: "Internals", batch: Any) -> tuple[np.ndarray, int]:
-    """The labels of a batch as an array, which is empty if they are none, and the label that is ignored."""
+    """The labels of a batch as an array, which is empty if they are none by row and position, and the label that is
+    ignored."""
     _, labels = split_labels(batch, core.trainer.label_names)
     labels = labels[0] if isinstance(labels, tuple) else labels
     tensors, ignored = core.backend.tensors, core.run.update.counting.ignore_index
-    array = tensors.to_numpy(labels) if tensors.is_tensor(labels) else labels
-    return array if isinstance(array, np.ndarray) else np.zeros(0), IGNORED if ignored is None else ignored
+    array = np.zeros(0)
+    if len(getattr(labels, "shape", ())) == 2:  # else nothing has to be read
+        array = tensors.to_numpy(labels) if tensors.is_tensor(labels) else np.asarray(labels)
+    return array, IGNORED if ignored is None else ignored
 
 
 def _computed(core: "Internals", labels: _Labels, together: bool) -> bool | None:

@@ -6,4 +6,14 @@ A field is what stands before the first colon of a difference: events, reads, fi
 EXPLAINED: list[tuple[str, str, str]] = [
     ("*-nonfinite_stop", "files", "run.jsonl quotes the error, whose text was changed"),
     ("*watched*", "warnings", "overrides that oneloop never calls are named, all of them instead of four"),
+    *(
+        (
+            runs,
+            fields,
+            "before the first update, processes of a sharded model agree on how its labels count",
+        )
+        for runs in ("*two_stage[23]*", "*two_few_left")
+        for fields in ("reads", "collectives")
+    ),
+    ("*two_tokens", "reads", "before the first update, it is computed whether the labels are shifted"),
 ]
