@@ -180,7 +180,7 @@ def test_a_value_that_cannot_be_stored_is_left_out_with_a_warning(tmp_path, capl
 def test_other_trainers_store_nothing(tmp_path):
     trainer = made(tmp_path, max_steps=1)
     trainer.__class__ = type("Own", (Trainer,), {})
-    assert trl_state.collect(trainer._oneloop) == (None, {})
+    assert trainer._oneloop.extensions.collect_state() == (None, {})
     trainer.train()
     assert "trainer" not in json.loads((tmp_path / "checkpoint-1" / "run.json").read_text())["position"]
 
