@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-import oneloop
 from oneloop import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, randomness
+from oneloop.backends import loading
 from oneloop.distributed.preemption import Preempted
 from oneloop.outputs import EvalLoopOutput
 from tests.backends.support import DEVICE, WORDS, kit_module, names, rows, same_bytes
@@ -78,7 +78,7 @@ def of_framework(framework, samples):
     """The same as the framework's own iterable dataset."""
     if framework == "mindspore":
         return Walked(framework, samples)
-    base = oneloop.backends.load(framework).loaders.IterableDataset
+    base = loading.load(framework).loaders.IterableDataset
     cls = type("Stream", (base,), {"__init__": Walked.__init__, "__iter__": Walked.__iter__})
     return cls(framework, samples)
 

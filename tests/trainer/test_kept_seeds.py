@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from oneloop import Trainer, backends, randomness
+from oneloop import Trainer, randomness
+from oneloop.backends import loading
 from tests.backends.support import rows, same_bytes
 from tests.trainer.interrupted_evaluations import Case, differences, interrupted, some_case
 
@@ -80,7 +81,7 @@ def test_a_generator_of_the_users_sampler_is_told_from_that_of_the_workers(found
 def test_a_loader_that_accelerate_has_prepared(tmp_path):
     """Workers that the wrapped loader keeps, of a run that had started them, are seeded without a draw."""
     torch, prepared = pytest.importorskip("torch"), pytest.importorskip("accelerate.data_loader").prepare_data_loader
-    loaders = backends.load("torch").loaders
+    loaders = loading.load("torch").loaders
     loader = prepared(torch.utils.data.DataLoader(range(4), num_workers=1, persistent_workers=True))
     assert loaders.has_drawn_seed(loader) is False
     before = torch.get_rng_state()
@@ -100,7 +101,7 @@ def test_accelerate_finds_no_generator_in_the_order_of_transformers(backend, arg
 
 
 def test_streams_are_unchanged_after_an_error_too(backend):
-    own = backends.load(backend.name)
+    own = loading.load(backend.name)
     before = randomness.get_state(own)
     with pytest.raises(KeyError), randomness.unchanged(own):
         randomness.set_seed(3)

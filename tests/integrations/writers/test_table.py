@@ -82,8 +82,8 @@ def tree(tmp_path_factory):
     shutil.copytree(ROOT / "oneloop", package, ignore=shutil.ignore_patterns("__pycache__"))
     writers = package / "integrations" / "writers"
     (writers / "toy.py").write_text(WRITER)
-    table = (writers / "table.py").read_text()
-    (writers / "table.py").write_text(table.replace("WRITERS = {\n", f"WRITERS = {{\n{LINE}"))
+    table = (package / "writers.py").read_text()
+    (package / "writers.py").write_text(table.replace("WRITERS = {\n", f"WRITERS = {{\n{LINE}"))
     (folder / "service").mkdir()
     (folder / "service" / "toy_service.py").write_text(SERVICE)
     return folder
