@@ -1,5 +1,6 @@
 import gc
 import logging
+import multiprocessing
 
 import pytest
 
@@ -52,6 +53,17 @@ def pytest_collection_finish():
     that are forked from this one share it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_workers_left():
+    """Workers of loaders that tests keep end with their file: they hold pipes of servers and of the browser, whose ends
+    would be waited for otherwise."""
+    yield
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.terminate()
+            child.join(10)
 
 
 @pytest.fixture(autouse=True)
